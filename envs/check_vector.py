@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +16,7 @@ from surefoot.envs.interface import Array, as_numpy, autoreset_mode, final_obser
 from surefoot.envs.returned import WrongReturnError, step_parts
 from surefoot.envs.spaces import mapped
 
+GOES_ON = "terminate or truncate an episode that can't go on, and raise nothing"
 Level = Literal["error", "warning"]
 T = TypeVar("T")
 
@@ -34,8 +37,13 @@ class Finding:
 def check_vector(env: VectorEnv[Any, Any, Any], steps: int, seed: int) -> list[Finding]:
     """What is wrong with a vector environment; arguments as `surefoot.envs.check.check_environment`."""
     checker = VectorChecker(env, steps, seed)
-    checker.run()
+    with contextlib.suppress(RaisedError):
+        checker.run()
     return checker.findings
+
+
+class RaisedError(Exception):
+    """A call of the environment raised, which is among the findings: there is nothing more to check."""
 
 
 class Findings:
@@ -59,6 +67,23 @@ class Findings:
             self.say("error", f"{who} gives {wrong.what}", wrong.advice)
             return None
 
+    def ask(self, call: str, function: Callable[..., T], refused: str = GOES_ON, /, *given: Any, **named: Any) -> T:
+        """What a call of the environment gives; `refused` is the advice where it does not take what it is given.
+
+        Raises:
+            RaisedError: it raised something.
+        """
+        try:
+            return function(*given, **named)
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            if isinstance(error, TypeError) and refused != GOES_ON:
+                self.say("error", f"{call} is refused ({error})", refused)
+            else:
+                what = f"raised {type(error).__name__}: {error} ({at.filename}:{at.lineno})"
+                self.say("error", f"{call} {what}", GOES_ON)
+            raise RaisedError from error
+
     def check_agreement(self, cost: Any, margin: Any, where: str) -> None:
         """A cost of 1 exactly where the margin is negative."""
         if bool(cost) != (margin < 0):
@@ -77,8 +102,8 @@ class VectorChecker(Findings):
     def run(self) -> None:
         """All checks."""
         self.check_mode()
-        observations, _ = self.env.reset(seed=self.seed)
-        again, _ = self.env.reset(seed=self.seed)
+        observations, _ = self.ask("reset", self.env.reset, seed=self.seed)
+        again, _ = self.ask("reset", self.env.reset, seed=self.seed)
         if not _equal(observations, again):
             self.say("error", "two resets with the same seed give other observations",
                      "draw everything from generators that reset(seed=...) seeds")  # fmt: skip
@@ -87,13 +112,13 @@ class VectorChecker(Findings):
         ended = np.zeros(self.env.num_envs, np.bool_)
         ends = 0
         for step in range(self.steps):
-            result = self.env.step(self.draw())
+            result = self.ask(f"step {step}", self.env.step, GOES_ON, self.draw())
             if not self.check_step(result, ended, step):
                 return
             ended = as_numpy(result[2]).astype(np.bool_) | as_numpy(result[3]).astype(np.bool_)
             ends += int(ended.sum())
             if ended.any() and self.mode is AutoresetMode.DISABLED:
-                self.env.reset(options={"reset_mask": ended})
+                self.ask(f"the reset after step {step}", self.env.reset, options={"reset_mask": ended})
         if not ends:
             self.say("warning", f"no episode ended in {self.steps} random steps of {self.env.num_envs} rows",
                      "check with more steps: what happens at an end is not checked")  # fmt: skip

@@ -160,6 +160,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "info": ({"info": lambda s: None}, "error", "step gives an info of None"),
     "cost sign": ({"info": lambda s: {"cost": 1.0, "margin": 1.0}}, "error", "cost is 1.0 and the margin 1.0"),
     "cost size": ({"info": lambda s: {"cost": 7.0}}, "warning", "is 7.0"),
+    "raises": ({"move": lambda s, a: [0.0][s.count > 3]}, "error", r"step 4 raised IndexError: .*check.py:\d+\)"),
     "cost below 0": ({"info": lambda s: {"cost": -1.0}}, "error", "is -1.0, below 0; give 0 on a safe step"),
     "costs": ({"info": lambda s: {"costs": 1.0}}, "warning", "is read by nothing; put the step's cost into info"),
     "cost array": ({"info": lambda s: {"cost": np.zeros(2)}}, "error", "make cost one finite number"),

@@ -37,6 +37,16 @@ def board(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (pathlib.Path(folder) / "leaderboard.jsonl").read_text().splitlines()]
 
 
+def test_what_goes_on_after_ctrl_c_is_the_whole_suite(suite: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupt(*unused: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("surefoot.experiment.training.work", interrupt)
+    assert main(["bench", "run", suite, "--entry", "own", "algo=bc", "-q"]) == 130
+    said = capsys.readouterr().err
+    assert said.endswith(f"interrupted; resume with: surefoot bench run {suite} --entry own algo=bc -q\n")
+
+
 @pytest.mark.usefixtures("in_process")
 def test_a_suite_is_trained_once_and_an_entry_of_ones_own_joins_its_leaderboard(suite: str, capsys: Any) -> None:
     assert main(["bench", suite, "-q"]) == 0  # short for bench run

@@ -122,7 +122,11 @@ def dispatch(arguments: list[str]) -> int:
     if not arguments:
         parser.print_help()
         return 0
-    known = parser.parse_args(arguments, argparse.Namespace(line=line))
+    known, rest = parser.parse_known_args(arguments, argparse.Namespace(line=line))
+    if rest and (not hasattr(known, "settings") or any(one.startswith("-") for one in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # name=value behind an option
+        known.settings = [*known.settings, *rest]
     if known.version:
         print(f"surefoot {surefoot.__version__}")
         return 0
