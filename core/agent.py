@@ -23,6 +23,7 @@ from surefoot.core.rates import Adam, Descent
 from surefoot.core.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.spec import DatasetLike as DatasetLike
 from surefoot.core.spec import Spec as Spec
+from surefoot.core.spec import no_dataset
 
 Metrics = dict[str, Tensor]
 """Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
@@ -212,9 +213,15 @@ class Agent(nn.Module):
 
         Raises:
             ConfigError: an option that the config does not have, or a value out of range; discrete actions where
-                the algorithm learns continuous actions only.
+                the algorithm learns continuous actions only; a problem that is neither of the two.
         """
         super().__init__()
+        if not isinstance(problem, Spec) and not hasattr(problem, "action_dim"):
+            raise ConfigError(
+                f"{self.name} is made from a dataset or a Spec: {no_dataset(problem)}, and "
+                "surefoot.envs.acting.spec_of gives the Spec of a vector environment (models, such as surefoot.IQL, "
+                "take paths and ids too)"
+            )
         self.environment_spec = problem if isinstance(problem, Spec) else Spec.of(problem)
         """As the environment has it; `spec` is what networks are built for, which with a history is wider."""
         self.spec = self.environment_spec

@@ -295,6 +295,14 @@ def unnamed(name: str, columns: Mapping[str, Any]) -> Any:
     return found or columns[name]
 
 
+def no_dataset(given: Any) -> str:
+    """The sentence on something that stands where a dataset should, with what makes one of it."""
+    what = repr(given) if isinstance(given, str) else f"an object of type {type(given).__name__}"
+    return (
+        f"{what} is no dataset: surefoot.data.load reads one from a path, surefoot.data.from_arrays makes one of arrays"
+    )
+
+
 def in_words(arrays: Mapping[str, Array]) -> str:
     """Named arrays for messages: "3 numbers", or "image (64, 64, 3) and state (2,)"."""
     if VECTOR in arrays:

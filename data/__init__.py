@@ -1,5 +1,6 @@
 """Replay datasets: formats, catalogue, checks, store, samplers and corruption."""
 
+from surefoot.data.arrays import from_arrays
 from surefoot.data.catalogue import CATALOGUE, Entry, gymnasium_id, normalized_score, reference_scores
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
@@ -16,6 +17,7 @@ __all__ = [
     "convert",
     "download",
     "fetch",
+    "from_arrays",
     "gymnasium_id",
     "info",
     "load",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.spec import no_dataset
 from surefoot.data.dataset import NAMED, Dataset
 
 Array = np.ndarray[Any, Any]
@@ -145,12 +146,31 @@ def refuse_choices(name: str, key: str, actions: Array) -> None:
         )
 
 
+def check_id(env: Any) -> None:
+    """Refuse an environment that is given in place of its id; None is none.
+
+    Raises:
+        ConfigError: says the id, where the environment tells it.
+    """
+    if env is None or isinstance(env, str):
+        return
+    own = getattr(getattr(env, "spec", None), "id", None)
+    given = repr(own) if isinstance(own, str) else "such as 'Pendulum-v1', or 'module:Id-v0' of one that you registered"
+    raise ConfigError(
+        f"an environment is given by its id, {given}, since each seed makes its own; this is an object of type "
+        f"{type(env).__name__}"
+    )
+
+
 def validate(dataset: Dataset) -> None:
     """Check every invariant that `Dataset` promises.
 
     Raises:
+        ConfigError: it is no `Dataset`.
         DataError: names the first field and row that break one.
     """
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(no_dataset(dataset))
     name = dataset.name
     columns: dict[str, Array] = {
         "observations": dataset.observations,
@@ -173,6 +193,7 @@ def validate(dataset: Dataset) -> None:
         if array.dtype != kind or array.ndim != dimensions or not array.flags.c_contiguous:
             raise DataError(
                 f"{name}: {key!r} is {array.dtype} of shape {array.shape}; it must be contiguous {kind}, {dimensions}-d"
+                " (surefoot.data.from_arrays converts)"
             )
         if kind == "float32":
             check_finite(name, key, array)

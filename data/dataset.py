@@ -84,12 +84,23 @@ class Dataset:
     @property
     def observation_dim(self) -> int:
         """Size of one observation vector; 0 where observations are images or several arrays."""
-        return int(self.observations.shape[1])
+        return self._width("observations")
 
     @property
     def action_dim(self) -> int:
         """Size of one action vector."""
-        return int(self.actions.shape[1])
+        return self._width("actions")
+
+    def _width(self, key: str) -> int:
+        """Numbers in a row of a column.
+
+        Raises:
+            DataError: it has no rows of numbers.
+        """
+        array = getattr(self, key)
+        if array.ndim != 2:
+            raise DataError(f"{self.name}: {key!r} has shape {array.shape}; it must be (steps, size)")
+        return int(array.shape[1])
 
     @property
     def observation_names(self) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,28 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
         return dppo.from_arrays(found, source, path, view)
     if set(ogbench.MARKS) & set(found):
         return ogbench.from_arrays(found, source.with_attributes(attributes), view)
+    return of_names(found, source.with_attributes(attributes), view, names)
+
+
+def of_names(found: Mapping[str, Array], source: Source, view: str = "corrected", names: Iterable[str] = ()) -> Dataset:
+    """The dataset of arrays under the names that are read: `flat.KEYS`, ALIASES, images and EXTRAS.
+
+    Args:
+        found: the arrays.
+        source: what else is known.
+        view: as of `flat.dataset_from_arrays`.
+        names: all that the source holds, read or not, for errors.
+
+    Raises:
+        DataError: a key is missing or there under both of its names, or the arrays are inconsistent or not finite.
+    """
     for name, key in ALIASES.items():
         if name in found and key in found:
-            raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
-    arrays = {ALIASES.get(name, name): array for name, array in found.items()}
-    arrays, named = take_named(arrays, str(path))
-    require_keys(str(path), arrays, REQUIRED, names)
+            raise DataError(f"{source.name}: holds both {name!r} and {key!r}; keep one of them")
+    arrays, named = take_named({ALIASES.get(name, name): array for name, array in found.items()}, source.name)
+    require_keys(source.name, arrays, REQUIRED, names)
     extras = named | {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
-    return dataset_from_arrays(arrays, source.with_attributes(attributes), view, extras)
+    return dataset_from_arrays(arrays, source, view, extras)
 
 
 def _attributes(path: pathlib.Path, text: Array) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import surefoot
 dataset = surefoot.data.load("hopper.hdf5")
-run = surefoot.fit(surefoot.offline.IQL(dataset), dataset, steps=100_000)
+run = surefoot.fit(surefoot.offline.IQL(dataset), dataset, env="Hopper-v5", steps=100_000)
 action = run.policy().select_action(observation)
 
 from surefoot import PPO

@@ -21,6 +21,7 @@ import torch
 from surefoot.core.control_loop import as_array, check_width
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
+from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.extending import extend
@@ -38,39 +39,59 @@ class Model:
     """Name of the algorithm."""
 
     def __init__(
-        self, problem: str | Dataset | None = None, *, env: str | None = None, dataset: str | Dataset | None = None,
-        **options: Any,
+        self, problem: str | os.PathLike[str] | Dataset | None = None, *others: Any, env: str | None = None,
+        dataset: str | os.PathLike[str] | Dataset | None = None, **options: Any,
     ) -> None:  # fmt: skip
         """Say what is learned from; nothing is trained yet.
 
         Args:
             problem: of algorithms that learn from data, the dataset; of others, the environment's id.
-            env: the environment; None with a dataset: the one that it was recorded in.
+            others: nothing; what stable-baselines3 takes there is refused with what to write here.
+            env: the environment's id; None with a dataset: the one that it was recorded in; "none": no simulator.
             dataset: path, id or `Dataset`.
             options: of the algorithm, such as `preset="paper"`, `learning_rate=1e-3` or `num_envs=8`.
 
         Raises:
-            ConfigError: an unknown option, or nothing to learn from.
+            ConfigError: an unknown option, nothing to learn from, or something else than a dataset or an id.
+            DataError: the dataset breaks what `Dataset` promises.
         """
+        called = type(self).__name__
+        if others:
+            raise ConfigError(
+                f"{called}() takes one problem, as {called}({self._example()}): networks are no policy's name but "
+                "options, such as hidden=(64, 64); env= and dataset= are given by name"
+            )
         kind = agent_class(self.algorithm)
         self.config = dataclasses.asdict(kind.configure(**options))
         if problem is not None:
             is_data = kind.data_with(self.config) == "required" or isinstance(problem, Dataset)
             if (dataset if is_data else env) is not None:
                 said = "dataset" if is_data else "env"
-                raise ConfigError(f"{type(self).__name__}: {problem!r} and {said}= are two of one: give one of them")
+                raise ConfigError(f"{called}: {problem!r} and {said}= are two of one: give one of them")
             if is_data:
                 dataset = problem
             else:
-                env = str(problem)
-        self.dataset = load(dataset) if isinstance(dataset, str) else dataset
-        self._source = dataset if isinstance(dataset, str) else None if dataset is None else IN_MEMORY
-        self.env = env if self.dataset is None else environment_of(self.dataset, env)
+                env = problem  # type: ignore[assignment]  # checked below
+        self.dataset: Dataset | None
+        self._source: str | None = None
+        if isinstance(dataset, str | os.PathLike):
+            self._source = os.fspath(dataset)
+            self.dataset = load(self._source)
+        else:
+            self.dataset = dataset
+            if dataset is not None:
+                validate(dataset)
+                self._source = IN_MEMORY
+        self.env = environment_of(self.dataset, env)
         if self.dataset is None and self.env is None:
-            raise ConfigError(f"{type(self).__name__}() learns from nothing: give an environment's id or a dataset")
+            raise ConfigError(f"{called}() learns from nothing: give an environment's id or a dataset")
         self.run: Run | None = None
         """The last training's folder, summary and policies."""
         self._policy: Policy | None = None  # read once: it remembers its episode between calls
+
+    def _example(self) -> str:
+        """What the algorithm may be given, as it is typed."""
+        return "'data.hdf5'" if agent_class(self.algorithm).data == "required" else "'Pendulum-v1'"
 
     def learn(
         self, steps: int, *, seeds: int | Sequence[int] = 1, out: str | os.PathLike[str] | None = None,

@@ -240,8 +240,13 @@ def name_of(kind: type[Agent]) -> str:
     """The name by which `agent_class` finds this class again.
 
     Raises:
-        ConfigError: the class can't be imported by worker processes.
+        ConfigError: it is no algorithm's, or can't be imported by worker processes.
     """
+    if not issubclass(kind, Agent):
+        raise ConfigError(
+            f"what is trained is an agent, such as surefoot.offline.IQL(dataset), and not of type {kind.__name__}; "
+            "surefoot.IQL and its like are trained by their own learn()"
+        )
     if ALGORITHMS.get(kind.name) is kind:
         return kind.name
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:

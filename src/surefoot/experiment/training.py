@@ -25,7 +25,7 @@ from surefoot.core.errors import (
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
-from surefoot.data import conventions
+from surefoot.data import conventions, validate
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.experiment.collectors import check_plan
@@ -45,6 +45,7 @@ from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.streaming.agent import StreamingAgent
+from surefoot.tools.generate import environment_of
 
 
 def fit(
@@ -67,7 +68,7 @@ def fit(
         agent: gives algorithm and config; its weights are drawn anew from each seed.
         dataset: what `surefoot.data.load` returned, or a `Dataset` of your own; none where the agent learns by
             acting.
-        env: gymnasium id; "auto": the one that the dataset was recorded in; None: no simulator.
+        env: gymnasium id; "auto": the one that the dataset says it was recorded in; None or "none": no simulator.
         steps: training steps, or steps in the environment where the agent acts; for each seed.
         seeds: how many (0, 1, ...), or which.
         out: run folder; by default a new one under runs/.
@@ -78,8 +79,8 @@ def fit(
         options: further fields of `Plan`, e.g. episodes=100.
 
     Raises:
-        ConfigError: an option out of range, or a folder that exists.
-        DataError: the dataset lacks what the algorithm reads.
+        ConfigError: an option out of range, a folder that exists, or env="auto" where the dataset says none.
+        DataError: the dataset breaks what `Dataset` promises, or lacks what the algorithm reads.
         EnvironmentMismatchError: the environment's spaces don't fit the dataset.
         DivergenceError: a loss stopped being finite.
     """
@@ -89,13 +90,13 @@ def fit(
             raise ConfigError("fit takes no envs=: make the agent with num_envs=, which is the same")
         if name not in known:
             raise ConfigError(f"fit has no option {name!r}; {nearest(name, known)}")
-    if env == "auto" and dataset is not None:
-        demand(dataset.env_id, dataset.name, trust)
+    if dataset is not None:
+        validate(dataset)
     plan = Plan(
         algorithm=name_of(type(agent)),
         config=dataclasses.asdict(agent.config),
         dataset=None if dataset is None else _source(dataset, str(options.get("view", "corrected"))),
-        environment=(None if dataset is None else dataset.env_id) if env == "auto" else env,
+        environment=environment_of(dataset, None if env == "auto" else "none" if env is None else env, trust),
         steps=steps,
         seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
         **options,

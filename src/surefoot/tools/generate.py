@@ -14,6 +14,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.data import Dataset, reference_scores, save
 from surefoot.data.catalogue import CATALOGUE, NATIVE_MEASURES
+from surefoot.data.checks import check_id
 from surefoot.data.files import cache_folder
 from surefoot.data.load import Progress, require_there
 from surefoot.data.load import load as load_source
@@ -218,21 +219,21 @@ def exists(text: str) -> bool:
         return False
 
 
-def environment_of(dataset: Dataset, asked: str | None, trust: bool = False) -> str | None:
-    """The environment to evaluate in: the one asked for, else the dataset's; None for `none`.
+def environment_of(dataset: Dataset | None, asked: str | None, trust: bool = False) -> str | None:
+    """The environment to act or evaluate in: the one asked for, else the dataset's if there is one; None for `none`.
 
     Raises:
-        ConfigError: none was asked for and the dataset names none, or one of a module that is not trusted.
+        ConfigError: none was asked for and the dataset names none, or one of a module that is not trusted; what was
+            asked for is no id.
     """
-    if asked is not None and asked.lower() != "none":
-        return asked
-    if asked is None and dataset.env_id is None:
+    check_id(asked)
+    if asked is not None or dataset is None:
+        return None if asked is None or asked.lower() == "none" else asked
+    if dataset.env_id is None:
         raise ConfigError(
             f"{dataset.name}: does not say which environment it was recorded in; name one with env=ID, or train "
-            "without a simulator with env=none"
+            'without a simulator with env=none (env="none" in python; of fit, env=None too)'
         )
-    if asked is not None:
-        return None
     demand(dataset.env_id, dataset.name, trust)
     return dataset.env_id
 

@@ -1,0 +1,119 @@
+"""`from_arrays`: the dataset of arrays in memory is that of a file of the same arrays, and bad arrays are named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from make_files import random_walk, three_episodes, without
+
+from surefoot.core.errors import ConfigError, DataError
+from surefoot.data import Dataset, from_arrays, load, validate
+from surefoot.data.checks import UNMARKED
+
+
+def assert_equal(found: Dataset, wanted: Dataset) -> None:
+    """In every column, bit for bit, and in what is known beside them."""
+    for field in dataclasses.fields(Dataset):
+        one, other = getattr(found, field.name), getattr(wanted, field.name)
+        if isinstance(other, np.ndarray):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other, err_msg=field.name)
+        elif field.name not in ("name", "sha256", "extras", "as_read"):
+            assert one == other, field.name
+    assert found.extras.keys() == wanted.extras.keys()
+    for key, value in wanted.extras.items():
+        np.testing.assert_array_equal(found.extras[key], value)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        random_walk(),
+        three_episodes(),
+        without(three_episodes(), "timeouts"),
+        without(random_walk(), "timeouts"),
+        {key: value.astype(np.float64) for key, value in random_walk().items()},
+        random_walk() | {"costs": np.arange(300) % 2, "margins": np.ones(300), "extras/mark": np.arange(300)},
+        random_walk() | {"valid": np.arange(300) % 3 > 0},
+        three_episodes() | {"infos/final_observations": np.ones((3, 2))},
+        {"truncations" if key == "timeouts" else key: value for key, value in random_walk().items()},
+    ],
+)
+def test_arrays_are_read_as_a_file_of_them_is(tmp_path: pathlib.Path, arrays: dict[str, Any]) -> None:
+    np.savez(tmp_path / "a.npz", **arrays, attributes=np.array(json.dumps({"env_id": "Hopper-v5"})))
+    found = from_arrays(**arrays, env_id="Hopper-v5")
+    validate(found)
+    assert_equal(found, load(tmp_path / "a.npz"))
+    assert (found.env_id, found.name) == ("Hopper-v5", "arrays")
+
+
+def test_the_order_of_d3rlpy_lists_and_tensors_are_taken() -> None:
+    arrays = random_walk()
+    wanted = from_arrays(**arrays)
+    assert_equal(from_arrays(*arrays.values()), wanted)
+    assert_equal(from_arrays(*(value.tolist() for value in arrays.values())), wanted)
+    assert_equal(from_arrays(*map(torch.from_numpy, arrays.values())), wanted)
+
+
+def test_images_and_named_arrays_are_given_as_a_mapping(tmp_path: pathlib.Path) -> None:
+    arrays = random_walk(100)
+    seen = {"image": np.full((100, 4, 4, 3), 7, np.uint8), "state": arrays["observations"]}
+    found = from_arrays(**(arrays | {"observations": seen, "next_observations": seen}))
+    files: dict[str, Any] = without(arrays, "observations")
+    for which in ("observations", "next_observations"):
+        files |= {f"{which}/{key}": value for key, value in seen.items()}
+    np.savez(tmp_path / "a.npz", **files)
+    assert_equal(found, load(tmp_path / "a.npz"))
+    assert set(found.arrays) == {"image", "state"}
+
+
+def test_ends_of_episodes_have_to_be_said() -> None:
+    arrays = random_walk()
+    bare = without(arrays, "terminals", "timeouts")
+    with pytest.raises(DataError, match=r"arrays: nothing says where episodes end: give 'terminals'.*'timeouts'"):
+        from_arrays(**bare)
+    cut = from_arrays(**bare, timeouts=np.arange(300) % 50 == 49)
+    assert (cut.terminations.any(), cut.episode_lengths.tolist()) == (False, [50] * 6)
+    assert from_arrays(**bare, max_episode_steps=100).episode_lengths.tolist() == [100] * 3
+    joined = from_arrays(**bare, terminals=np.zeros(300))
+    assert joined.warnings == {UNMARKED: 300}
+
+
+def test_without_rewards_the_data_say_that_they_have_none() -> None:
+    assert not from_arrays(**without(random_walk(), "rewards")).has_rewards
+    assert from_arrays(**random_walk()).has_rewards
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rewards": np.zeros(299)}, "mine: 'rewards' has 299 rows but 'observations' has 300"),
+        ({"actions": np.full((300, 2), np.nan)}, "mine: 'actions' holds nan in row 0 and 600 values"),
+        ({"timeouts": np.full(300, 0.5)}, "mine: 'timeouts' holds 0.5 in row 0"),
+        ({"actions": 3.0}, r"mine: 'actions' has shape \(\)"),
+        ({"actions": ["left"] * 300}, "mine: 'actions' has type <U4; it must be numbers"),
+        ({"observations": [[1.0, 2.0], [3.0]]}, "mine: 'observations' is no array of numbers"),
+        ({"rewards": torch.zeros(300, requires_grad=True)}, "mine: 'rewards' is no array of numbers"),
+        ({"terminations": np.zeros(300)}, "mine: holds both 'terminations' and 'terminals'"),
+        ({"next_observations": np.zeros((300, 2))}, "mine: 'next_observations' has shape"),
+        ({"actions": np.arange(300) % 3}, "mine: 'actions' are whole numbers"),
+    ],
+)
+def test_bad_arrays_are_refused_by_name_and_row(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        from_arrays(**(random_walk() | changes), name="mine")
+
+
+def test_names_that_are_not_read_and_environments_in_place_of_ids_are_refused() -> None:
+    with pytest.raises(ConfigError, match="from_arrays reads no 'reward': did you mean 'rewards'"):
+        from_arrays(**random_walk(), reward=np.zeros(300))
+    env: Any = SimpleNamespace(spec=SimpleNamespace(id="Pendulum-v1"))
+    with pytest.raises(ConfigError, match=r"is given by its id, 'Pendulum-v1'.*of type SimpleNamespace"):
+        from_arrays(**random_walk(), env_id=env)
