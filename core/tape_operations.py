@@ -80,6 +80,7 @@ def again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any)
 
 
 WITH_OUT = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm, torch.ops.aten.mv}
+WITH_OUT |= {torch.ops.aten.scatter}
 """Operations whose results are large enough for a copy to matter, written in place."""
 
 Given = dict[str, Any]
