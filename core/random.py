@@ -104,5 +104,6 @@ class Stream:
         for name, noise in self.noises.items():
             shape = (STEPS_PER_BLOCK, self.rows[name])
             drawn = [noise.draw(generator(s, name, block), shape) for s in self.seeds]
-            self._noise[name] = torch.from_numpy(np.stack(drawn)).to(self.device, self.dtype)
+            whole = np.stack(drawn) if len(drawn) > 1 else drawn[0][None]  # of one seed without a copy
+            self._noise[name] = torch.from_numpy(whole).to(self.device, self.dtype)
         self._block = block
