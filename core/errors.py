@@ -120,7 +120,6 @@ OTHER_WORDS = {
     "hidden_dims": ("hidden",),
     "dqn": ("stream_q", "ppo"),
     "ddqn": ("stream_q", "ppo"),
-    "droq": ("redq", "rlpd"),
     "ddpg": ("td3",),
     "cem": ("pets",),
     "ppo_lagrangian": ("ppo_lag",),

@@ -23,6 +23,9 @@ AFTER_EPSILON = 1e-6
 
 LayerNorm = bool | Literal["after"]
 """Whether hidden layers are normalised: before their activation, "after" it, or not."""
+DROPOUTS = ("activations", "sums")
+"""What dropout masks multiply: what a hidden layer gives (Srivastava et al.; IQL), or its weighted sums, before their
+layer norm and activation (DroQ)."""
 
 
 class MLP(nn.Module):
@@ -40,6 +43,7 @@ class MLP(nn.Module):
         layer_norm: LayerNorm = False,
         norm_epsilon: float | None = None,
         unit_features: bool = False,
+        dropout: str = "activations",
     ) -> None:
         """Build and initialise from torch's global generator.
 
@@ -57,18 +61,21 @@ class MLP(nn.Module):
             norm_epsilon: what layer norms add to the variance; None for 1e-5, torch's, before the activation, and
                 for 1e-6, flax's, after it.
             unit_features: divide what the last layer reads by its Euclidean norm (AVG).
+            dropout: what the masks of `forward` multiply, of `DROPOUTS`.
         """
         super().__init__()
         if initialisation not in INITIALISATIONS:
             raise ConfigError(f"initialisation is {initialisation!r}, must be one of {', '.join(INITIALISATIONS)}")
         if activation not in ACTIVATIONS:
             raise ConfigError(f"activation is {activation!r}, must be one of {', '.join(ACTIVATIONS)}")
+        if dropout not in DROPOUTS:
+            raise ConfigError(f"dropout is {dropout!r}, must be one of {', '.join(DROPOUTS)}")
         if not hidden or min(hidden) < 1:
             raise ConfigError(f"hidden is {list(hidden)}, must be at least one width, each 1 or more")
         sizes = [inputs, *hidden, outputs]
         lead = () if members is None else (members,)
         self.members, self.activation, self.hidden = members, activation, tuple(hidden)
-        self.layer_norm, self.unit_features = layer_norm, unit_features
+        self.layer_norm, self.unit_features, self.dropout = layer_norm, unit_features, dropout
         self.norm_epsilon = self.usual_epsilon if norm_epsilon is None else norm_epsilon
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(*lead, after, before)) for before, after in itertools.pairwise(sizes)
@@ -88,8 +95,12 @@ class MLP(nn.Module):
 
         Args:
             inputs: in the units that the network was trained on.
-            masks: (B, sum of hidden widths) dropout masks, already divided by the keep probability.
+            masks: (B, sum of hidden widths) dropout masks, already divided by the keep probability; with members
+                (E, B, sum of hidden widths), for each its own.
             members: (M,) int64: only these are evaluated, and the output is (M, B, out).
+
+        Raises:
+            ConfigError: masks of another width, or of another number of members.
         """
         return self._forward(inputs, _tensors(self.weights), masks, members)
 
@@ -97,8 +108,11 @@ class MLP(nn.Module):
         self, inputs: Tensor, own: list[Tensor], masks: Tensor | None = None, members: Tensor | None = None
     ) -> Tensor:
         parts = [own, *(_tensors(group) for group in (self.biases, self.scales, self.shifts))]
+        if masks is not None:
+            self._check_masks(masks)
         if members is not None:
             parts = [[tensor[members] for tensor in part] for part in parts]
+            masks = masks[members] if masks is not None and masks.dim() > 2 else masks
         weights, biases, scales, shifts = parts
         slots = kernels.active()
         if slots is not None and masks is None and self._fits_kernels(inputs):
@@ -106,6 +120,13 @@ class MLP(nn.Module):
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, weights, biases, scales, shifts, masks)
+
+    def _check_masks(self, masks: Tensor) -> None:
+        units, rows = sum(self.hidden), tuple(masks.shape)
+        if masks.shape[-1] != units:
+            raise ConfigError(f"dropout masks are {rows}, must be of {units} units, the sum of hidden widths")
+        if self.members is not None and masks.dim() > 2 and masks.shape[0] != self.members:
+            raise ConfigError(f"dropout masks are {rows}, must be (B, {units}) or ({self.members}, B, {units})")
 
     @property
     def usual_epsilon(self) -> float:
@@ -144,8 +165,24 @@ class MLP(nn.Module):
         features = self._features(inputs, weights, biases, scales, shifts)
         return features, kernels.linear(features, weights[-1], biases[-1])
 
-    def _plain(self, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *rest: Any) -> Tensor:
-        return kernels.linear(self._features(inputs, weights, biases, *rest), weights[-1], biases[-1])
+    def _plain(
+        self,
+        inputs: Tensor,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+        scales: Sequence[Tensor],
+        shifts: Sequence[Tensor],
+        masks: Tensor | None = None,
+    ) -> Tensor:
+        features = self._features(inputs, weights, biases, scales, shifts, masks)
+        return self._affine(features, weights[-1], biases[-1], masks)
+
+    def _affine(self, value: Tensor, weight: Tensor, bias: Tensor, masks: Tensor | None) -> Tensor:
+        """One layer's affine map; with masks its layers are the kernels', where they are in use, one by one."""
+        slots = kernels.active()
+        if masks is not None and slots is not None and self._fits_kernels(value):
+            return kernels.mlp(slots, value, [weight], [bias])
+        return kernels.linear(value, weight, bias)
 
     def _features(
         self,
@@ -160,13 +197,15 @@ class MLP(nn.Module):
         value = inputs
         parts = None if masks is None else masks.split(self.hidden, dim=-1)
         for layer in range(len(weights) - 1):
-            value = kernels.linear(value, weights[layer], biases[layer])
+            value = self._affine(value, weights[layer], biases[layer], masks)
+            if parts is not None and self.dropout == "sums":
+                value = value * parts[layer]
             if scales and self.layer_norm != "after":
                 value = self._normalised(value) * scales[layer] + shifts[layer]
             value = ACTIVATIONS[self.activation](value)
             if scales and self.layer_norm == "after":
                 value = self._normalised(value) * scales[layer] + shifts[layer]
-            if parts is not None:
+            if parts is not None and self.dropout == "activations":
                 value = value * parts[layer]
         return nn.functional.normalize(value, dim=-1) if self.unit_features else value
 
@@ -280,9 +319,14 @@ class Critic(nn.Module):
             norm_epsilon=norm_epsilon,
         )
 
-    def forward(self, observation_actions: Tensor, members: Tensor | None = None) -> Tensor:
-        """(E, B) values of (B, observation dim + action dim) pairs; (M, B) of the (M,) `members` alone."""
-        return self.mlp(observation_actions, members=members).squeeze(-1)
+    def forward(
+        self, observation_actions: Tensor, members: Tensor | None = None, masks: Tensor | None = None
+    ) -> Tensor:
+        """(E, B) values of (B, observation dim + action dim) pairs; (M, B) of the (M,) `members` alone.
+
+        With dropout `masks`, as `MLP.forward` takes them.
+        """
+        return self.mlp(observation_actions, masks, members).squeeze(-1)
 
     def with_action_gradient(self, observation_actions: Tensor, action_dim: int) -> tuple[Tensor, Tensor]:
         """(E, B) values and (E, B, A) their gradients by the actions, as `MLP.with_gradient`."""

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core import dropout
+
 STEPS_PER_BLOCK = 32
 """Training steps whose noise is drawn at once; part of what a seed means, so it is a constant."""
 
@@ -36,15 +38,18 @@ def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
 class Noise:
     """Random numbers that a loss is handed for each row of its batch."""
 
-    kind: Literal["normal", "uniform", "keep"]
-    """Standard normal; uniform on [0, 1); or 1 / keep with probability `keep`, else 0 (a dropout mask)."""
+    kind: Literal["normal", "uniform", "keep", "dropped"]
+    """Standard normal; uniform on [0, 1); 1 / keep with probability `keep`, else 0 (a dropout mask); or the places of
+    the units that are dropped, fewer numbers than units (`core.dropout`)."""
     width: int
-    """Numbers per row."""
+    """Numbers per row; of the kind "dropped", units per row."""
     keep: float = 1.0
-    """Probability that a unit is kept, for the kind "keep"."""
+    """Probability that a unit is kept, for the kinds "keep" and "dropped"."""
 
     def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 numbers of shape (*shape, width)."""
+        """float32 numbers of shape (*shape, width); of the kind "dropped", `core.dropout.most_dropped` for width."""
+        if self.kind == "dropped":
+            return dropout.places(source, shape, self.width, self.keep)
         size = (*shape, self.width)
         if self.kind == "normal":
             return source.standard_normal(size, dtype=np.float32)
@@ -99,5 +104,6 @@ class Stream:
         for name, noise in self.noises.items():
             shape = (STEPS_PER_BLOCK, self.rows[name])
             drawn = [noise.draw(generator(s, name, block), shape) for s in self.seeds]
-            self._noise[name] = torch.from_numpy(np.stack(drawn)).to(self.device, self.dtype)
+            whole = np.stack(drawn) if len(drawn) > 1 else drawn[0][None]  # of one seed without a copy
+            self._noise[name] = torch.from_numpy(whole).to(self.device, self.dtype)
         self._block = block

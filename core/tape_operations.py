@@ -66,8 +66,9 @@ def again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any)
     """A function that repeats the operation on these tensors, into the same result."""
     if func._schema.is_mutable:
         return functools.partial(func, *args, **kwargs)
-    if func.overloadpacket in WITH_OUT:
-        return functools.partial(func.overloadpacket, *args, **kwargs, out=result)
+    if func.overloadpacket in WITH_OUT:  # by name: torch's search among overloads prints the tensors for its errors
+        form = "out" if func._overloadname == "default" else f"{func._overloadname}_out"
+        return functools.partial(getattr(func.overloadpacket, form), *args, **kwargs, out=result)
     single = isinstance(result, Tensor)
 
     def repeat() -> None:
@@ -80,6 +81,7 @@ def again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any)
 
 
 WITH_OUT = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm, torch.ops.aten.mv}
+WITH_OUT |= {torch.ops.aten.scatter}
 """Operations whose results are large enough for a copy to matter, written in place."""
 
 Given = dict[str, Any]

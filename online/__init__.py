@@ -6,6 +6,7 @@ from surefoot.online.a2c import A2C, A2CConfig
 from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dppo import DPPO, DPPOConfig
+from surefoot.online.droq import DroQ, DroQConfig
 from surefoot.online.dsrl import DSRL, DSRLConfig
 from surefoot.online.dsrl_na import DSRLNA, DSRLNAConfig
 from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
@@ -31,9 +32,9 @@ from surefoot.online.sac import SAC, SACConfig
 from surefoot.online.td3 import TD3, TD3Config
 from surefoot.online.wsrl import WSRL, WSRLConfig
 
-_AGENTS: tuple[type[Agent], ...] = (A2C, CalQLOnline, DARC, DPPO, DSRL, DSRLNA, FamO2OCQLOnline, FamO2OOnline, FPO)
-_AGENTS += (FQLOnline, H2O, HNPG, IQLOnline, MDPO, MDPOOffPolicy, MOORL, PPO, QCOnline, REDQ, RLCM, RLPD, ReinFlow)
-_AGENTS += (Reinforce, SAC, TD3, TRPO, WSRL)
+_AGENTS: tuple[type[Agent], ...] = (A2C, CalQLOnline, DARC, DPPO, DroQ, DSRL, DSRLNA, FamO2OCQLOnline, FamO2OOnline)
+_AGENTS += (FPO, FQLOnline, H2O, HNPG, IQLOnline, MDPO, MDPOOffPolicy, MOORL, PPO, QCOnline, REDQ, RLCM, RLPD)
+_AGENTS += (ReinFlow, Reinforce, SAC, TD3, TRPO, WSRL)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -64,6 +65,8 @@ __all__ = [
     "DPPOConfig",
     "DSRLConfig",
     "DSRLNAConfig",
+    "DroQ",
+    "DroQConfig",
     "FPOConfig",
     "FQLOnline",
     "FQLOnlineConfig",

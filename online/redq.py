@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -105,25 +106,31 @@ class REDQ(OffPolicyAgent):
         """(M, E) the random subset of critics, the same for the whole batch; None where it is all of them."""
         return ensembles.subset(noise["subset"], self.config.subset) if "subset" in noise else None
 
+    def asked(self, critic: Critic, noise: dict[str, Tensor], at: str) -> Callable[..., Tensor]:
+        """The critics as the losses ask them for values of pairs `at`: "next_action", "stored" or "action"."""
+        return critic
+
     def next_values(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) soft value of a next action, the lowest of a random few critics."""
         following = batch["next_observations"]
         action, log_density = self.actor.draw(following, noise["next_action"])
-        next_q = ensembles.lowest(self.target_critic, pairs(following, action), self.members(noise))
+        critic = self.asked(self.target_critic, noise, "next_action")
+        next_q = ensembles.lowest(critic, pairs(following, action), self.members(noise))
         return next_q - self.temperature() * log_density if self.config.entropy_backup else next_q
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of all critics to the targets."""
         c, next_values = self.config, self.next_values(batch, noise)
         target = td_target(batch["rewards"], batch["terminations"], next_values, c.discount)
-        q = self.critic(batch["observation_actions"])
+        q = self.asked(self.critic, noise, "stored")(batch["observation_actions"])
         return ensembles.critic_loss(q, target, c.critic_loss_over), {"q": q}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Entropy, weighted, and value of the policy's own actions, reparameterised."""
         observations = self.actors_rows(batch["observations"])
-        action, log_density = self.actor.draw(observations, self.actors_rows(noise["action"]))
-        q = self.critic(torch.cat([observations, action], -1))
+        noise = {name: self.actors_rows(numbers) for name, numbers in noise.items()}
+        action, log_density = self.actor.draw(observations, noise["action"])
+        q = self.asked(self.critic, noise, "action")(torch.cat([observations, action], -1))
         value = ensembles.minimum(q) if self.config.actor_value == "min" else q.mean(0)
         return (self.temperature() * log_density - value).mean(), {"entropy": -log_density}
 

@@ -53,7 +53,7 @@ class RLPD(OffPolicyAgent):
     build, updates, next_values = of_redq.build, of_redq.updates, of_redq.next_values
     target_entropy, subset_noise, members = of_redq.target_entropy, of_redq.subset_noise, of_redq.members
     critic_loss, actor_loss, temperature_loss = of_redq.critic_loss, of_redq.actor_loss, of_redq.temperature_loss
-    actors_rows = of_redq.actors_rows
+    actors_rows, asked = of_redq.actors_rows, of_redq.asked
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """The dataset as rows to learn from; the replay buffer's rewards go through the same map."""

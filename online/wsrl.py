@@ -90,6 +90,7 @@ class WSRL(OffPolicyAgent):
     actor: TanhGaussianActor
     target_critic: Critic
     build, target_entropy, actors_rows = of_redq.build, of_redq.target_entropy, of_redq.actors_rows
+    asked = of_redq.asked
     critic_loss, actor_loss, temperature_loss = of_redq.critic_loss, of_redq.actor_loss, of_redq.temperature_loss
 
     def subset_noise(self) -> dict[str, Noise]:

@@ -255,7 +255,14 @@ def test_iql_goes_on_online_with_the_same_losses() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [("sac", {}), ("td3", {}), ("redq", {"critics": 4, "critic_steps": 3}), ("wsrl", {"critics": 3}), ("rlpd", {})],
+    [
+        ("sac", {}),
+        ("td3", {}),
+        ("redq", {"critics": 4, "critic_steps": 3}),
+        ("droq", {"critic_steps": 3}),
+        ("wsrl", {"critics": 3}),
+        ("rlpd", {}),
+    ],
 )
 def test_a_training_step_runs_from_the_tape(algorithm: str, options: dict[str, Any]) -> None:
     if algorithm == "rlpd":
