@@ -83,10 +83,18 @@ def estimate_lines(run: RunData) -> list[str]:
     if run.fitted_q is None or run.data_discounted_return is None:
         return found
     data, mean, drift = run.data_discounted_return, run.fitted_q["mean"], run.fitted_q.get("drift")
+    whole = data.get("past_time_limits", False)  # not in summaries of before; there it was cut off
+    cut = "" if whole else "; the data's is cut off at time limits, the policy's runs on past them"
     found.append(
         f"fitted-Q estimate of the discounted return: {_estimate(run)}; the data's: "
-        f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
+        f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g}{cut})"
     )
+    low = run.fitted_q["low"]
+    if whole and low is not None and low > data["best"]:
+        few = "; after few steps it still stands near its start, 0" if data["best"] < 0 else ""
+        found.append(
+            f"  its whole interval lies above the best return in the data: not supported, do not rely on it{few}"
+        )
     if mean is not None and drift is not None and abs(drift) > 0.02 * abs(mean):
         found.append(
             f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it"
