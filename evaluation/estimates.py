@@ -42,10 +42,12 @@ def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list
     discount = next((run.data_discounted_return["discount"] for _, run in known if run.data_discounted_return), None)
     note = "Validation: each loss, averaged over seeds, on the tenth of the episodes that training never saw."
     if estimated:
+        apart = any(not (run.data_discounted_return or {}).get("past_time_limits") for _, run in known if run.fitted_q)
+        cut = " (of some runs here cut off at time limits, past which the estimate runs)" if apart else ""
         note += (
             f" Estimated return: fitted-Q evaluation of the discounted return (discount {discount:g}) of the policy in "
-            "the data's initial states, beside the data's own. It is an estimate by extrapolation: where it still "
-            "moves, or lies far above the best episode, do not rely on it."
+            f"the data's initial states, beside the data's own{cut}. It is an estimate by extrapolation: where it "
+            "still moves, or lies far above the best episode, do not rely on it."
         )
     return head, body, note
 
