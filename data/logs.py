@@ -174,35 +174,33 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
         DataError, MissingExtraError: as `table_of`.
     """
     table = table_of(path)
-    names = list(table.names)
-    guessed: dict[str, list[str]] = {"observations": [], "actions": []}
+    guessed: dict[str, list[str]] = {key: [] for key in ("observations", "actions", "end", "doubtful", "counts")}
     single: dict[str, str] = {}
-    ends: list[str] = []
-    for name in names:
-        low = name.lower().replace("/", "_").strip("_")
-        for key, words in SINGLE.items():
-            if key not in single and low.split(".")[-1] in words:
-                single[key] = name
-                break
-        else:
-            if low.split(".")[-1] in ENDS:
-                ends.append(name)
-                continue
-            if any(word in low for word in ("image", "camera", "_index")) or table.names[name].startswith(LEFT_OUT):
-                continue
-            acts = any(word in low for word in ACTIONS)
-            guessed["actions" if acts else "observations"].append(name)
+    for name, what in table.names.items():
+        meaning = _meaning(name, what)
+        if meaning in SINGLE and meaning not in single:
+            single[meaning] = name
+        elif meaning is not None:
+            guessed["doubtful" if meaning in SINGLE else meaning].append(name)
+    counting = _counting(table, guessed["observations"])
+    guessed["observations"] = [name for name in guessed["observations"] if name not in counting]
     lines = [
         "# What the columns of a log mean (docs/own_data.md). Guessed from their names: correct it before you use it.",
         f"files: [{_quoted(os.path.relpath(path.resolve(), (beside or pathlib.Path()).resolve()))}]",
     ]
-    lines += [f"{key}: [{', '.join(map(_quoted, held))}]" for key, held in guessed.items()]
+    lines += [f"{key}: [{', '.join(map(_quoted, guessed[key]))}]" for key in ("observations", "actions")]
     lines += [f"{key}: {_quoted(name)}" for key, name in single.items()]
     lines += [
         f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit), "
         "if it is 1 in an episode's last row and in no other"
-        for name in ends
+        for name in guessed["end"]
     ]
+    lines += [
+        f"# {_quoted(name)} is left out: it may be a reward or a label, or mean what another column does; "
+        "name it where it belongs, as an observation only if the controller can measure it"
+        for name in guessed["doubtful"]
+    ]
+    lines += [f"# {_quoted(name)} is left out: it numbers the rows" for name in [*guessed["counts"], *counting]]
     if "time" in single:
         lines.append("# gap: 0.5  # seconds without a row that end an episode")
     lines += ["# reward, cost, termination, truncation, episode, time: a column each, where there is one"]
@@ -210,20 +208,70 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _meaning(name: str, what: str) -> str | None:
+    """What a column is by its name: a key of `SINGLE`, observations, actions, end, doubtful or counts; None: nothing.
+
+    Args:
+        name: of the column.
+        what: it holds, in words.
+    """
+    low = name.lower().replace("/", "_").strip("_")
+    last = low.split(".")[-1]
+    if low in COUNTS:
+        return "counts"
+    for key, words in SINGLE.items():
+        if last in words:
+            return key
+    if last in ENDS:
+        return "end"
+    if any(word in low for word in ("image", "camera", "_index")) or what.startswith(LEFT_OUT):
+        return None
+    if not DOUBTFUL.isdisjoint(last.split("_")):
+        return "doubtful"
+    acts = last in ACTIONS_ALONE or any(word in low for word in ACTIONS)
+    return "actions" if acts else "observations"
+
+
+def _counting(table: columns.Table, names: Sequence[str]) -> list[str]:
+    """Those columns that count the rows of a file, from 0 or from 1; of large files and recordings none is read."""
+    if table.sampled or not table.path.is_file() or table.path.stat().st_size > MOST_READ:
+        return []
+    found = []
+    with contextlib.suppress(DataError):  # what is wrong with it is said where it is read as a dataset
+        for name, array in table.read(names).items():
+            if array.ndim == 1 and len(array) >= LEAST_ROWS and array[0] in (0, 1):
+                found += [name] if np.array_equal(array, array[0] + np.arange(len(array))) else []
+    return found
+
+
+MOST_READ = 100 * 2**20
+"""Bytes of a file in which a draft looks for columns that count rows."""
+LEAST_ROWS = 5
+"""Rows that a column must number to count as one that does."""
+COUNTS = ("", "index", "idx", "unnamed: 0")
+"""Names of columns that number the rows, as pandas writes one without a name."""
 LEFT_OUT = ("text", "string", "pictures", "image", "video")
 """What columns hold that are no numbers."""
 SINGLE = {
     "time": ("time", "timestamp", "t", "stamp", "seconds", "time_s", "datetime"),
-    "reward": ("reward", "rewards", "r", "next.reward", "next_reward"),
+    "reward": ("reward", "rewards", "rew", "rews", "r", "next.reward", "next_reward"),
     "cost": ("cost", "costs"),
     "termination": ("termination", "terminal", "terminals", "terminated", "fallen"),
     "truncation": ("truncation", "truncated", "timeout", "timeouts"),
+    "next_observations": ("next_observations", "next_obs", "next_states"),
     "episode": ("episode", "episode_index", "episode_id", "trial", "run", "run_id", "demo"),
 }
 ENDS = ("done", "dones", "is_done", "is_last", "ended", "success", "succeeded", "is_success")
 """Names of what may be either end, or hold in more rows than an episode's last."""
 ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input", "u_")
 """Parts of names that mean what was done, not what was measured."""
+
+ACTIONS_ALONE = ("act", "acts", "a", "u")
+"""Whole names that mean the same."""
+DOUBTFUL = frozenset(
+    ("reward", "rewards", "rew", "score", "scores", "return", "returns", "rtg", "fitness", "advantage", "label")
+)
+"""Words of names that mean what was judged, not what was measured."""
 
 
 def _quoted(name: str) -> str:

@@ -42,10 +42,12 @@ def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list
     discount = next((run.data_discounted_return["discount"] for _, run in known if run.data_discounted_return), None)
     note = "Validation: each loss, averaged over seeds, on the tenth of the episodes that training never saw."
     if estimated:
+        apart = any(not (run.data_discounted_return or {}).get("past_time_limits") for _, run in known if run.fitted_q)
+        cut = " (of some runs here cut off at time limits, past which the estimate runs)" if apart else ""
         note += (
             f" Estimated return: fitted-Q evaluation of the discounted return (discount {discount:g}) of the policy in "
-            "the data's initial states, beside the data's own. It is an estimate by extrapolation: where it still "
-            "moves, or lies far above the best episode, do not rely on it."
+            f"the data's initial states, beside the data's own{cut}. It is an estimate by extrapolation: where it "
+            "still moves, or lies far above the best episode, do not rely on it."
         )
     return head, body, note
 
@@ -83,10 +85,18 @@ def estimate_lines(run: RunData) -> list[str]:
     if run.fitted_q is None or run.data_discounted_return is None:
         return found
     data, mean, drift = run.data_discounted_return, run.fitted_q["mean"], run.fitted_q.get("drift")
+    whole = data.get("past_time_limits", False)  # not in summaries of before; there it was cut off
+    cut = "" if whole else "; the data's is cut off at time limits, the policy's runs on past them"
     found.append(
         f"fitted-Q estimate of the discounted return: {_estimate(run)}; the data's: "
-        f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g})"
+        f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g}{cut})"
     )
+    low = run.fitted_q["low"]
+    if whole and low is not None and low > data["best"]:
+        few = "; after few steps it still stands near its start, 0" if data["best"] < 0 else ""
+        found.append(
+            f"  its whole interval lies above the best return in the data: not supported, do not rely on it{few}"
+        )
     if mean is not None and drift is not None and abs(drift) > 0.02 * abs(mean):
         found.append(
             f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it"

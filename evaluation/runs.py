@@ -15,7 +15,20 @@ import numpy as np
 
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json
-from surefoot.core.schema import MOST_BYTES, Many, Maybe, Number, Plain, Record, Table, Text, check, parse, refuse_large
+from surefoot.core.schema import (
+    MOST_BYTES,
+    Flag,
+    Many,
+    Maybe,
+    Number,
+    Plain,
+    Record,
+    Table,
+    Text,
+    check,
+    parse,
+    refuse_large,
+)
 from surefoot.envs.acting import short_name
 from surefoot.evaluation.model_calibration import MODEL, MOST, refuse_uneven
 from surefoot.evaluation.names import labelled
@@ -122,7 +135,9 @@ SUMMARY = Record(
         "models": Many(MODEL, 1, MOST),
         "validation": Table(Maybe(Number(nan=True))),
         "fitted_q": Maybe(Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, {"drift": _BOUND}, others=True)),
-        "data_discounted_return": Record({"mean": Number(), "best": Number(), "discount": Number(0, 1)}, others=True),
+        "data_discounted_return": Record(
+            {"mean": Number(), "best": Number(), "discount": Number(0, 1)}, {"past_time_limits": Flag()}, others=True
+        ),
     },
     others=True,
     newest=SUMMARY_FORMAT,

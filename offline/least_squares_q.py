@@ -20,6 +20,7 @@ from surefoot.core.errors import DataError
 from surefoot.core.random import generator
 from surefoot.core.spec import in_words
 from surefoot.data.dataset import Array, Dataset
+from surefoot.data.prepare import discounted_returns
 
 PART = 8_192
 """Rows whose features are made at once."""
@@ -180,6 +181,34 @@ class Critics:
         judge, c = self.judge, self.judge.config
         found = self.values(judge.firsts, first_actions)
         return np.asarray([judge.sampled(found[m])[m] for m in range(c.draws * c.resamples)])
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnReturns:
+    """What data returned themselves, discounted from their first states, beside what the critics say of the same.
+
+    A time limit ends no task: with what was cut off there the behaviour's critics' value of it is counted.
+    """
+
+    told: Array  # (draws x resamples,) means, over the members' resamples of the judge's data
+    said: Array  # (draws x resamples,) the critics' of the same
+    best: float  # of all the data, judged on or not
+
+
+def own_returns(judge: LeastSquaresJudge, dataset: Dataset) -> OwnReturns:
+    """Of a dataset by its own judge, which may have thinned it."""
+    own, data = judge.data(), judge.dataset
+    told = judge.sampled(_whole_returns(data, own))
+    return OwnReturns(
+        told, own.value(data.actions[data.episode_starts[:-1]]), float(_whole_returns(dataset, own).max())
+    )
+
+
+def _whole_returns(data: Dataset, own: Critics) -> Array:
+    """(E,) discounted returns, with the value that the behaviour's critics give to what was cut off."""
+    last, discount = data.episode_starts[1:] - 1, own.judge.config.discount
+    tails = np.where(data.terminations[last], 0.0, own.values(data.next_observations[last], data.actions[last]).mean(0))
+    return discounted_returns(data, discount) + discount**data.episode_lengths * tails
 
 
 def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:

@@ -229,6 +229,32 @@ def test_a_draft_takes_no_end_and_no_reward_for_an_observation(tmp_path: pathlib
     assert found.termination is None
 
 
+def test_a_draft_takes_no_number_of_a_row_and_no_score_for_an_observation(tmp_path: pathlib.Path) -> None:
+    rows = [f"{k},{k % 3},{k + 1},0.5,{k},{k}.5" for k in range(6)]
+    (tmp_path / "log.csv").write_text("\n".join([",observation_0,tick,torque,score,timestamp", *rows]) + "\n")
+    text = logs.draft(tmp_path / "log.csv", tmp_path)
+    for line in ("'' is left out: it numbers the rows", "tick is left out: it numbers the rows"):
+        assert f"# {line}" in text
+    assert "# score is left out: it may be a reward" in text
+    (tmp_path / "draft.yaml").write_text(text)
+    found = mappings.read_mapping(tmp_path / "draft.yaml")
+    assert (found.observations, found.actions, found.time) == (("observation_0",), ("torque",), "timestamp")
+    (tmp_path / "log.csv").write_text("t,timestamp,q,reward,reward_ctrl,u\n" + "0,0,1,1,1,1\n" * 6)
+    text = logs.draft(tmp_path / "log.csv", tmp_path)
+    assert ("observations: [q]\nactions: [u]\n" in text, "# reward_ctrl is left" in text) == (True, True)
+    assert "# timestamp is left out: it may be a reward or a label, or mean what another column does" in text
+
+
+def test_a_draft_knows_the_short_names_of_archives(tmp_path: pathlib.Path) -> None:
+    obs = np.zeros((6, 2))
+    np.savez(tmp_path / "log.npz", obs=obs, acts=obs, rews=np.zeros(6), dones=np.zeros(6), next_obs=obs)
+    text = logs.draft(tmp_path / "log.npz", tmp_path)
+    assert "observations: [obs]\nactions: [acts]\n" in text
+    assert ("reward: rews\n" in text, "next_observations: next_obs\n" in text) == (True, True)
+    (tmp_path / "draft.yaml").write_text(text)
+    assert load(tmp_path / "draft.yaml").action_dim == 2
+
+
 def test_a_draft_takes_no_success_for_an_end_since_it_may_hold_in_many_rows(tmp_path: pathlib.Path) -> None:
     (tmp_path / "log.csv").write_text("t,q,tau,trial,success\n0,1,0.5,0,1\n1,1,0.5,0,1\n")
     text = logs.draft(tmp_path / "log.csv", tmp_path)

@@ -118,6 +118,33 @@ def test_curves_of_runs_grow_and_a_page_reloads_until_they_are_complete(
     assert "one complete run" in capsys.readouterr().err
 
 
+def test_runs_of_several_seeds_of_ones_own_algorithm_and_damaged_ones_are_watched(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    config = json.loads((finished_run / "config.json").read_text())
+    begun, mine, odd = tmp_path / "begun", tmp_path / "mine", tmp_path / "odd"
+    for folder in (begun, odd):
+        folder.mkdir()
+    (begun / "config.json").write_text(json.dumps(config))
+    lines = [{"seed": 0, "step": step, "kind": "train", "values": {"actor_loss": 0.5}} for step in (10, 20)]
+    (begun / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shutil.copytree(finished_run, mine)
+    config["plan"]["algorithm"] = "nowhere_to_import:Own"
+    (mine / "config.json").write_text(json.dumps(config))
+    (odd / "config.json").write_text("{")
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"begun +bc \(hidden=\[8,8\]\) +50 %", shown.out)  # one of two seeds is done
+    assert re.search(r"mine +nowhere_to_import:Own \(hidden=\[8,8\]\) +done", shown.out)
+    assert shown.err.startswith(f"left out: {odd / 'config.json'}")
+    assert len(shown.err.splitlines()) == 1
+    assert main(["watch", str(mine), "--curves"]) == 0  # and it ends by itself
+    assert main(["watch", str(odd)]) == 2
+    shutil.copytree(odd, tmp_path / "two" / "one")
+    shutil.copytree(odd, tmp_path / "two" / "other")
+    assert main(["watch", str(tmp_path / "two")]) == 2  # there is nothing to wait for
+
+
 def test_episodes_of_a_native_run_are_a_page_and_a_video(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

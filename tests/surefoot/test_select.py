@@ -12,11 +12,14 @@ import torch
 
 from surefoot.cli import main
 from surefoot.core.actors import DeterministicActor
+from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.data import Dataset, save
+from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Bandit, plots
+from surefoot.experiment.summary import data_return
 from surefoot.offline import least_squares_q
 from surefoot.tools import select as selecting
 from surefoot.tools import select_model
@@ -338,3 +341,17 @@ def test_the_command_judges_by_a_model(
     assert found["policies"][0]["doubly_robust"] is None
     assert main([*arguments, "--discount", "1.5"]) == 2
     assert "discount" in capsys.readouterr().err
+
+
+def test_the_datas_return_runs_past_time_limits_and_is_that_of_select() -> None:
+    data, spec = regulator(), Spec(1, 1, (-1.0,), (1.0,))
+    found, selected = data_return(data, spec), selecting.select(chosen()[:1], data)
+    assert (found["mean"], found["best"]) == (selected.data_value, selected.best_in_data)
+    assert found["past_time_limits"]
+    cut = discounted_returns(data)
+    assert found["mean"] < cut.mean()  # every step costs
+    few = data_return(data.select_episodes(np.arange(4)), spec)
+    assert (few["mean"], few["past_time_limits"]) == (cut[:4].mean(), False)
+    wild = data.next_observations.copy()
+    wild[-1] = 1e38
+    assert np.isfinite(data_return(data.replace(next_observations=wild), spec)["mean"])

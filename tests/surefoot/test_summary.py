@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from surefoot.evaluation import hierarchical_interval
+from surefoot.evaluation import RunData, hierarchical_interval
+from surefoot.evaluation.estimates import estimate_lines
 from surefoot.experiment.summary import possible_returns
 
 
@@ -16,3 +19,21 @@ def test_an_estimates_interval_holds_nothing_that_rewards_in_the_data_can_not_co
     assert possible_returns(np.array([-1.0]), [np.array([3.0])])[1] == 3  # an estimate of its own is not hidden
     assert hierarchical_interval(found).high > 0  # Student's t over two seeds
     assert hierarchical_interval(found, bounds=possible_returns(np.array([-1.0]), found)).high == 0
+
+
+def test_an_estimate_whose_whole_interval_lies_above_the_data_is_not_to_be_relied_on() -> None:
+    data: dict[str, Any] = {"mean": -90.0, "best": -20.0, "discount": 0.99, "past_time_limits": True}
+
+    def said(low: float, **changed: Any) -> str:
+        estimate = {"mean": low + 1, "low": low, "high": low + 2, "drift": 0.0}
+        run = RunData("run", "bc", "line", None, 1, (0,), 0, fitted_q=estimate, data_discounted_return=data | changed)
+        return "\n".join(estimate_lines(run))
+
+    assert "its whole interval lies above the best return in the data: not supported, do not rely on it" in said(-19.0)
+    assert "after few steps it still stands near its start, 0" in said(-19.0)
+    assert "near its start" not in said(30.0, best=20.0)
+    assert "lies above" not in said(-21.0)
+    assert "(discount 0.99)" in said(-21.0)
+    cut = said(-19.0, past_time_limits=False)
+    assert "(discount 0.99; the data's is cut off at time limits, the policy's runs on past them)" in cut
+    assert "lies above" not in cut  # unlike quantities

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from small_runs import TINY, small_dataset
 
 import surefoot
 from surefoot.cli import grammar, main, received
+from surefoot.cli.train import next_commands
 from surefoot.core.children import environment
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.data import save
@@ -64,6 +66,7 @@ def test_no_command_executes_a_module_that_a_received_run_names(
     elif field == "environment":
         commands += [["certify", ".", "--episodes", "10"], ["rollout", ".", "--envs", "2"]]
     else:
+        commands = commands[:1]  # policies are evaluated without it
         commands += [["train", "algo=iql", "env=Pendulum-v1", "dataset=native/pendulum-mixed", "init=.", "out=new"]]
         commands += [["datasets", "corrupt", "x.hdf5", "-o", "y.hdf5", "--mode", "adversarial", "--victim", "."]]
     for command in commands:
@@ -76,7 +79,20 @@ def test_no_command_executes_a_module_that_a_received_run_names(
     assert not (received_run / "new").exists()
     assert main(["export", ".", "-o", "policy.safetensors"]) == 0  # for which no module is needed
     surefoot.load_policy(received_run)
+    if field == "algorithm":
+        capsys.readouterr()
+        assert main(["evaluate", ".", "--episodes", "1", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"][0]["algorithm"] == NAMES[field]
     assert not (received_run / "EXECUTED").exists()
+
+
+def test_the_first_command_that_training_advises_asks_for_trust_where_it_needs_it(finished_run: pathlib.Path) -> None:
+    run = Run.open(finished_run)
+    advised = next_commands([run.folder], run)[0]
+    assert advised.startswith("surefoot evaluate ")
+    assert "--trust" not in advised
+    own = Run(run.folder, dataclasses.replace(run.plan, environment=NAMES["environment"]))
+    assert next_commands([run.folder], own)[0] == f"{advised} --trust"
 
 
 def test_a_dataset_does_not_decide_which_module_is_imported(tmp_path: pathlib.Path, capsys: Capture) -> None:

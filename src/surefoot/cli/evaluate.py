@@ -135,7 +135,6 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     """
     from surefoot.core.policy import Policy
     from surefoot.envs import check_spaces
-    from surefoot.experiment.plan import told_options
     from surefoot.experiment.run import Run
     from surefoot.experiment.trust import allow, demand
 
@@ -149,8 +148,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     else:
         run = Run.open(path)
         env = env or run.plan.environment
-        for name in (run.plan.algorithm, env):
-            demand(name, run.folder / "config.json", arguments.trust)
+        demand(env, run.folder / "config.json", arguments.trust)
         if env is None:
             raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
         judged = Judged(
@@ -160,7 +158,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
             run.plan.algorithm,
             output.short_dataset(run.plan.dataset),
             run.summary["steps"] if run.complete else run.plan.steps,
-            *told_options(run.plan.algorithm, run.plan.config),
+            *run.told,
         )
     first = next(iter(judged.policies.values()))
     check_spaces(env, first.arrays, first.action_dim, first.discrete)

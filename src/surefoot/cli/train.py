@@ -265,18 +265,22 @@ def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
     """Commands worth trying after a run."""
     from surefoot.envs.names import is_native
     from surefoot.experiment.plan import agent_class
+    from surefoot.experiment.run import names_in
+    from surefoot.experiment.trust import module_of
 
     run_text = output.typed(finished.folder)
     commands = [f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html"]
     if agent_class(finished.plan.algorithm).has_policy:
         commands.append(f"surefoot export {run_text} -o policy.onnx")
     elif finished.spec.environment is not None:
-        commands.append(f"surefoot plan {run_text} --planner cem --futures 10 --envs 1")
+        trust = " --trust" if any(map(module_of, names_in(finished.plan))) else ""
+        commands.append(f"surefoot plan {run_text} --planner cem --futures 10 --envs 1{trust}")
     if finished.plan.evaluates:
         certify = (
             [f"surefoot certify {run_text} --episodes 100000"] if is_native(str(finished.plan.environment)) else []
         )
-        return [f"surefoot evaluate {run_text} --episodes 100", *certify, *commands]
+        trust = " --trust" if module_of(finished.plan.environment) else ""  # the policy alone needs no module
+        return [f"surefoot evaluate {run_text} --episodes 100{trust}", *certify, *commands]
     dataset = str(finished.plan.dataset)  # there is one where there is no simulator
     quoted = output.typed(dataset) if pathlib.Path(dataset).exists() else dataset
     return [*commands, f"surefoot datasets info {quoted}"]

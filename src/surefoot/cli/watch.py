@@ -65,11 +65,12 @@ def watch(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and ending not in (".html", ".rrd", *FRAMES):
         raise ConfigError(f"{arguments.output}: its ending names nothing to write; give .html, .mp4, .gif or .rrd")
     folders = [folder for folder in run_folders(arguments.folders) if (folder / "config.json").is_file()]
-    runs = [Run.open(folder) for folder in folders if not is_language(folder)]
     if not folders and arguments.once:
         raise ConfigError(f"{', '.join(arguments.folders)}: holds no run")
-    if len(runs) == len(folders) == 1 and runs[0].complete and not arguments.curves:
-        return _play(runs[0], arguments)
+    if len(folders) == 1 and not is_language(folders[0]):
+        alone = Run.open(folders[0])
+        if alone.complete and not arguments.curves:
+            return _play(alone, arguments)
     if ending in (".rrd", *FRAMES):
         raise ConfigError(f"{arguments.output}: shows episodes of one complete run; name that run alone")
     for name in ("episodes", "policy_seed", "env", "filter", "seed"):
@@ -93,13 +94,21 @@ def _follow(arguments: argparse.Namespace) -> int:
     if page is not None:
         output.say(f"page: {output.short(page)} (it reloads itself; Ctrl-C ends the watching, not the runs)")
     live = Live(console=console, auto_refresh=False) if console.is_terminal and not arguments.once else None
+    states: list[dict[str, Any]] = []
+    damaged, said, shown = list[str](), set[str](), table_of([])
     with live or contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
         while True:
-            states = look(arguments.folders)
+            states, damaged = look(arguments.folders)
             shown = table_of(states, console.width)
+            for sentence in damaged:
+                if sentence not in said:
+                    output.say(f"left out: {sentence}", stderr=True)
+            if not states and not damaged and not said:
+                output.say(f"{', '.join(arguments.folders)}: holds no run yet; waiting for one", stderr=True)
+            said |= {"", *damaged}
             if live is not None:
                 live.update(shown, refresh=True)
-            done = all(state["complete"] for state in states) and bool(states)
+            done = all(state["complete"] for state in states) and bool(states or damaged)
             if page is not None:
                 _write_page(states, page, None if done or arguments.once else arguments.every)
             if done or arguments.once:
@@ -107,25 +116,25 @@ def _follow(arguments: argparse.Namespace) -> int:
             time.sleep(arguments.every)
     if live is None:
         console.print(shown)
-    return 0
+    return 2 if damaged and not states else 0
 
 
-def look(roots: Sequence[str]) -> list[dict[str, Any]]:
+def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """How far the runs below some folders are.
 
     Returns:
-        For each: name, label, steps taken and planned, whether it is complete, evaluations as (step, return), losses;
-        of a language model `last` as a text, and pass@1 or rewards for returns.
+        For each: name, label, steps taken (the mean over seeds) and planned, whether it is complete, evaluations as
+        (step, return), losses; of a language model `last` as a text, and pass@1 or rewards for returns. Then what is
+        wrong with each folder that can't be read.
     """
     from surefoot.core.errors import SurefootError
     from surefoot.evaluation.names import labelled
     from surefoot.evaluation.results import run_folders
     from surefoot.evaluation.side_by_side import side_by_side
     from surefoot.experiment.live import read_live
-    from surefoot.experiment.plan import told_options
     from surefoot.experiment.run import Run, is_language
 
-    found = []
+    found, damaged = [], []
     for folder in run_folders(roots):
         if not (folder / "config.json").is_file():
             continue
@@ -136,8 +145,9 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
                 found.append(language_runs.look(folder))
                 continue
             run = Run.open(folder)
-            label = labelled(run.plan.algorithm, *told_options(run.plan.algorithm, run.plan.config))
-        except SurefootError:  # such as an algorithm of one's own, whose module is not imported for this
+            label = labelled(run.plan.algorithm, *run.told)
+        except SurefootError as error:
+            damaged.append(str(error))
             continue
         lines = read_live(folder)
         means: dict[int, dict[int, float]] = {}
@@ -153,14 +163,14 @@ def look(roots: Sequence[str]) -> list[dict[str, Any]]:
                 "name": str(folder),
                 "label": label,
                 "task": run.plan.environment or run.plan.dataset,
-                "step": 0 if len(reached) < len(run.plan.seeds) else min(reached.values()),
+                "step": sum(reached.get(seed, 0) for seed in run.plan.seeds) // len(run.plan.seeds),
                 "steps": run.plan.steps,
                 "complete": run.complete,
                 "returns": [(step, sum(values) / len(values)) for step, values in side_by_side(means)],
                 "losses": {name: value for name, value in losses.items() if "loss" in name},
             }
         )
-    return found
+    return found, damaged
 
 
 def table_of(states: Sequence[dict[str, Any]], width: int = 120) -> Table:

@@ -32,12 +32,12 @@ from surefoot.core.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
-from surefoot.core.schema import MOST_BYTES, Maybe, Number, Record, Table, Text, check
+from surefoot.core.schema import MOST_BYTES, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.spec import PROBLEM
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, SUMMARY_FORMAT
-from surefoot.experiment.plan import Plan, agent_class
+from surefoot.experiment.plan import Plan, agent_class, told_options
 from surefoot.experiment.trust import demand, module_of
 from surefoot.streaming import StreamingAgent
 
@@ -55,7 +55,9 @@ CONFIG = Record(
 """What config.json holds."""
 RESULT_FORMAT = 1
 """Version of the format of a seed's result.json."""
-ANY_SUMMARY = Record({}, others=True, newest=SUMMARY_FORMAT)
+ANY_SUMMARY = Record(
+    {}, {"preset": Maybe(Text()), "options": Table(Plain(finite=True))}, others=True, newest=SUMMARY_FORMAT
+)
 """Of summary.json, what is checked where it is only shown; `evaluation.RunData` checks all."""
 COLUMNS = Record(
     {"kind": Text(), "name": Text(), "env_id": Maybe(Text()), "sha256": Maybe(Text(64))},
@@ -137,6 +139,22 @@ class Run:
         self._refuse_incomplete()
         value: dict[str, Any] = read_json(self.folder / "summary.json", ANY_SUMMARY)
         return value
+
+    @property
+    def told(self) -> tuple[str | None, dict[str, Any]]:
+        """Preset and options that tables tell; of an algorithm of one's own that is not imported, as its summary does.
+
+        Raises:
+            ConfigError: this version does not know the algorithm or an option.
+            CheckpointError: the summary is damaged.
+        """
+        try:
+            return told_options(self.plan.algorithm, self.plan.config)
+        except ConfigError:
+            if module_of(self.plan.algorithm) is None:
+                raise
+            summary = self.summary if self.complete else {}
+            return summary.get("preset"), summary.get("options", {})
 
     def policy(self, seed: int | None = None) -> Policy:
         """The policy of one seed; the first where none is named.

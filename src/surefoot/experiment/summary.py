@@ -11,6 +11,7 @@ import numpy as np
 
 from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.core.schema import Many, Maybe, Number, Record, Table, Text
+from surefoot.core.spec import Spec
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.conventions import scored
 from surefoot.data.dataset import Dataset
@@ -31,6 +32,7 @@ from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
 from surefoot.experiment.plan import agent_class, told_options
 from surefoot.experiment.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
+from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
 
 Array = np.ndarray[Any, Any]
 
@@ -148,7 +150,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         summary["smoothness"] = smoothness(episodes, jacobians)
     elif dataset is not None:
         summary["smoothness"] = smoothness(None, jacobians)
-        _without_simulator(summary, results, dataset)
+        _without_simulator(summary, results, dataset, run.spec)
     summary["alarm"] = _alarm(plan.seeds, results, summary.get("data_discounted_return"))
     models = [result["model"] for result in results if "model" in result]
     if models:
@@ -198,9 +200,7 @@ def _mean(values: Sequence[float] | None) -> float | None:
     return None if not values else float(np.mean(values))
 
 
-def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset) -> None:
-    training_part, _ = split(dataset)
-    data = discounted_returns(training_part, DISCOUNT)
+def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset, spec: Spec) -> None:
     names = results[0].get("validation", {})
     losses = {name: [result["validation"][name] for result in results] for name in names}
     summary["validation"] = {
@@ -209,16 +209,34 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
     estimates = [result["fitted_q"] for result in results if "fitted_q" in result]
     if not estimates:
         return
-    summary["data_discounted_return"] = {"mean": float(data.mean()), "best": float(data.max()), "discount": DISCOUNT}
+    summary["data_discounted_return"] = data_return(dataset, spec)
     if diverged := [seed for seed, found in zip(summary["seeds"], estimates, strict=True) if found is None]:
         seeds = ", ".join(map(str, diverged))
         nothing = dict.fromkeys(("mean", "low", "high", "drift"))
         summary["fitted_q"] = {**nothing, "method": f"none: the critics that judge seeds {seeds} diverged"}
         return
     values = [np.asarray(found) for found in estimates]
-    interval = hierarchical_interval(values, bounds=possible_returns(training_part.rewards, values))
+    interval = hierarchical_interval(values, bounds=possible_returns(split(dataset)[0].rewards, values))
     summary["fitted_q"] = _interval_json(interval)
     summary["fitted_q"]["drift"] = float(np.mean([result["fitted_q_drift"] for result in results]))
+
+
+def data_return(dataset: Dataset, spec: Spec) -> dict[str, Any]:
+    """Mean and best discounted return of all the data, as `surefoot select` has them: past time limits, as a policy's.
+
+    They are cut off there where episodes are too few for that, or the data's own critics fail.
+    """
+    if len(dataset.episode_lengths) >= LEAST_EPISODES:
+        low, high = (np.asarray(bounds, np.float64) for bounds in (spec.action_low, spec.action_high))
+        with np.errstate(over="ignore", invalid="ignore"):
+            judge = LeastSquaresJudge(dataset, low, high, config=LeastSquaresQConfig(discount=DISCOUNT))
+            own = own_returns(judge, dataset)
+        mean, best = float(own.told.mean()), own.best
+        least, most = possible_returns(dataset.rewards, [np.zeros(1)])
+        if least <= mean <= best <= most:  # also finite
+            return {"mean": mean, "best": best, "discount": DISCOUNT, "past_time_limits": True}
+    cut = discounted_returns(dataset, DISCOUNT)
+    return {"mean": float(cut.mean()), "best": float(cut.max()), "discount": DISCOUNT, "past_time_limits": False}
 
 
 def possible_returns(rewards: Array, estimates: Sequence[Array]) -> tuple[float, float]:

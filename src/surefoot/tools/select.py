@@ -26,11 +26,10 @@ from surefoot.core.files import read_json
 from surefoot.core.policy import Policy
 from surefoot.core.spec import in_words
 from surefoot.data.dataset import Array, Dataset
-from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation.selection import rank_correlation, regret_at
 from surefoot.experiment.run import Run
 from surefoot.experiment.summary import RESULT
-from surefoot.offline.least_squares_q import LEAST_EPISODES, Critics, LeastSquaresJudge, LeastSquaresQConfig
+from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
 from surefoot.tools.select_behaviour import Behaviour
 
 LEAST_EFFECTIVE = 5.0
@@ -253,28 +252,19 @@ def select(
     """
     check(chosen, dataset, truth)
     judge = LeastSquaresJudge(dataset, *bounds_of(chosen), seed, config)
-    data, discount = judge.dataset, judge.config.discount
-    own = judge.data()
-    told = judge.sampled(whole_returns(data, own))
-    said = own.value(data.actions[data.episode_starts[:-1]])
-    gap = told - said
+    discount = judge.config.discount
+    own = own_returns(judge, dataset)
+    gap = own.told - own.said
     factor = widening(gap)
     behaviour = Behaviour(judge)
-    allowed = least_value(dataset, discount), float(whole_returns(dataset, own).max())  # of all data, judged on or not
+    allowed = least_value(dataset, discount), own.best  # of all data, judged on or not
     estimates = []
     for number, one in enumerate(chosen):
         estimates.append(_estimate(one, judge, behaviour, gap, factor, allowed, truth))
         if progress is not None:
             progress(number + 1, len(chosen))
     estimates.sort(key=lambda one: (not one.believable, -one.low))
-    return Selection(estimates, float(told.mean()), float(said.mean()), factor, allowed[1], discount, len(gap))
-
-
-def whole_returns(data: Dataset, own: Critics) -> Array:
-    """(E,) discounted returns, with the value that the behaviour's critics give to what was cut off."""
-    last, discount = data.episode_starts[1:] - 1, own.judge.config.discount
-    tails = np.where(data.terminations[last], 0.0, own.values(data.next_observations[last], data.actions[last]).mean(0))
-    return discounted_returns(data, discount) + discount**data.episode_lengths * tails
+    return Selection(estimates, float(own.told.mean()), float(own.said.mean()), factor, own.best, discount, len(gap))
 
 
 def check(chosen: Sequence[Candidate], dataset: Dataset, truth: bool) -> None:
