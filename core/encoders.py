@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.spec import Array
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.spec import Array, in_words
 
 ENCODERS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "small": ((16, 8, 4), (32, 4, 2)),
@@ -86,8 +86,42 @@ class ImageEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, features) in [-1, 1] of (B, *shape) uint8 images."""
-        values = channels_first(images, self.array).float().mul_(1 / 255).sub_(0.5)
+        values = channels_first(images, self.array).to(torch.float32, copy=True).mul_(1 / 255).sub_(0.5)
         return torch.tanh(self.norm(self.linear(self.convolutions(values).flatten(1))))
+
+
+def by_key(observations: Any, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    """The (B, *shape) tensors that a policy of these `arrays` reads, vectors as float32; further ones are left out.
+
+    Args:
+        observations: key -> tensor, or the tensor of a lone array.
+        arrays: key -> shape and dtype.
+
+    Raises:
+        EnvironmentMismatchError: one is missing, is no tensor, or has another shape, dtype or number of rows.
+    """
+    if not isinstance(observations, Mapping):
+        observations = dict.fromkeys(arrays, observations)
+    found: dict[str, Tensor] = {}
+    for key, array in arrays.items():
+        value = observations.get(key)
+        if value is not None and not isinstance(value, Tensor):
+            words = f"{key} is {type(value).__name__}, must be a tensor: torch.as_tensor makes it one"
+            raise EnvironmentMismatchError(words)
+        if value is None or tuple(value.shape[1:]) != array.shape:
+            shape = "missing" if value is None else tuple(value.shape[1:])
+            raise EnvironmentMismatchError(
+                f"{key} is {shape}; this policy was trained on {in_words(arrays)}: act in the environment that it "
+                "was trained in"
+            )
+        if array.image and value.dtype != torch.uint8:
+            words = f"{key} is {value.dtype}, must be torch.uint8: images are whole numbers from 0 to 255"
+            raise EnvironmentMismatchError(words)
+        found[key] = value if array.image else value.to(torch.float32)
+    rows = {key: len(value) for key, value in found.items()}
+    if len(set(rows.values())) > 1:
+        raise EnvironmentMismatchError(f"the arrays of one observation have {rows} rows: give as many of each")
+    return found
 
 
 class Encoder(nn.Module):

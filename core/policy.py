@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from surefoot.core import checkpoint
 from surefoot.core.actions import to_agent, to_environment
 from surefoot.core.actor import Actor, actor_class
 from surefoot.core.control_loop import ControlLoop, as_array, check_width
-from surefoot.core.encoders import Encoder, on_vectors
+from surefoot.core.encoders import Encoder, by_key, on_vectors
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.files import beside, stem_of, write_json
 from surefoot.core.memory import DRAWS, Memory, in_parts, joined
@@ -192,7 +193,7 @@ class Policy(ControlLoop, nn.Module):
             EnvironmentMismatchError: an action is not finite; the message names the row, and what to look at.
         """
         if self.encoder is not None:
-            observations = self._by_key(observations)
+            observations = by_key(observations, self.encoder.arrays)
         else:
             check_width(observations, self.observation_dim)
         rows = len(next(iter(observations.values())) if self.encoder is not None else observations)
@@ -210,21 +211,6 @@ class Policy(ControlLoop, nn.Module):
         if not bool(good.all()):
             raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
         return actions, memory
-
-    def _by_key(self, observations: Any) -> dict[str, Tensor]:
-        """The arrays that the encoder reads, or an EnvironmentMismatchError where they are others."""
-        assert self.encoder is not None
-        arrays = self.encoder.arrays
-        if not isinstance(observations, Mapping):
-            observations = dict.fromkeys(arrays, observations)
-        for key, array in arrays.items():
-            found = tuple(observations[key].shape[1:]) if key in observations else "missing"
-            if found != array.shape:
-                raise EnvironmentMismatchError(
-                    f"{key} is {found}; this policy was trained on {in_words(arrays)}: act in the environment that it "
-                    "was trained in"
-                )
-        return {key: observations[key] for key in arrays}
 
     def _drawn(self, rows: int, memory: Memory) -> tuple[Tensor, Memory]:
         """(rows, Z) noise of this call, and the memory with one more counted."""
@@ -366,7 +352,10 @@ class Policy(ControlLoop, nn.Module):
         stem = stem_of(path)
         file = beside(stem, ".safetensors")
         if not file.is_file() and not str(path).endswith(".safetensors"):
-            raise CheckpointError(f"{file}: there is no such file, and {path} is no run folder")
+            words = f"{file}: there is no such file, and {path} is no run folder"
+            if pathlib.Path(path).suffix in (".onnx", ".pt2", ".hpp"):
+                words = f"{path}: is an exported policy, and acts without surefoot; give the run folder or .safetensors"
+            raise CheckpointError(words)
         tensors, meta = read_pair(stem)
         try:
             policy = load_checked(file, tensors, meta, functools.partial(cls.from_description, meta))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.encoders import Encoder, as_laid_out, channels_first, on_vectors, random_shift
-from surefoot.core.errors import ConfigError
+from surefoot.core.encoders import Encoder, as_laid_out, by_key, channels_first, on_vectors, random_shift
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.spec import Array
 
 CAMERA = Array((64, 64, 3), "uint8")
@@ -149,3 +151,28 @@ def test_what_can_not_be_an_encoder_is_refused() -> None:
         Encoder({"camera": Array((20, 20), "uint8")}, "nature")
     with pytest.raises(ConfigError, match="encoder_features is 0"):
         Encoder({"camera": CAMERA}, "small", 0)
+
+
+def test_an_encoder_changes_nothing_that_it_is_given() -> None:
+    encoder = Encoder({"image": CAMERA}, "small")
+    images = torch.full((2, *CAMERA.shape), 200.0)
+    first = encoder({"image": images})
+    assert bool((images == 200).all())
+    torch.testing.assert_close(encoder({"image": images.to(torch.uint8)}), first, rtol=0, atol=0)
+
+
+def test_arrays_of_an_observation_are_checked_by_name() -> None:
+    arrays = {"image": CAMERA, "state": STATE}
+    image, state = torch.zeros(2, *CAMERA.shape, dtype=torch.uint8), torch.ones(2, 5, dtype=torch.float64)
+    found = by_key({"image": image, "state": state, "other": state}, arrays)
+    assert {key: value.dtype for key, value in found.items()} == {"image": torch.uint8, "state": torch.float32}
+    wrong: dict[str, dict[str, Any]] = {
+        r"image is torch.float32, must be torch.uint8": {"image": image.float(), "state": state},
+        r"image is \(32, 32, 3\); this policy was trained on": {"image": image[:, :32, :32], "state": state},
+        r"state is missing": {"image": image},
+        r"state is ndarray, must be a tensor": {"image": image, "state": state.numpy()},
+        r"have \{'image': 2, 'state': 1\} rows": {"image": image, "state": state[:1]},
+    }
+    for words, observations in wrong.items():
+        with pytest.raises(EnvironmentMismatchError, match=words):
+            by_key(observations, arrays)
