@@ -61,6 +61,13 @@ class Dataset:
     as_read: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     """The view in which `load` read it from its source and nothing else; None of what was changed or made since."""
 
+    def __repr__(self) -> str:
+        """The name, and the dtype and shape of each column in place of its numbers."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        columns = {**{n: v for n, v in own.items() if isinstance(v, np.ndarray)}, **self.extras}
+        shown = [f"{name} {value.dtype}{list(value.shape)}" for name, value in columns.items()]
+        return f"Dataset({self.name!r}, env_id={self.env_id!r}, {', '.join(shown)}, warnings={dict(self.warnings)})"
+
     def __len__(self) -> int:
         """Number of transitions N."""
         return len(self.rewards)

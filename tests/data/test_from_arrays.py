@@ -117,3 +117,10 @@ def test_names_that_are_not_read_and_environments_in_place_of_ids_are_refused() 
     env: Any = SimpleNamespace(spec=SimpleNamespace(id="Pendulum-v1"))
     with pytest.raises(ConfigError, match=r"is given by its id, 'Pendulum-v1'.*of type SimpleNamespace"):
         from_arrays(**random_walk(), env_id=env)
+
+
+def test_a_dataset_is_shown_by_its_columns_and_not_by_its_numbers() -> None:
+    rows = np.zeros((1000, 3))
+    shown = repr(from_arrays(rows, rows, rows[:, 0], np.arange(1000) % 50 == 49, env_id="Robot-v0", name="log"))
+    assert shown.startswith("Dataset('log', env_id='Robot-v0', observations float32[1000, 3], actions float32[1000, 3]")
+    assert len(shown) < 600
