@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import RenderModeError
 from surefoot.cuda_ext.system import System
 from surefoot.envs.interface import Array
 from surefoot.envs.names import PIXELS, native_ids, short_name
@@ -20,7 +20,7 @@ class NativeEnv(gymnasium.Env[Array, Array]):
     It draws nothing.
 
     Raises:
-        ConfigError: a `render_mode`, or what `NativeVectorEnv` raises.
+        RenderModeError: a `render_mode`; else what `NativeVectorEnv` raises.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
@@ -67,13 +67,13 @@ class NativeEnv(gymnasium.Env[Array, Array]):
         self._rows.state = np.asarray(value)[None]
 
 
-def _undrawn(what: str, system: str | System) -> ConfigError:
+def _undrawn(what: str, system: str | System) -> RenderModeError:
     name = short_name(system if isinstance(system, str) else system.gym_id)
     if name not in native_ids():
-        return ConfigError(f"{what}, and {name} draws no frames: draw the `state` of the environment yourself")
+        return RenderModeError(f"{what}, and {name} draws no frames: draw the `state` of the environment yourself")
     seen = [camera for camera, (_, drawn, _) in PIXELS.items() if drawn == name]
     camera = f"; {' and '.join(seen)} draw the same system" if seen else ""
-    return ConfigError(
+    return RenderModeError(
         f"{what}, and {name} draws no frames: `surefoot watch RUN -o episodes.html` (or .gif, .mp4) shows episodes of "
         f"a trained policy{camera}"
     )

@@ -15,7 +15,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, RenderModeError, nearest
 from surefoot.core.spec import mapped
 from surefoot.envs.interface import Array, Tensors, VectorEnvironment, as_numpy
 from surefoot.envs.native import SEEDS, NativeVectorEnv
@@ -232,14 +232,14 @@ class PixelEnv(gymnasium.Env[Any, Array]):
     """One environment of a native system observed as images, for `gymnasium.make`; arguments as `PixelVectorEnv`'s.
 
     Raises:
-        ConfigError: a `render_mode` other than "rgb_array" and None, or what `PixelVectorEnv` raises.
+        RenderModeError: a `render_mode` other than "rgb_array" and None; else what `PixelVectorEnv` raises.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, system: str, *, render_mode: str | None = None, **options: Any) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise ConfigError(f"render_mode is {render_mode!r}; a camera's frames are given as 'rgb_array' alone")
+            raise RenderModeError(f"render_mode is {render_mode!r}; a camera's frames are given as 'rgb_array' alone")
         self.render_mode = render_mode
         self._rows = PixelVectorEnv(system, 1, **options)
         self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space

@@ -62,6 +62,8 @@ def test_what_can_not_be_rendered_is_refused_in_a_sentence() -> None:
         gymnasium.make("surefoot/PendulumCamera-v0", render_mode="rgb_array").unwrapped.render()
     with pytest.raises(ConfigError, match=r"native/pendulum draws no frames: `surefoot watch .*pendulum-camera draw"):
         gymnasium.make("surefoot/Pendulum-v0", render_mode="rgb_array")
+    with pytest.raises(TypeError):  # after which stable-baselines3 makes it without one
+        gymnasium.make("surefoot/Pendulum-v0", render_mode="rgb_array")
     plain = gymnasium.make("surefoot/Quadrotor2D-v0", render_mode=None)
     with pytest.raises(ConfigError, match=r"render\(\) was called, and native/quadrotor-2d draws no frames"):
         plain.unwrapped.render()

@@ -76,7 +76,7 @@ def test_what_has_a_model_starts_from_it_and_what_has_none_is_refused(run: Run) 
 @pytest.mark.parametrize(("length", "said"), [(9, True), (4, False)])
 def test_windows_that_no_episode_fills_are_noted_once(length: int, said: bool, tmp_path: pathlib.Path) -> None:
     env_id = f"ShortPendulum{length}-v0"
-    gymnasium.register(env_id, lambda: gymnasium.make("Pendulum-v1", max_episode_steps=6))
+    gymnasium.register(env_id, lambda **_: gymnasium.make("Pendulum-v1", max_episode_steps=6))
     sizes = {"deterministic": 4, "blocks": 2, "recurrent_hidden": 4, "units": 4, "count": 1, "groups": 2, "classes": 2}
     agent = Dreamer(
         spec_of(make_vec(env_id, 1)), **sizes, length=length, windows=2, imagined=2, initial_steps=20,
