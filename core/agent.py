@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from surefoot.core.actors import Actor
 from surefoot.core.errors import ConfigError, guesses
-from surefoot.core.features import encoder_of
-from surefoot.core.histories import history_of, widened
+from surefoot.core.features import READERS, EncoderConfig, encoder_of
+from surefoot.core.histories import INSTEAD, history_of, widened
 from surefoot.core.memory_actors import HistoryActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.options import check_option
@@ -255,6 +255,8 @@ class Agent(nn.Module):
         known = {field.name for field in dataclasses.fields(cls.Config)}
         for option in options:
             if option not in known:
+                if why := cls.lacks(option):
+                    raise ConfigError(f"{cls.name} has no option {option!r}: {why}")
                 close = guesses(option, known)
                 guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
                 raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
@@ -267,6 +269,15 @@ class Agent(nn.Module):
         for field in dataclasses.fields(cls.Config):
             check_option(cls.name, field.name, str(field.type), options.get(field.name, getattr(given, field.name)))
         return dataclasses.replace(given, **options)
+
+    @classmethod
+    def lacks(cls, option: str) -> str | None:
+        """Why it does not have an option that many others have, and what to do; None of any other word."""
+        if option == "history" and cls.acts:
+            return f"it acts while it learns; {INSTEAD}" if cls.name != "dreamer" else "it remembers without one"
+        if option in (field.name for field in dataclasses.fields(EncoderConfig)):
+            return f"it reads no images; {READERS} do (docs/images.md)"
+        return None
 
     @classmethod
     def data_with(cls, config: Mapping[str, Any]) -> str:

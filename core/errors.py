@@ -51,6 +51,13 @@ class ConfigError(SurefootError):
     """An option, algorithm, dataset or environment name is unknown or its value out of range."""
 
 
+class RenderModeError(ConfigError, TypeError):
+    """An environment was asked for a `render_mode` that it does not have.
+
+    A `TypeError` as well: stable-baselines3 asks every id for "rgb_array", and goes on without one after such an error.
+    """
+
+
 class EnvironmentMismatchError(SurefootError):
     """An environment can't be made, or its spaces don't fit the dataset or policy."""
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 OBSERVATIONS = ("observations", "next_observations")
 SHIFT = "shift"
 """Name of the noise that images are shifted by."""
+READERS = "bc, iql, sac, ppo, dreamer and those made of them"
+"""Algorithms that read images."""
 TRAINED_WITH = ("critic", "value", "actor")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
 
@@ -64,8 +66,8 @@ def need_vector(spec: Spec, algorithm: str) -> None:
     """Raise a ConfigError, of an algorithm that learns from one vector, where observations are something else."""
     if not spec.one_vector:
         raise ConfigError(
-            f"{algorithm} learns from one vector, and observations are {spec.described()}: train it with bc, iql, sac "
-            "or ppo, or wrap the environment in gymnasium.wrappers.FlattenObservation"
+            f"{algorithm} learns from one vector, and observations are {spec.described()}: train it with one of "
+            f"{READERS}, or wrap the environment in gymnasium.wrappers.FlattenObservation"
         )
 
 

@@ -19,6 +19,12 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.spec import VECTOR, Array, Spec
 
+INSTEAD = (
+    "stack frames in the environment (gymnasium.wrappers.FrameStackObservation, FlattenObservation around it) or train "
+    "dreamer, which remembers (docs/algorithms.md, Histories)"
+)
+"""What an agent that acts while it learns has in place of a history."""
+
 
 @dataclasses.dataclass(frozen=True)
 class HistoryConfig:
@@ -50,7 +56,7 @@ def widened(problem: Spec, config: Any, algorithm: str, acts: bool) -> Spec:
     if length == 1:
         return problem
     if acts or not problem.one_vector:
-        why = "it acts while it learns" if acts else f"observations are {problem.described()}"
+        why = f"it acts while it learns: {INSTEAD}" if acts else f"observations are {problem.described()}"
         raise ConfigError(f"{algorithm}.history is {length}, must be 1: histories are of one vector, from data; {why}")
     return dataclasses.replace(problem, observations={VECTOR: Array((length * problem.observation_dim,))})
 

@@ -72,3 +72,9 @@ def short_name(env_id: str) -> str:
 def is_native(env_id: str) -> bool:
     """Whether an id, of either form, is that of a native system."""
     return gymnasium_id(env_id) in native_ids().values()
+
+
+def beneath(env_id: str) -> str:
+    """The native system under a camera's environment, as `native/<name>`; any other id, of either form, as it is."""
+    gym_id = gymnasium_id(env_id)
+    return next((system for drawn, system, _ in PIXELS.values() if drawn == gym_id), env_id)

@@ -7,17 +7,27 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from surefoot.core.errors import RenderModeError
 from surefoot.cuda_ext.system import System
 from surefoot.envs.interface import Array
+from surefoot.envs.names import PIXELS, native_ids, short_name
 from surefoot.envs.native import SEEDS, NativeVectorEnv
 
 
 class NativeEnv(gymnasium.Env[Array, Array]):
-    """One environment of a native system, for `gymnasium.make`; arguments as those of `NativeVectorEnv`."""
+    """One environment of a native system, for `gymnasium.make`; arguments as those of `NativeVectorEnv`.
+
+    It draws nothing.
+
+    Raises:
+        RenderModeError: a `render_mode`; else what `NativeVectorEnv` raises.
+    """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, system: str | System, **options: Any) -> None:
+    def __init__(self, system: str | System, *, render_mode: str | None = None, **options: Any) -> None:
+        if render_mode is not None:
+            raise _undrawn(f"render_mode is {render_mode!r}", system)
         self._rows = NativeVectorEnv(system, 1, **options)
         self.system = self._rows.system
         self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space
@@ -43,6 +53,10 @@ class NativeEnv(gymnasium.Env[Array, Array]):
         }
         return observation, float(rewards[0]), bool(terminations[0]), bool(truncations[0]), own
 
+    def render(self) -> Any:
+        """Refused: there is nothing to see."""
+        raise _undrawn("render() was called", self.system)
+
     @property
     def state(self) -> Array:
         """(S,) state of the system, a copy; assign to it to go on from another."""
@@ -53,7 +67,18 @@ class NativeEnv(gymnasium.Env[Array, Array]):
         self._rows.state = np.asarray(value)[None]
 
 
+def _undrawn(what: str, system: str | System) -> RenderModeError:
+    name = short_name(system if isinstance(system, str) else system.gym_id)
+    if name not in native_ids():
+        return RenderModeError(f"{what}, and {name} draws no frames: draw the `state` of the environment yourself")
+    seen = [camera for camera, (_, drawn, _) in PIXELS.items() if drawn == name]
+    camera = f"; {' and '.join(seen)} draw the same system" if seen else ""
+    return RenderModeError(
+        f"{what}, and {name} draws no frames: `surefoot watch RUN -o episodes.html` (or .gif, .mp4) shows episodes of "
+        f"a trained policy{camera}"
+    )
+
+
 def make_single(*, system: str, **options: Any) -> NativeEnv:
     """`NativeEnv` as `gymnasium.make` calls it."""
-    options.pop("render_mode", None)
     return NativeEnv(system, **options)

@@ -15,7 +15,8 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError, RenderModeError, nearest
+from surefoot.core.spec import mapped
 from surefoot.envs.interface import Array, Tensors, VectorEnvironment, as_numpy
 from surefoot.envs.native import SEEDS, NativeVectorEnv
 from surefoot.envs.systems import system as find_system
@@ -228,17 +229,26 @@ class PixelVectorEnv(VectorEnvironment):
 
 
 class PixelEnv(gymnasium.Env[Any, Array]):
-    """One environment of a native system observed as images, for `gymnasium.make`; arguments as `PixelVectorEnv`'s."""
+    """One environment of a native system observed as images, for `gymnasium.make`; arguments as `PixelVectorEnv`'s.
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    Raises:
+        RenderModeError: a `render_mode` other than "rgb_array" and None; else what `PixelVectorEnv` raises.
+    """
 
-    def __init__(self, system: str, **options: Any) -> None:
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, system: str, *, render_mode: str | None = None, **options: Any) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise RenderModeError(f"render_mode is {render_mode!r}; a camera's frames are given as 'rgb_array' alone")
+        self.render_mode = render_mode
         self._rows = PixelVectorEnv(system, 1, **options)
         self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space
-        self.metadata = {**self.metadata, "simulator": self._rows.metadata["simulator"]}
+        rate = round(1 / self._rows.inner.system.time_step)
+        self.metadata = {**self.metadata, "simulator": self._rows.metadata["simulator"], "render_fps": rate}
         self.max_episode_steps = self._rows.max_episode_steps
         """Steps after which it truncates an episode by itself."""
         self._seeded = False
+        self._newest: Array | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode: the observation and an empty info."""
@@ -246,22 +256,34 @@ class PixelEnv(gymnasium.Env[Any, Array]):
         if seed is None and not self._seeded:
             seed = int(self.np_random.integers(SEEDS))
         self._seeded = True
-        return _first(self._rows.reset(seed=seed)[0]), {}
+        return self._seen(self._rows.reset(seed=seed)[0]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One control step under an action (A,); `info` has `cost`, `margin` and `diverged`."""
         observations, rewards, terminations, truncations, info = self._rows.step(np.asarray(action)[None])
         own = {"cost": float(info["cost"][0]), "margin": float(info["margin"][0])}
         own["diverged"] = bool(info["diverged"][0])
-        observation = _first(info.get("final_obs", observations))
+        observation = self._seen(info.get("final_obs", observations))
         return observation, float(rewards[0]), bool(terminations[0]), bool(truncations[0]), own
 
+    def render(self) -> Any:
+        """The newest frame, (H, W, 3) uint8: its grey three times.
 
-def _first(observations: Any) -> Any:
-    """The only row of an observation."""
-    if isinstance(observations, Mapping):
-        return {key: value[0] for key, value in observations.items()}
-    return observations[0]
+        Raises:
+            ConfigError: it was made without render_mode="rgb_array", or no episode has begun.
+        """
+        if self.render_mode is None:
+            raise ConfigError("render() needs render_mode='rgb_array': give it to gymnasium.make")
+        if self._newest is None:
+            raise ConfigError("render() shows an episode: call reset() first")
+        return np.repeat(self._newest[:, :, None], 3, 2)
+
+    def _seen(self, observations: Any) -> Any:
+        """The only row of an observation, whose newest frame is kept."""
+        row = mapped(lambda values: as_numpy(values[0]), observations)
+        image = row["image"] if isinstance(row, Mapping) else row
+        self._newest = image if image.ndim == 2 else image[-1]
+        return mapped(lambda values: values[0], observations)
 
 
 def make(num_envs: int = 1, *, system: str, **options: Any) -> PixelVectorEnv:
@@ -271,5 +293,4 @@ def make(num_envs: int = 1, *, system: str, **options: Any) -> PixelVectorEnv:
 
 def make_single(*, system: str, **options: Any) -> PixelEnv:
     """`PixelEnv` as `gymnasium.make` calls it."""
-    options.pop("render_mode", None)
     return PixelEnv(system, **options)

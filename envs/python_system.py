@@ -227,7 +227,6 @@ class PythonSystem(System):
             return NativeVectorEnv(self, num_envs, **options)
 
         def make_single(**options: Any) -> NativeEnv:
-            options.pop("render_mode", None)
             return NativeEnv(self, **options)
 
         gymnasium.registry.pop(self.gym_id, None)

@@ -110,6 +110,18 @@ class ReplayWindows(Replay):
         batch = self.buffer.gather(window.rows)
         return {**batch, "mask": window.mask.to(torch.float32)}
 
+    def longest(self) -> tuple[int, bool]:
+        """Steps of the longest episode in the buffer, as far as it is there, and whether any episode is over."""
+        if len(self.buffer) == 0:
+            return 0, False
+        ends = self.buffer.chain.ends[: len(self.buffer)].view(-1, self.buffer.num_envs)
+        if len(self.buffer) == self.buffer.capacity:
+            ends = ends.roll(-(self.buffer.position // self.buffer.num_envs), 0)  # the oldest first
+        times = torch.arange(len(ends), device=ends.device).unsqueeze(1).expand_as(ends)
+        last = torch.where(ends, times, -1).cummax(0).values
+        before = torch.cat([torch.full_like(last[:1], -1), last[:-1]])
+        return int((times - before).max()), bool(ends[:-1].any())
+
     workspace = None  # type: ignore[assignment]  # windows are gathered into memory of their own
 
 

@@ -49,7 +49,9 @@ class StreamTD(StreamingAgent):
     def __init__(self, problem: Spec | DatasetLike | int, config: Any = None, **options: Any) -> None:
         """As every streaming agent; `problem` may be the width of an observation alone."""
         width = problem if isinstance(problem, int) else getattr(problem, "observation_dim", None)
-        super().__init__(problem if width is None else Spec(int(width), 0, (), ()), config, **options)
+        known = Spec(int(width), 0, (), ()) if width is not None else problem
+        assert not isinstance(known, int)
+        super().__init__(known, config, **options)
 
     def make_networks(self) -> dict[str, Network]:
         """A value of the observation."""

@@ -36,6 +36,39 @@ def test_ids_say_which_arrays_they_give() -> None:
     assert gymnasium.make("surefoot/PendulumPixels-v0").reset(seed=0)[0].shape == (3, 64, 64)
 
 
+@pytest.mark.parametrize("name", ["surefoot/PendulumPixels-v0", "surefoot/PendulumCamera-v0"])
+def test_a_camera_renders_its_newest_frame_in_grey_also_of_the_last_step(name: str) -> None:
+    env = gymnasium.make(name, render_mode="rgb_array", max_episode_steps=3)
+    assert env.render_mode == "rgb_array"
+    assert env.metadata["render_modes"] == ["rgb_array"]
+    assert env.metadata["render_fps"] == 20
+    observation: Any = env.reset(seed=3)[0]
+    for step in range(4):
+        frame: Any = env.render()
+        newest = observation["image"] if isinstance(observation, dict) else observation[-1]
+        assert frame.shape == (64, 64, 3)
+        assert frame.dtype == np.uint8
+        assert (frame == newest[:, :, None]).all()
+        if step < 3:
+            observation = env.step(np.ones(1, np.float32))[0]
+
+
+def test_what_can_not_be_rendered_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"'human'; .*'rgb_array' alone"):
+        gymnasium.make("surefoot/PendulumCamera-v0", render_mode="human")
+    with pytest.raises(ConfigError, match=r"needs render_mode='rgb_array'"):
+        gymnasium.make("surefoot/PendulumCamera-v0").unwrapped.render()
+    with pytest.raises(ConfigError, match=r"call reset\(\) first"):
+        gymnasium.make("surefoot/PendulumCamera-v0", render_mode="rgb_array").unwrapped.render()
+    with pytest.raises(ConfigError, match=r"native/pendulum draws no frames: `surefoot watch .*pendulum-camera draw"):
+        gymnasium.make("surefoot/Pendulum-v0", render_mode="rgb_array")
+    with pytest.raises(TypeError):  # after which stable-baselines3 makes it without one
+        gymnasium.make("surefoot/Pendulum-v0", render_mode="rgb_array")
+    plain = gymnasium.make("surefoot/Quadrotor2D-v0", render_mode=None)
+    with pytest.raises(ConfigError, match=r"render\(\) was called, and native/quadrotor-2d draws no frames"):
+        plain.unwrapped.render()
+
+
 def test_rewards_ends_and_velocities_are_those_of_the_system_beneath() -> None:
     seen, plain = PixelVectorEnv("native/pendulum", 3, velocities=True, frames=1), NativeVectorEnv("native/pendulum", 3)
     seen.reset(seed=4)

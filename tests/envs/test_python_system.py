@@ -144,6 +144,8 @@ class TestInterface:
         batch = run_episodes(lambda observations: np.zeros((len(observations), 1)), env_id, np.arange(4))
         assert batch.lengths.tolist() == [8] * 4  # cos 2t < 0 from 0.785 s on
         assert batch.terminated.all()
+        with pytest.raises(ConfigError, match=r"python/spring-v0 draws no frames: draw the `state`"):
+            gymnasium.make(env_id, render_mode="rgb_array")
 
     def test_helpers_of_the_same_file_and_closures_are_compiled_too(self) -> None:
         factor = 3.0

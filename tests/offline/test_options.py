@@ -58,6 +58,19 @@ def test_a_model_of_vectors_refuses_images_by_the_name_of_its_algorithm(name: st
         MODELS[name](seen)
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("sac", "history", "it acts while it learns; stack frames in the environment"),
+        ("dreamer", "history", "it remembers without one"),
+        ("td3", "encoder_features", r"it reads no images; bc, iql, sac, ppo, dreamer and those made of them do"),
+    ],
+)
+def test_an_option_that_only_others_have_is_answered_with_what_to_do(name: str, option: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} has no option '{option}': {message}"):
+        {**ONLINE, **MODELS}[name].configure(**{option: 4})
+
+
 def test_lists_of_numbers_take_whole_ones_too() -> None:
     config = MODELS["mbpo"].configure(length_schedule=[1000, 2000, 1, 2], log_std_range=(-5, 2))
     assert tuple(config.length_schedule) == (1000, 2000, 1, 2)

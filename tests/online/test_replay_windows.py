@@ -50,6 +50,14 @@ def test_windows_cross_neither_an_episode_s_end_nor_the_place_that_is_written_ne
         assert batch["row"][place].tolist() == [float(row)] * LENGTH
 
 
+@pytest.mark.parametrize(
+    ("steps", "longest", "over"),
+    [(0, 0, False), (2, 2, False), (5, 5, False), (6, 6, True), (7, 6, True), (17, 4, True)],
+)
+def test_the_longest_episode_is_known_as_far_as_it_is_in_the_buffer(steps: int, longest: int, over: bool) -> None:
+    assert bound(ReplayWindows(filled(steps), LENGTH)).longest() == (longest, over)
+
+
 def test_a_window_that_the_seam_or_the_present_cuts_is_no_target_and_one_that_a_termination_cuts_is() -> None:
     batch = bound(ReplayWindows(filled(9), LENGTH)).gather(torch.arange(12))
     states = torch.zeros(12, LENGTH, 1)

@@ -19,6 +19,7 @@ from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.tools.execute import Latency, percentiles, usual_rate
+from surefoot.tools.variants import ranges_of
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "robot_chunks.py"
 Capture = pytest.CaptureFixture[str]
@@ -170,6 +171,12 @@ def test_a_native_system_ticks_at_its_own_rate() -> None:
     assert usual_rate("native/pendulum") == pytest.approx(20)
     assert usual_rate("native/quadrotor-2d") == pytest.approx(60)
     assert usual_rate("Pendulum-v1") == 50
+
+
+@pytest.mark.parametrize("name", ["native/pendulum-camera", "native/pendulum_pixels", "surefoot/PendulumPixels-v0"])
+def test_a_system_seen_by_a_camera_ticks_at_its_rate_and_has_its_constants(name: str) -> None:
+    assert usual_rate(name) == usual_rate("native/pendulum")
+    assert ranges_of(["gravity=8:12"], name) == {"gravity": (8.0, 12.0)}
 
 
 def test_latencies_keep_to_their_law() -> None:

@@ -167,10 +167,35 @@ def test_episodes_of_a_native_run_are_a_page_and_a_video(
     assert main(["watch", str(finished_run), "-o", str(tmp_path / "x.avi")]) == 2
 
 
+@pytest.mark.usefixtures("in_process")
+def test_episodes_seen_by_a_camera_are_a_page_of_states_and_a_video_of_frames(
+    tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    from PIL import Image
+
+    from surefoot import fit
+    from surefoot.offline import BC
+    from surefoot.tools.generate import generate
+
+    seen = generate("native/pendulum-camera", 0, 400, "expert")
+    agent, run = BC(seen, encoder="small", encoder_features=4, hidden=(8,)), tmp_path / "run"
+    fit(agent, seen, steps=2, seeds=1, batch_size=4, env="native/pendulum-camera", evaluate_episodes=2, out=run)
+    capsys.readouterr()
+    assert main(["watch", str(run), "--episodes", "2"]) == 0
+    said = capsys.readouterr().out
+    assert (run / "episodes.html").read_text(encoding="utf-8").count("<tr") == 1 + 2
+    assert main(["rollout", str(run), "--env", "native/pendulum-camera", "--envs", "2", "--json"]) == 0
+    assert f"mean return {json.loads(capsys.readouterr().out)['returns']['mean']:.1f}" in said
+    assert main(["watch", str(run), "-o", str(tmp_path / "frames.gif")]) == 0
+    with Image.open(tmp_path / "frames.gif") as frames:
+        assert frames.size == (64, 64)
+        assert frames.n_frames > 100  # equal ones that follow each other are one
+
+
 def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> None:
     import gymnasium
 
-    from surefoot.core.errors import ConfigError
+    from surefoot.core.errors import ConfigError, EnvironmentMismatchError
     from surefoot.tools import film
 
     class Drawn(gymnasium.Env[Any, Any]):
@@ -200,6 +225,7 @@ def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> 
     policy = Policy(DeterministicActor(2, 1, (4,)), Normalizer(2), torch.tensor([-1.0]), torch.tensor([1.0]))
     gymnasium.register("SurefootDrawn-v0", Drawn)
     gymnasium.register("SurefootBlank-v0", Drawn, kwargs={"blank": True})
+    gymnasium.register("SurefootFailing-v0", type("Failing", (Drawn,), {"render": lambda self: 1 // 0}))
     first, second = film.rendered_episodes(policy, "SurefootDrawn-v0", 2)
     assert [frame[0, 0, 0] for frame in first.frames] == [0, 1, 2, 3, 4]
     assert (first.violates, first.time_step, second.rewards.sum()) == (True, 0.1, 4.0)
@@ -211,6 +237,9 @@ def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> 
         assert frames.info["duration"] == 100
     with pytest.raises(ConfigError, match="draws nothing"):
         film.rendered_episodes(policy, "SurefootBlank-v0", 1)
+    with pytest.raises(EnvironmentMismatchError, match=r"ZeroDivisionError.*mend its render\(\)") as refused:
+        film.rendered_episodes(policy, "SurefootFailing-v0", 1)
+    assert "MUJOCO_GL" not in str(refused.value)
     plain = type("Plain", (Drawn,), {"__init__": lambda self: Drawn.__init__(self), "metadata": {"render_modes": []}})
     gymnasium.register("SurefootUndrawn-v0", plain)
     with pytest.raises(ConfigError, match=r"lists the render_modes .*--curves"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -12,10 +14,12 @@ from small_runs import small_dataset
 
 from surefoot.cli import main
 from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.envs import make_vec
+from surefoot.envs.acting import spec_of
 from surefoot.experiment.initialise import initialise_from
 from surefoot.experiment.run import Run, load_agent
 from surefoot.experiment.training import fit
-from surefoot.model_based import LearnedDynamics
+from surefoot.model_based import Dreamer, LearnedDynamics
 from surefoot.offline import BC
 
 SMALL = {"model_members": 2, "model_elites": 1, "model_hidden": (8,), "model_decays": (), "model_rows": 16}
@@ -66,3 +70,24 @@ def test_what_has_a_model_starts_from_it_and_what_has_none_is_refused(run: Run) 
         initialise_from(BC(run.spec), run, 0)
     with pytest.raises(ConfigError, match="does not fit"):
         initialise_from(LearnedDynamics(run.spec, **{**SMALL, "model_hidden": (9,)}), run, 0)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("length", "said"), [(9, True), (4, False)])
+def test_windows_that_no_episode_fills_are_noted_once(length: int, said: bool, tmp_path: pathlib.Path) -> None:
+    env_id = f"ShortPendulum{length}-v0"
+    gymnasium.register(env_id, lambda **_: gymnasium.make("Pendulum-v1", max_episode_steps=6))
+    sizes = {"deterministic": 4, "blocks": 2, "recurrent_hidden": 4, "units": 4, "count": 1, "groups": 2, "classes": 2}
+    agent = Dreamer(
+        spec_of(make_vec(env_id, 1)), **sizes, length=length, windows=2, imagined=2, initial_steps=20,
+        updates_per_step=0.02,
+    )  # fmt: skip
+    notes: list[str] = []
+    fit(
+        agent, None, env=env_id, steps=110, seeds=1, episodes=1, evaluate_episodes=1, out=tmp_path / "run",
+        listener=lambda event: notes.append(str(event.get("text", ""))),
+    )  # fmt: skip
+    found = [text for text in notes if "longest episode" in text]
+    assert len(found) == int(said), notes
+    if said:
+        assert re.search(r"^windows have 9 steps and the longest episode so far 6: .* set algo\.length to", found[0])

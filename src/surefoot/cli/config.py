@@ -318,7 +318,7 @@ def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
         if key.startswith("algo.") and key not in known:
             if (plain := key.removeprefix("algo.")) in FIELDS:
                 raise ConfigError(f"{name} has no option {key!r}: {plain} is of the run; write {plain}= without algo.")
-            raise ConfigError(f"{name} has no option {key!r}: {nearest(key, known)}")
+            raise ConfigError(f"{name} has no option {key!r}: {agent_class(name).lacks(plain) or nearest(key, known)}")
         if key == "algo.planned_steps" and hasattr(agent_class(name), "plan"):  # streams, whose plan is the run's
             raise ConfigError(f"{key}: a run plans for its own steps; set steps= and leave it out")
     if not key.startswith("algo."):

@@ -268,7 +268,7 @@ def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: flo
 
 def _play(run: Run, arguments: argparse.Namespace) -> int:
     """Episodes of one policy, as a page, a video, or rerun's recording."""
-    from surefoot.envs.names import is_native
+    from surefoot.envs.names import beneath, is_native
     from surefoot.experiment.trust import allow
     from surefoot.tools import film
     from surefoot.tools.actors import actor
@@ -277,7 +277,8 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
     chosen = actor(str(run.folder), None, arguments.env, arguments.policy_seed, arguments.trust)
     seed = SEED if arguments.seed is None else arguments.seed
     policy: Any = chosen.policy
-    native = is_native(chosen.env_id)
+    native = is_native(beneath(chosen.env_id))
+    camera = native and not is_native(chosen.env_id)
     path = pathlib.Path(arguments.output or run.folder / ("episodes.html" if native else "episodes.mp4"))
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
@@ -285,7 +286,7 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
         from surefoot.tools.shield import shield
 
         policy = shield(arguments.filter, chosen.env_id).around(policy)
-    if native:
+    if native and not (camera and path.suffix in FRAMES):  # a camera's frames are its video
         count = arguments.episodes or (1 if path.suffix in FRAMES else EPISODES)
         episodes = film.native_episodes(policy, chosen.env_id, count, seed)
         ground = film.obstacles(chosen.env_id)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
+from surefoot.core.sources import MAIN
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.envs.interface import VectorEnvironment
@@ -18,6 +19,7 @@ from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.trainer import SeedTrainer
 from surefoot.online.loop import Loop, make_loop
 from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.replay import ReplayWindows
 from surefoot.online.team import Elsewhere
 
 
@@ -29,6 +31,8 @@ class ActingTrainer(SeedTrainer):
     """What the loop acts in."""
     elsewhere: Elsewhere | None = None
     """The environments of collectors, where they act."""
+    _windows_known = False
+    """Whether windows of the replay buffer are known to be as long as episodes or not."""
 
     def begin(self) -> None:
         """Make the environments and the loop."""
@@ -50,7 +54,25 @@ class ActingTrainer(SeedTrainer):
         self.loop.pause = self.pause
         if isinstance(self.loop, OnPolicyLoop):  # whose pauses are a block apart
             self.loop.blocks.meanwhile = lambda taken: self.teller.within(self.step + taken)
-        return self.loop.run(steps)
+        found = self.loop.run(steps)
+        if not self._windows_known:
+            self._say_windows()
+        return found
+
+    def _say_windows(self) -> None:
+        """Once updates have begun: that no episode fills a window, where that is so of the first that are over."""
+        source = self.learner.sources.get(MAIN)
+        if not isinstance(source, ReplayWindows):
+            self._windows_known = True
+        elif self.learner.step > 0:
+            (longest, over), length = source.longest(), source.windows.length
+            self._windows_known = over or longest >= length
+            if over and longest < length and self.seeds[0] == self.plan.seeds[0]:
+                option = "length" if "length" in self.plan.config else "horizon"
+                self.send({"kind": "note", "text": (
+                    f"windows have {length} steps and the longest episode so far {longest}: what is behind an episode's"
+                    f" end is computed and counts in no loss; set algo.{option} to no more than episodes have"
+                )})  # fmt: skip
 
     def state(self, position: int) -> dict[str, Tensor]:
         """Learner, replay, environments, normalisers."""

@@ -20,7 +20,7 @@ from surefoot.core.memory import Memory
 from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.core.spec import mapped
-from surefoot.envs.names import is_native
+from surefoot.envs.names import beneath, is_native
 from surefoot.envs.systems import system
 from surefoot.envs.vector import check_spaces
 from surefoot.evaluation import difference_interval, evaluate, hierarchical_interval, success_rate
@@ -169,8 +169,12 @@ def usual(planner: PolicyPlanner, observation: Any) -> float:
 
 
 def usual_rate(env_id: str) -> float:
-    """Steps a second of a native system, in which one tick is one step; 50 elsewhere, where no environment says it."""
-    return 1 / system(env_id).time_step if is_native(env_id) else 50.0
+    """Steps a second of a native system, in which one tick is one step; 50 elsewhere, where no environment says it.
+
+    A system that is seen by a camera has its own steps.
+    """
+    known = beneath(env_id)
+    return 1 / system(known).time_step if is_native(known) else 50.0
 
 
 def settings_for(policy: Policy, latency: Latency, rate: float, mode: str | None, **options: Any) -> Execution:

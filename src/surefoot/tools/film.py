@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,10 @@ import torch
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
 from surefoot.core.files import written_aside
 from surefoot.core.policy import Policy
+from surefoot.core.spec import mapped
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
+from surefoot.envs.names import beneath
 from surefoot.envs.systems import system
 from surefoot.envs.vector import make_env, make_vec
 from surefoot.safe.filtered import FilteredPolicy
@@ -61,12 +64,12 @@ def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, se
     """Whole episodes in a native system, side by side, from the initial states that `rollout --seed` has.
 
     Args:
-        policy: of the system's observations; also one behind a filter.
-        env_id: native/<system>.
+        policy: of the environment's observations; also one behind a filter.
+        env_id: native/<system>, also one seen by a camera, whose episodes have the states of the system beneath.
         count: of episodes.
         seed: of the initial states and noise.
     """
-    known = system(env_id)
+    known = system(beneath(env_id))
     env: Any = make_vec(env_id, count)
     try:
         observations, _ = env.reset(seed=episode_seeds(seed, 0, count).tolist())
@@ -75,9 +78,9 @@ def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, se
             {key: [] for key in ("states", "actions", "rewards", "costs", "margins")} for _ in range(count)
         ]
         while env.active.any():
-            active, states = env.active.copy(), as_numpy(env.state)
+            active, states = env.active.copy(), as_numpy(getattr(env, "inner", env).state)
             with torch.no_grad():
-                chosen, memory = policy.act(torch.from_numpy(as_numpy(observations).astype(np.float32)), memory)
+                chosen, memory = policy.act(mapped(_tensor, observations), memory)
             actions = np.clip(chosen.numpy(), known.action_low, known.action_high).astype(np.float32)
             observations, rewards, ended, cut, info = env.step(actions)
             rewards, over = as_numpy(rewards), as_numpy(ended) | as_numpy(cut)
@@ -93,6 +96,12 @@ def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, se
     finally:
         env.close()
     return [_episode({key: np.array(values) for key, values in row.items()}, known) for row in rows]
+
+
+def _tensor(values: Any) -> torch.Tensor:
+    """Numbers as float32; images stay bytes."""
+    found = as_numpy(values)
+    return torch.from_numpy(found if found.dtype == np.uint8 else found.astype(np.float32))
 
 
 def _episode(row: dict[str, Array], known: Any) -> Episode:
@@ -180,10 +189,13 @@ def _frame(env: gymnasium.Env[Any, Any], env_id: str) -> Array:
         raise
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
-        raise EnvironmentMismatchError(
-            f"{env_id} fails to draw itself ({type(error).__name__}: {first}); without a display MuJoCo draws with "
-            "MUJOCO_GL=egl or MUJOCO_GL=osmesa in the environment"
-        ) from error
+        said = f"{env_id} fails to draw itself ({type(error).__name__}{f': {first}' if first else ''})"
+        through = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any("mujoco" in module for module in through):
+            said += "; without a display MuJoCo draws with MUJOCO_GL=egl or MUJOCO_GL=osmesa in the environment"
+        else:
+            said += "; mend its render(), or watch its learning curves with --curves"
+        raise EnvironmentMismatchError(said) from error
     frame = np.asarray(frame) if frame is not None else np.zeros(0)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
         raise ConfigError(
@@ -311,7 +323,7 @@ def obstacles(env_id: str) -> tuple[Array, Array, Array] | None:
     Args:
         env_id: native/<system> whose first two states are places.
     """
-    known = system(env_id)
+    known = system(beneath(env_id))
     if known.states[:2] != ("x", "y") or not known.reach_box:
         return None
     (low, high, *_), (bottom, top, *_) = known.reach_box[:2]

@@ -18,7 +18,7 @@ from surefoot.core.policy import Policy
 from surefoot.cuda_ext.twin import episode_key, uniform
 from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.interface import Array
-from surefoot.envs.names import is_native
+from surefoot.envs.names import beneath, is_native
 from surefoot.envs.systems import system
 from surefoot.evaluation import Family, Interval, family, hierarchical_interval
 
@@ -62,9 +62,10 @@ def ranges_of(words: Sequence[str], env_id: str) -> Ranges:
     Raises:
         ConfigError: not a native system; an unknown constant; no range, or one that the system does not allow.
     """
-    if not is_native(env_id):
+    alias = beneath(env_id)
+    if not is_native(alias):
         raise ConfigError(f"--vary changes the constants of native systems, and {env_id} is none: `surefoot envs list`")
-    known = {parameter.name: parameter for parameter in system(env_id).parameters}
+    known = {parameter.name: parameter for parameter in system(alias).parameters}
     ranges: Ranges = {}
     for word in [part for one in words for part in one.split(",")]:
         name, _, text = word.partition("=")
