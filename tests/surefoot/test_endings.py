@@ -84,7 +84,12 @@ sys.exit(code)
 
 @pytest.mark.parametrize(("number", "code", "words"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
 def test_a_signal_while_libraries_are_imported_is_not_lost(number: str, code: int, words: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", HALFWAY, number], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", HALFWAY, number],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which background jobs of a shell ignore
+    )
     assert (ended.returncode, ended.stderr.strip()) == (code, words)
 
 
