@@ -26,9 +26,9 @@ class Interrupted(KeyboardInterrupt):
 class Terminated(SystemExit):
     """SIGTERM; where a run was training, its checkpoints are written, and standard error says how to resume it."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: bool = False) -> None:
         super().__init__(128 + signal.SIGTERM)
-        self.told = False
+        self.told = told
         """Whether standard error says how to go on."""
 
 

@@ -164,7 +164,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
             except Stopped:
                 if stopping.signal == signal.SIGTERM:
                     print(f"terminated; {_advice(folder, made)}", file=sys.stderr)
-                    raise Terminated from None
+                    raise Terminated(told=True) from None
                 raise KeyboardInterrupt(f"interrupted; {_advice(folder, made)}") from None
             except (ConfigError, DataError):
                 if new and seed == made.seeds[0] and not (place / "checkpoint.safetensors").is_file():
