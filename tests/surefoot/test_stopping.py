@@ -63,15 +63,20 @@ def agents() -> dict[str, Agent]:
     }
 
 
+def undisturbed(name: str) -> tuple[Agent, Any, dict[str, Any]]:
+    """An agent, its data, and the options of a run of 600 steps."""
+    options: dict[str, Any] = {"steps": 600, "seeds": 1, "evaluate_every": 300, **FAST}
+    if name == "iql":
+        return agents()[name], pendulum(), options
+    return agents()[name], None, {**options, "env": "native/pendulum"}
+
+
 @pytest.mark.parametrize("name", ["iql", "sac", "ppo", "stream_ac"])
 @pytest.mark.parametrize("times", [7, 200])
 def test_a_run_stopped_between_two_steps_goes_on_bit_for_bit(
     name: str, times: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent, data = agents()[name], pendulum() if name == "iql" else None
-    options: dict[str, Any] = {"steps": 600, "seeds": 1, "evaluate_every": 300, **FAST}
-    if name != "iql":
-        options["env"] = "native/pendulum"
+    agent, data, options = undisturbed(name)
     in_this_process(monkeypatch, never)
     whole = fit(agent, data, out=tmp_path / "whole", progress=False, **options)
     if name == "ppo":
@@ -116,10 +121,7 @@ def test_a_run_stopped_in_an_evaluation_makes_it_again(tmp_path: pathlib.Path, m
 def test_checkpoints_between_evaluations_are_gone_on_with_bit_for_bit(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent, data = agents()[name], pendulum() if name == "iql" else None
-    options: dict[str, Any] = {"steps": 600, "seeds": 1, "evaluate_every": 300, **FAST}
-    if name != "iql":
-        options["env"] = "native/pendulum"
+    agent, data, options = undisturbed(name)
     in_this_process(monkeypatch, never)
     whole = fit(agent, data, out=tmp_path / "whole", progress=False, **options)
 
