@@ -119,7 +119,7 @@ class MLP(nn.Module):
             return kernels.mlp(slots, inputs, weights, biases, self.activation, self._norms(scales, shifts))
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
-        return self._plain(inputs, weights, biases, scales, shifts, masks=masks)
+        return self._plain(inputs, weights, biases, scales, shifts, masks)
 
     def _check_masks(self, masks: Tensor) -> None:
         units, rows = sum(self.hidden), tuple(masks.shape)
@@ -166,9 +166,9 @@ class MLP(nn.Module):
         return features, kernels.linear(features, weights[-1], biases[-1])
 
     def _plain(
-        self, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *norms: Any, masks: Any = None
+        self, inputs: Tensor, weights: list[Tensor], biases: list[Tensor], scales: Any, shifts: Any, masks: Any = None
     ) -> Tensor:
-        features = self._features(inputs, weights, biases, *norms, masks=masks)
+        features = self._features(inputs, weights, biases, scales, shifts, masks)
         return self._affine(features, weights[-1], biases[-1], masks)
 
     def _affine(self, value: Tensor, weight: Tensor, bias: Tensor, masks: Tensor | None) -> Tensor:
