@@ -59,6 +59,7 @@ class Policy(ControlLoop, nn.Module):
         self.normalizer = normalizer
         self.encoder = encoder
         self.names: dict[str, list[str]] = {}
+        self._sampled = False
         self.register_buffer("action_low", action_low)
         self.register_buffer("action_high", action_high)
         self.reset()
@@ -121,8 +122,22 @@ class Policy(ControlLoop, nn.Module):
 
     @property
     def always_samples(self) -> bool:
-        """Whether it has no action without noise; `act` draws it then."""
-        return self.actor.always_samples
+        """Whether `act` draws noise that it isn't given: it has no action without, or was made by `sampled`."""
+        return self.actor.always_samples or self._sampled
+
+    def sampled(self) -> Policy:
+        """A copy that draws each action, as it does in training; `reset(seed)` and `begin` say by what noise.
+
+        A file that it is saved to holds the same policy as ever, which acts by the mean action.
+
+        Raises:
+            ConfigError: a deterministic policy, which has nothing to draw.
+        """
+        if self.noise_dim == 0:
+            raise ConfigError("this policy is deterministic: it has no distribution that actions could be drawn from")
+        drawing = copy.deepcopy(self)
+        drawing._sampled = True
+        return drawing
 
     @property
     def noise_dim(self) -> int:
@@ -280,7 +295,7 @@ class Policy(ControlLoop, nn.Module):
         Weights that are changed in place count at once; a part that is replaced counts from the next `reset`.
         """
         if not self._prepared:
-            self._single, self._prepared = single_action(self), True
+            self._single, self._prepared = None if self._sampled else single_action(self), True
         if self._single is not None:
             action = self._single(observation)
             if action is not None:

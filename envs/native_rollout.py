@@ -66,7 +66,8 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
 
     Args:
         policy: as `Policy.load` gives it.
-        sampling: draw actions instead of taking the mean ones; a deterministic policy stays so.
+        sampling: draw actions instead of taking the mean ones, as a `Policy.sampled` always does; a deterministic
+            policy stays so.
 
     Raises:
         ConfigError: an activation that native code doesn't know, a limit of normalised observations, or a policy
@@ -89,7 +90,7 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
             "coefficient for each state, draw state-dependent noise, always sample or come from a streaming agent; "
             "step such a policy from python"
         )
-    mlp = actor.mlp
+    mlp, sampling = actor.mlp, sampling or policy.always_samples
     weights, biases = mlp.usual([w.detach() for w in mlp.weights], [b.detach() for b in mlp.biases])
     noise: dict[str, Any] = {"squash": not isinstance(actor, UnboundedGaussianActor)}
     if isinstance(actor, (GaussianActor, UnboundedGaussianActor)):
@@ -119,7 +120,7 @@ def evaluates(policy: Policy, sampling: bool = False) -> bool:
     """Whether native rollouts can evaluate a policy of this kind, or draw its actions."""
     if (
         not isinstance(policy.actor, MLPActor)
-        or policy.always_samples
+        or policy.actor.always_samples
         or policy.has_memory
         or policy.encoder is not None
     ):
@@ -127,7 +128,7 @@ def evaluates(policy: Policy, sampling: bool = False) -> bool:
     mlp = policy.actor.mlp
     plain = not mlp.unit_features and mlp.layer_norm != "after"
     known = mlp.activation in ACTIVATIONS and plain and policy.normalizer.limit == math.inf
-    if sampling and isinstance(policy.actor, StateDependentActor):
+    if (sampling or policy.always_samples) and isinstance(policy.actor, StateDependentActor):
         return False
     return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor, FamilyActor))
 

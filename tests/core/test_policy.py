@@ -15,9 +15,10 @@ from policies import KINDS, observations, policy
 from surefoot.core import checkpoint
 from surefoot.core.actors import DeterministicActor, TanhGaussianActor
 from surefoot.core.encoders import Encoder
-from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
+from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer, RunningNormalizer
 from surefoot.core.policy import Policy
+from surefoot.core.random import generator
 from surefoot.core.spec import Array
 
 CONTINUOUS = [kind for kind in KINDS if kind != "categorical"]
@@ -84,6 +85,27 @@ def test_an_observation_of_another_shape_is_refused(shape: tuple[int, ...]) -> N
 def test_an_observation_that_is_not_finite_is_refused_by_index(value: float) -> None:
     with pytest.raises(EnvironmentMismatchError, match=r"observation\[1\] is .*check that sensor"):
         policy("deterministic").select_action(np.array([0.0, value, 0.0]))
+
+
+def test_a_sampled_policy_draws_by_the_seed_what_its_head_makes_of_noise(tmp_path: pathlib.Path) -> None:
+    made, rows = policy("gaussian"), observations(5)
+    drawing = made.sampled()
+    actions, memory = drawing.act(rows, drawing.begin(5, seed=3))
+    later, _ = drawing.act(rows, memory)
+    noise = [torch.from_numpy(generator(3, "policy", n).standard_normal((5, 2), dtype=np.float32)) for n in (0, 1)]
+    torch.testing.assert_close(actions, made(rows, noise[0]))
+    torch.testing.assert_close(later, made(rows, noise[1]))
+    drawing.reset(3)
+    alone = [drawing.select_action(rows[0].numpy()) for _ in range(2)]
+    again = made(rows[:1].expand(2, -1), torch.from_numpy(np.concatenate([
+        generator(3, "policy", n).standard_normal((1, 2), dtype=np.float32) for n in (0, 1)
+    ])))  # fmt: skip
+    torch.testing.assert_close(torch.from_numpy(np.stack(alone)), again)
+    torch.testing.assert_close(made.act(rows, made.begin(5))[0], made(rows))  # the one that it was made of does not
+    drawing.save(tmp_path / "kept")
+    torch.testing.assert_close(Policy.load(tmp_path / "kept")(rows), made(rows))
+    with pytest.raises(ConfigError, match="is deterministic"):
+        policy("deterministic").sampled()
 
 
 def test_a_policy_is_a_copy_that_training_does_not_change() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import gymnasium
@@ -9,9 +10,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from surefoot.core.actors import GaussianActor
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.memory import Memory, Reactive
+from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.envs.systems.pendulum import Pendulum
@@ -280,6 +283,23 @@ def test_the_native_loop_gives_the_episodes_that_stepping_gives_but_for_rounding
         assert [len(rows) for rows in seen[0][p]] == [len(rows) for rows in seen[1][p]]
         np.testing.assert_array_equal(seen[0][p][0], seen[1][p][0])  # the first states are the same to the bit
         np.testing.assert_allclose(seen[0][p][1], seen[1][p][1], atol=1e-4)
+
+
+@pytest.mark.parametrize("loop", ["native", "steps"])
+def test_drawn_actions_have_the_spread_of_the_head(loop: str) -> None:
+    actor = GaussianActor(3, 1, (4,))
+    with torch.no_grad():
+        actor.log_std.fill_(math.log(0.2))
+        for weights in (*actor.mlp.weights, *actor.mlp.biases):
+            weights.zero_()
+    made = Policy.of(actor, Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0]))
+    limit = {} if loop == "native" else {"max_episode_steps": 200}
+    still, drawn = evaluate([made, made.sampled()], "native/pendulum", episodes=20, env_kwargs=limit)
+    assert (still.loop, drawn.loop) == (loop, loop)
+    assert (still.action_changes == 0).all()
+    assert drawn.action_changes is not None
+    assert drawn.action_changes.mean() == pytest.approx(2 * 0.2**2, rel=0.05)  # of 3,980 independent pairs
+    assert len(set(drawn.action_changes)) == 20
 
 
 def test_policies_beside_each_other_go_each_their_own_way() -> None:

@@ -12,6 +12,9 @@ import pytest
 import torch
 
 from surefoot.cli import main
+from surefoot.core.actors import GaussianActor
+from surefoot.core.normalizer import Normalizer
+from surefoot.core.policy import Policy
 from surefoot.envs.systems import SYSTEMS
 from surefoot.evaluation import certificate, sequential_certificate
 from surefoot.safe import cpp
@@ -192,6 +195,36 @@ def test_certificates_of_different_questions_do_not_share_a_file(
         assert [path.name for path in paths] == ["certificate.json", "certificate.json", named]
         for path in set(paths):
             path.unlink()
+
+
+def test_sample_draws_actions_and_certificates_say_so(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    actor = GaussianActor(3, 1, (4,))
+    file = tmp_path / "gaussian.safetensors"
+    Policy.of(actor, Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0])).save(file)
+    evaluating = ["evaluate", str(file), "--env", "native/pendulum", "--episodes", "4"]
+    still, drawn = shown(capsys, *evaluating), shown(capsys, *evaluating, "--sample")
+    assert (still.get("sampled"), drawn["sampled"]) == (None, True)
+    assert still["episodes"]["0"]["returns"] != drawn["episodes"]["0"]["returns"]
+    assert main([*evaluating, "--sample"]) == 0
+    assert "Actions were drawn, as in training (--sample)" in capsys.readouterr().out
+    assert main([*evaluating, "--sample", "--vary", "mass=0.5:2", "--variants", "2"]) == 0
+    assert "Actions were drawn" in capsys.readouterr().out
+    certifying = ["certify", str(file), "--env", "native/pendulum", "--episodes", "3"]
+    found = shown(capsys, *certifying, "--sample")
+    assert (found["policy"], found["sampled"]) == (f"{file}, actions drawn", True)
+    assert shown(capsys, *certifying)["sampled"] is None
+    one = certify.Certified(certificate(0, 9), "bc", "native/pendulum", None, 2, 200.0, 0, 1.0, "cpu", sampled=True)
+    assert certify.store(one, finished_run).name == "certificate-sampled.json"
+    (finished_run / "certificate-sampled.json").unlink()
+    for words, said in (
+        (["evaluate", str(finished_run)], "this policy is deterministic"),
+        (["certify", "--policy", "random", "--env", "native/pendulum"], "--sample is of a RUN's policy"),
+        (["certify", "native/pendulum", "--planner", "cem"], "--sample is of a policy that acts alone"),
+    ):
+        assert main([*words, "--sample", "--episodes", "2"]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_certify_a_behaviour_and_say_the_same_twice(capsys: Capture) -> None:

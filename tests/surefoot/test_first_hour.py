@@ -279,6 +279,10 @@ def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, i
     assert (alone.shape, several.shape, state) == ((1,), (2, 1), None)
     assert np.allclose(alone, several[0], atol=1e-6)
     assert np.array_equal(model.predict([[1, 0, 0.5], [0, 1, -1]])[0], several)
+    drawn = [model.predict([[1, 0, 0.5]] * 3, deterministic=False)[0] for _ in range(2)]
+    assert len({float(action[0]) for actions in drawn for action in actions}) > 3  # some are at the bounds
+    assert model.predict(np.float32([1, 0, 0.5]), deterministic=False)[0].shape == (1,)
+    assert np.array_equal(model.predict([[1, 0, 0.5], [0, 1, -1]])[0], several)
     with pytest.raises(EnvironmentMismatchError, match=r"row 1: observation\[2\] is nan; check that sensor"):
         model.predict(np.float32([[1, 0, 0.5], [0, 1, math.nan]]))
     with pytest.raises(EnvironmentMismatchError, match="rows of 3 numbers"):

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from surefoot.evaluation.tables import Row
 
 
+DRAWN = "Actions were drawn, as in training (--sample); without it the mean ones are taken."
+
+
 @dataclasses.dataclass(frozen=True)
 class Judged:
     """The policies of a run or of a file, where they act, and what is known of their training."""
@@ -50,6 +53,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--variants", type=int, help="of --vary (default 50)")
     parser.add_argument("--share", type=float, help="of --vary: the worst share that CVaR is the mean of (default 0.1)")
+    parser.add_argument(
+        "--sample", action="store_true", help="draw actions, as in training, instead of taking the mean ones"
+    )
     parser.add_argument("--range", metavar="LOW,HIGH", help="with --until: of the return, cut to this, not of success")
     parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
     parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
@@ -71,9 +77,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
     check_limit(arguments.cost_limit)
     judged = _judged(arguments)
+    drawn = arguments.sample and not all(policy.always_samples for policy in judged.policies.values())
+    if drawn:
+        judged = dataclasses.replace(judged, policies={k: policy.sampled() for k, policy in judged.policies.items()})
     policies, env = judged.policies, judged.env_id
     if arguments.vary is not None:
-        return _evaluate_variants(arguments, env, list(policies.values()))
+        return _evaluate_variants(arguments, env, list(policies.values()), drawn)
     for name in ("variants", "share"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name} is of --vary: add it, or leave --{name} out")
@@ -93,10 +102,13 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
         shown = {"run": arguments.folder, "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed}
+        shown |= {"sampled": True} if drawn else {}
         until = {} if known is None else {"until": {**known.to_json(), "reached": is_known(known, arguments.until)}}
         output.print_json({**shown, **until})
         return 0
     output.print_table([row], details=True)
+    if drawn:
+        output.say(DRAWN)
     if known is not None:
         what = "success" if cut is None else f"return cut to [{cut[0]:g}, {cut[1]:g}]"
         whose = "this policy" if len(found) == 1 else f"these {len(found)} policies"
@@ -165,7 +177,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     return judged
 
 
-def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[Policy]) -> int:
+def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[Policy], drawn: bool) -> int:
     """What --vary asks for."""
     from surefoot.evaluation.tables import format_bounds
     from surefoot.tools.variants import evaluate_variants, ranges_of
@@ -177,7 +189,7 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
     given = {name: value for name, value in settings.items() if value is not None}
     varied = evaluate_variants(policies, env, ranges_of(arguments.vary, env), seed=arguments.seed, **given)
     if arguments.json:
-        output.print_json({"run": arguments.folder, **varied.to_json()})
+        output.print_json({"run": arguments.folder, **varied.to_json(), **({"sampled": True} if drawn else {})})
         return 0
     found, count = varied.found, varied.scores.shape[1]
     where = {name: float(column[found.worst_variant]) for name, column in varied.values.items()}
@@ -192,6 +204,8 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
         f"at {said}": f"{format_bounds(varied.again.to_json())} in fresh episodes: the worst variant over all seeds",
     }
     output.print_facts(shown)
+    if drawn:
+        output.say(DRAWN)
     output.say("Each figure is of each training seed first; in brackets 95 % intervals over seeds.")
     return 0
 

@@ -65,6 +65,9 @@ def _add_actor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("policy_run", metavar="RUN", nargs="?", help="run folder, or a policy's .safetensors")
     parser.add_argument("--policy", metavar="NAME", help="instead of RUN: random, or a behaviour of the native system")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
+    parser.add_argument(
+        "--sample", action="store_true", help="RUN's policy draws its actions, as in training, instead of the mean ones"
+    )
     parser.add_argument("--env", help="native/<system> or another id (default: the one that RUN was evaluated in)")
     parser.add_argument(
         "--gap", metavar="NAME", help="preset of altered dynamics, as `surefoot envs info ID` lists them"
@@ -85,7 +88,8 @@ def _actor(arguments: argparse.Namespace) -> Actor:
 
     _check_numbers(arguments)
     allow(arguments.env)
-    return actor(arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed, arguments.trust)
+    named = (arguments.policy_run, arguments.policy, arguments.env, arguments.policy_seed)
+    return actor(*named, arguments.trust, arguments.sample)
 
 
 def _planning_actor(arguments: argparse.Namespace, notify: Callable[[str], None]) -> Actor:
@@ -97,6 +101,8 @@ def _planning_actor(arguments: argparse.Namespace, notify: Callable[[str], None]
     name, worlds = arguments.policy_run, arguments.worlds
     if name is None or arguments.policy is not None:
         raise ConfigError("say where --planner plans: native/<system>, a MuJoCo id or a RUN, and leave --policy out")
+    if arguments.sample:
+        raise ConfigError("--sample is of a policy that acts alone: leave it or --planner out")
     if worlds is not None and (worlds < 1 or arguments.vary is None):
         raise ConfigError(
             f"--worlds is {worlds}: it is 1 or more, and --vary gives the ranges that they are drawn from"

@@ -21,6 +21,7 @@ import torch
 from surefoot.core.control_loop import as_array, check_width
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.policy import Policy
+from surefoot.core.random import generator
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.experiment.algorithms import ALGORITHMS
@@ -88,6 +89,7 @@ class Model:
         self.run: Run | None = None
         """The last training's folder, summary and policies."""
         self._policy: Policy | None = None  # read once: it remembers its episode between calls
+        self._drawing: Policy | None = None  # one that draws its actions
 
     def _example(self) -> str:
         """What the algorithm may be given, as it is typed."""
@@ -113,7 +115,7 @@ class Model:
             DivergenceError: a loss stopped being finite.
         """
         listener, bars = _listener(progress)
-        self._policy = None
+        self._policy = self._drawing = None
         with bars:
             if self.run is not None:
                 if options or out is not None:
@@ -177,16 +179,26 @@ class Model:
 
         Policies that remember their episode need `policy.reset()` and `policy.select_action(observation)`.
 
+        Args:
+            observation: in the environment's units.
+            state: nothing; policies here keep their own memory.
+            deterministic: take the mean action; else draw one, by a sequence of noise that begins after `learn`.
+
         Raises:
-            ConfigError: a policy that remembers, samples that are asked for, or nothing learned yet.
+            ConfigError: a policy that remembers, samples of a deterministic one, or nothing learned yet.
             EnvironmentMismatchError: observations of another shape, or that are not finite.
         """
         policy = self.policy
-        if policy.has_memory or not deterministic:
+        if policy.has_memory:
             raise ConfigError(
-                "predict() gives actions without memory and without noise: call policy.reset() and "
-                "policy.select_action(observation) for policies that remember their episode"
+                "predict() gives actions without memory: call policy.reset() and policy.select_action(observation) for "
+                "policies that remember their episode"
             )
+        if not deterministic or policy.always_samples:
+            if self._drawing is None:
+                self._drawing = policy if policy.always_samples else policy.sampled()
+                self._noise = generator(0, "predict")
+            policy = self._drawing
         if policy.encoder is None and (rows := as_array(observation, np.float32)).ndim == 2:
             check_width(rows, policy.observation_dim)
             if not (finite := np.isfinite(rows)).all():
@@ -194,8 +206,11 @@ class Model:
                 raise EnvironmentMismatchError(
                     f"row {row}: observation[{index}] is {rows[row, index]}; check that sensor"
                 )
+            noise = None
+            if policy.always_samples:
+                noise = torch.from_numpy(self._noise.standard_normal((len(rows), policy.noise_dim), dtype=np.float32))
             with torch.no_grad():
-                return policy(torch.from_numpy(rows)).numpy(), None
+                return policy(torch.from_numpy(rows), noise).numpy(), None
         return policy.select_action(observation), None
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -35,6 +35,8 @@ class Actor:
     """How, and what for, in words."""
     seed: int | None = None
     """Of a run's policies or models."""
+    sampled: bool = False
+    """Whether it draws its actions, where it has a mean one too."""
 
 
 def actor(
@@ -43,25 +45,44 @@ def actor(
     env_id: str | None,
     policy_seed: int | None = None,
     trust: bool = False,
+    sample: bool = False,
 ) -> Actor:
     """The one that a command names by RUN (a run folder or a policy file) or by --policy, never by both.
 
+    With `sample`, RUN's policy draws its actions instead of taking the mean ones.
+
     Raises:
         ConfigError: both or neither; a behaviour that the environment doesn't have; no environment known, or one of a
-            module that the run names and `trust` does not allow.
+            module that the run names and `trust` does not allow; samples of a behaviour or of a deterministic policy.
         EnvironmentMismatchError: the policy's observations or actions are not the environment's.
         CheckpointError: there is no such run or policy, or it is damaged.
     """
     if (run is None) == (behaviour is None):
         raise ConfigError("say who acts: a RUN, or --policy with random or a system's behaviour, such as expert")
     if run is not None:
-        return _trained(pathlib.Path(run), env_id, policy_seed, trust)
+        found = _trained(pathlib.Path(run), env_id, policy_seed, trust)
+        return drawing(found) if sample else found
     if env_id is None:
         raise ConfigError("say where: --env ID, such as native/quadrotor-2d; `surefoot envs list` shows all")
     if policy_seed is not None:
         raise ConfigError("--policy-seed is of a RUN's policies; a behaviour has none")
+    if sample:
+        raise ConfigError("--sample is of a RUN's policy; a behaviour acts as it does")
     assert behaviour is not None
     return Actor(_behaviour(behaviour, env_id), f"behaviour {behaviour}", env_id)
+
+
+def drawing(acting: Actor) -> Actor:
+    """The same with a policy that draws its actions; one that always does stays as it is.
+
+    Raises:
+        ConfigError: the policy is deterministic.
+    """
+    assert isinstance(acting.policy, Policy)
+    if acting.policy.always_samples:
+        return acting
+    policy = acting.policy.sampled()
+    return dataclasses.replace(acting, policy=policy, label=f"{acting.label}, actions drawn", sampled=True)
 
 
 def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bool) -> Actor:

@@ -35,7 +35,7 @@ FILTERED_BATCH = 1 << 13
 """The same behind a filter, whose numbers then fit into a core's cache."""
 FILE = "certificate"
 """In the run folder; what makes it another question than that of the run's own policy comes behind, and .json."""
-QUESTION = ("gap", "varied", "steps", "planner", "plans", "policy_seed")
+QUESTION = ("gap", "varied", "steps", "planner", "plans", "policy_seed", "sampled")
 """Beside environment and filter, what a certificate is about: one of other values doesn't take its place."""
 
 Progress = Callable[[int, int, float], None]
@@ -70,6 +70,8 @@ class Certified:
     """How it plans and what for, where it does."""
     policy_seed: int | None = None
     """Of the run's policies or models."""
+    sampled: bool | None = None
+    """True where the policy drew actions whose mean it has too."""
 
     def sentence(self) -> str:
         """The bound in words."""
@@ -169,6 +171,7 @@ def certify(
         steps=steps,
         plans=actor.plans,
         policy_seed=actor.seed,
+        sampled=actor.sampled or None,
     )
 
 
@@ -234,6 +237,7 @@ def store(certified: Certified, folder: pathlib.Path) -> pathlib.Path:
         None if certified.filter is None else certified.filter["kind"],
         certified.gap,
         "varied" if certified.varied else None,
+        "sampled" if certified.sampled else None,
         re.sub(r"[^\w.-]+", "-", certified.environment) if elsewhere else None,
         None if certified.policy_seed in (None, run.plan.seeds[0]) else f"seed{certified.policy_seed}",
         None if certified.steps is None else f"{certified.steps}steps",
