@@ -51,6 +51,7 @@ class Task(NamedTuple):
 TASKS = (Task("DMSD", 50, 78.7), Task("SafetyHalfCheetah", 10, 73.6), Task("Simglucose", 20, 75.1))
 METHODS: dict[str, dict[str, Any] | tuple[str, dict[str, Any]]] = {
     "bc": {},
+    "bc10": ("bc", {"preset": "ten_percent"}),
     "td3bc": {},
     "td3bc-0.1": ("td3bc", {"alpha": 0.1}),
     "iql": {"preset": "corl"},
