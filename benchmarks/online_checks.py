@@ -45,6 +45,7 @@ CHECKS = (
     Check("TD3", "td3", "Pendulum-v1", 20_000, {"preset": "zoo-pendulum"}, -200),
     Check("REDQ", "redq", "Pendulum-v1", 5_000, REDQ, -250),
     Check("DroQ", "droq", "Pendulum-v1", 5_000, REDQ, -250, ours=True),
+    Check("DQN", "dqn", "CartPole-v1", 50_000, {"preset": "zoo-cartpole"}, 475),
     Check("TRPO", "trpo", "CartPole-v1", 100_000, {}, 450, ours=True),
     Check("MDPO", "mdpo", "CartPole-v1", 100_000, {}, 450, ours=True),
     Check("MDPO, off-policy", "mdpo_off", "Pendulum-v1", 20_000, {}, -250, ours=True),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OBSERVATIONS = ("observations", "next_observations")
 SHIFT = "shift"
 """Name of the noise that images are shifted by."""
-READERS = "bc, iql, sac, ppo, dreamer and those made of them"
+READERS = "bc, iql, sac, dqn, ppo, dreamer and those made of them"
 """Algorithms that read images."""
 TRAINED_WITH = ("critic", "value", "actor")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""

@@ -237,7 +237,7 @@ def _action_bounds(name: str, space: gymnasium.Space[Any]) -> tuple[Array, Array
     if isinstance(space, DISCRETE_SPACES):
         raise EnvironmentMismatchError(
             f"{name}: actions are discrete ({space}), and this algorithm chooses continuous ones; take one that learns "
-            "discrete actions, such as ppo or stream_q, or an environment with a Box action space"
+            "discrete actions, such as ppo or dqn, or an environment with a Box action space"
         )
     check_actions(name, space)
     assert isinstance(space, gymnasium.spaces.Box)

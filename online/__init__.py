@@ -6,6 +6,7 @@ from surefoot.online.a2c import A2C, A2CConfig
 from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dppo import DPPO, DPPOConfig
+from surefoot.online.dqn import DQN, DQNConfig
 from surefoot.online.droq import DroQ, DroQConfig
 from surefoot.online.dsrl import DSRL, DSRLConfig
 from surefoot.online.dsrl_na import DSRLNA, DSRLNAConfig
@@ -32,9 +33,24 @@ from surefoot.online.sac import SAC, SACConfig
 from surefoot.online.td3 import TD3, TD3Config
 from surefoot.online.wsrl import WSRL, WSRLConfig
 
-_AGENTS: tuple[type[Agent], ...] = (A2C, CalQLOnline, DARC, DPPO, DroQ, DSRL, DSRLNA, FamO2OCQLOnline, FamO2OOnline)
-_AGENTS += (FPO, FQLOnline, H2O, HNPG, IQLOnline, MDPO, MDPOOffPolicy, MOORL, PPO, QCOnline, REDQ, RLCM, RLPD)
-_AGENTS += (ReinFlow, Reinforce, SAC, TD3, TRPO, WSRL)
+_AGENTS: tuple[type[Agent], ...] = (A2C, CalQLOnline, DARC, DPPO, DQN, DroQ, DSRL, DSRLNA, FamO2OCQLOnline)
+_AGENTS += (
+    FamO2OOnline,
+    FPO,
+    FQLOnline,
+    H2O,
+    HNPG,
+    IQLOnline,
+    MDPO,
+    MDPOOffPolicy,
+    MOORL,
+    PPO,
+    QCOnline,
+    REDQ,
+    RLCM,
+    RLPD,
+)
+_AGENTS += (RLCM, RLPD, ReinFlow, Reinforce, SAC, TD3, TRPO, WSRL)
 ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
@@ -43,6 +59,7 @@ __all__ = [
     "ALGORITHMS",
     "DARC",
     "DPPO",
+    "DQN",
     "DSRL",
     "DSRLNA",
     "FPO",
@@ -63,6 +80,7 @@ __all__ = [
     "CalQLOnlineConfig",
     "DARCConfig",
     "DPPOConfig",
+    "DQNConfig",
     "DSRLConfig",
     "DSRLNAConfig",
     "DroQ",

@@ -38,7 +38,7 @@ class Experience:
         env: Any,
         seeds: Sequence[int],
         reads: Sequence[str],
-        bounds: tuple[Tensor, Tensor],
+        bounds: tuple[Tensor, Tensor] | None,
         capacity: int,
         device: torch.device,
         returns_to_go: ReturnsToGo | None = None,
@@ -51,7 +51,7 @@ class Experience:
             env: vector environment of S * N rows (contract: docs/environments.md).
             seeds: S.
             reads: columns of the buffer, of `COLUMNS`.
-            bounds: lowest and highest action (A,), which -1 and 1 stand for.
+            bounds: lowest and highest action (A,), which -1 and 1 stand for; None: actions are one-hot choices.
             capacity: transitions of each seed.
             device: of the buffer.
             returns_to_go: what that column is made by, where it is read.
@@ -65,13 +65,15 @@ class Experience:
         for key in reads:
             if key not in COLUMNS:
                 raise ConfigError(f"the agent reads {key!r}, which an environment can't give: it gives {COLUMNS}")
-        low, high = (bound.to(device) for bound in bounds)
-        self.acting = Acting(env, seeds, (low, high), device, cost_window)
+        space = env.single_action_space
+        if bounds is not None:
+            bounds = (bounds[0].to(device), bounds[1].to(device))
+        self.acting = Acting(env, seeds, bounds, device, cost_window)
         self.num_envs, self.device, self.vectors = self.acting.num_envs, device, tuple(vectors)
-        sizes = {"actions": tuple(low.shape)}
-        if tuple(env.single_action_space.shape or ()) != sizes["actions"]:
+        sizes = {"actions": (int(space.n),) if bounds is None else tuple(bounds[0].shape)}
+        if bounds is not None and tuple(space.shape or ()) != sizes["actions"]:
             raise EnvironmentMismatchError(
-                f"the agent gives {sizes['actions'][0]} actions, and the environment takes {env.single_action_space}"
+                f"the agent gives {sizes['actions'][0]} actions, and the environment takes {space}"
             )
         steps = max(1, capacity // self.num_envs)
         shapes, images = dict[str, tuple[int, ...]](), dict[str, torch.dtype]()
@@ -119,7 +121,7 @@ class Experience:
         """Act in every row once and store what came of it.
 
         Args:
-            actions: (S * N, A) in [-1, 1].
+            actions: (S * N, A) in [-1, 1], or one-hot choices.
             number: of this vector step, for messages.
             played: (S * N, A) what the environment is given, where it is not what is stored.
 

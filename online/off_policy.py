@@ -92,8 +92,8 @@ class OffPolicyLoop:
         for agent in agents:
             agent.batch_size = batch_size
         whole_steps = -(-planned_steps // self.num_envs) * self.num_envs
-        bounds = (self.agent.action_low, self.agent.action_high)
-        if self.in_chunks:
+        bounds = None if self.agent.spec.discrete else (self.agent.action_low, self.agent.action_high)
+        if self.in_chunks and bounds is not None:
             bounds = (bounds[0].repeat(chunk), bounds[1].repeat(chunk))
         capacity = min(self.config.replay_capacity, whole_steps)
         self.experience = Experience(

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 
 from surefoot.core.agent import Spec
 from surefoot.envs.interface import VectorEnvironment, reset_mask, row_seeds
-from surefoot.online import ALGORITHMS
+from surefoot.online import ALGORITHMS, spec_of
 from surefoot.online.off_policy import OffPolicyLoop
 
 
@@ -217,9 +217,7 @@ class Inserting(Counting):
 
 
 def spec(env: Any) -> Spec:
-    space = env.single_action_space
-    low, high = (tuple(float(v) for v in side) for side in (space.low, space.high))
-    return Spec(env.single_observation_space.shape[0], len(low), low, high)
+    return spec_of(env)
 
 
 def loop(algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), **options: Any) -> OffPolicyLoop:

@@ -157,7 +157,8 @@ def test_what_a_setting_cannot_be_is_named() -> None:
 def test_every_preset_builds_and_names_what_it_inherits(algorithm: str) -> None:
     kind = ALGORITHMS[algorithm]
     for preset in kind.PRESETS:
-        agent = kind(spec(Constant()), preset=preset, hidden=(4,))
+        problem = Spec.of_choices(1, 3) if kind.chooses else spec(Constant())
+        agent = kind(problem, preset=preset, hidden=(4,))
         own = {name.split(".")[0] for name in agent.state_dict()}
         assert set(kind.inherits) - {"encoder"} <= own  # which problems of one vector have not
 

@@ -1,0 +1,179 @@
+"""DQN: values of a few choices from a replay buffer, epsilon-greedy, with double estimates and n-step returns."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actors import CategoricalActor
+from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.chunks import chunk_target
+from surefoot.core.errors import ConfigError
+from surefoot.core.features import EncoderConfig
+from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.value_learning import huber_loss
+from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.replay import ReplayWindows
+
+ERRORS = ("huber", "squared")
+
+
+@dataclasses.dataclass(frozen=True)
+class DQNConfig(OffPolicyConfig, EncoderConfig):
+    """Settings of DQN; the defaults suit small control problems, and `cleanrl` and `zoo-cartpole` are theirs."""
+
+    replay_capacity: int = 100_000
+    initial_steps: int = 1_000
+    discount: float = 0.99
+    n_step: int = 1  # n, steps of reward before the target's bootstrap; an episode's end cuts them short
+    double: bool = True  # the online network picks the next action that the target network values
+    error: str = "huber"  # of the TD error: huber (its gradient is cut at 1) or squared
+    first_epsilon: float = 1.0  # share of random choices when learning begins
+    last_epsilon: float = 0.05
+    epsilon_steps: int = 10_000  # environment steps over which it falls, from `initial_steps` on
+    target_rate: float = 1.0  # of the target network: 1 copies
+    target_every: int = 250  # training steps between its moves
+    learning_rate: float = 5e-4
+    hidden: tuple[int, ...] = (256, 256)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        for field in ("n_step", "epsilon_steps", "target_every"):
+            require(getattr(self, field) >= 1, "dqn", field, getattr(self, field), ">= 1")
+        for field in ("first_epsilon", "last_epsilon"):
+            require(0 <= getattr(self, field) <= 1, "dqn", field, getattr(self, field), "in [0, 1]")
+        require(self.error in ERRORS, "dqn", "error", self.error, " or ".join(ERRORS))
+        require(0 < self.target_rate <= 1, "dqn", "target_rate", self.target_rate, "in (0, 1]")
+        require(self.offline_fraction == 0, "dqn", "offline_fraction", self.offline_fraction, "0: it keeps no data")
+
+
+class DQN(OffPolicyAgent):
+    r"""DQN of Mnih et al., "Human-level control through deep reinforcement learning" (2015), of discrete actions.
+
+    .. math::
+        y &= \textstyle\sum_{k < n} \gamma^k r_{t+k} + \gamma^n (1 - d)\, \hat Q(s_{t+n}, a^*),
+        \quad a^* = \arg\max_a Q(s_{t+n}, a) \\
+        L &= E\, h(Q(s_t, a_t) - y), \quad h(x) = \tfrac12 x^2 \text{ for } |x| < 1, \text{ else } |x| - \tfrac12
+
+    The choice of a* by the online network is double DQN (van Hasselt, Guez and Silver, 2016); with `double=False` the
+    target network's maximum is taken, as in the first paper, which clips the error as h does. The returns of n steps
+    are not corrected for the choices that the present policy would not make, as in Rainbow (Hessel et al., 2018); a
+    window that a time limit or the newest step cuts short bootstraps from where it ends. With probability epsilon a
+    choice is uniformly random. The policy that leaves is greedy: the scores of its categorical head are the values.
+    Replay is uniform. In `zoo-cartpole` the target network moves every 128 training steps: stable-baselines3, which
+    counts ten steps of the environment, does not move it during the 128 that follow 256 of them.
+    """
+
+    name = "dqn"
+    Config: ClassVar[type] = DQNConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "cleanrl": {
+            "replay_capacity": 10_000,
+            "initial_steps": 10_000,
+            "updates_per_step": 0.1,
+            "epsilon_steps": 250_000,
+            "double": False,
+            "error": "squared",
+            "target_every": 50,
+            "learning_rate": 2.5e-4,
+            "hidden": (120, 84),
+        },
+        "zoo-cartpole": {
+            "updates_per_step": 0.5,
+            "epsilon_steps": 8_000,
+            "last_epsilon": 0.04,
+            "double": False,
+            "target_every": 128,
+            "learning_rate": 2.3e-3,
+        },
+    }
+    chooses = True
+    data = "refused"
+    inherits: ClassVar[tuple[str, ...]] = ("critic", "normalizer")
+    counts: ClassVar[tuple[str, ...]] = ("epsilon",)
+    config: DQNConfig
+    epsilon: Tensor
+
+    def build(self) -> None:
+        """Values of all choices, their target, and the share of random choices."""
+        if not self.spec.discrete:
+            raise ConfigError("dqn learns discrete actions, and these are continuous: train it with sac or td3")
+        if self.encoder is not None and self.config.n_step > 1:
+            raise ConfigError(f"dqn.n_step is {self.config.n_step}: with images or several arrays it must be 1")
+        values = CategoricalActor(self.features, self.spec.action_dim, self.config.hidden, activation="relu")
+        self.critic: CategoricalActor = values
+        self.target_critic = copy.deepcopy(values).requires_grad_(False)
+        self.register_buffer("epsilon", torch.tensor(self.config.first_epsilon))
+
+    @property
+    def actor(self) -> CategoricalActor:  # type: ignore[override]
+        """The greedy policy: the head whose scores are the values."""
+        return self.critic
+
+    @property
+    def explore_dim(self) -> int:
+        """For a random choice, and for whether it is taken."""
+        return self.spec.action_dim + 1
+
+    def first_actions(self, uniform: Tensor) -> Tensor:
+        """(..., A) one-hot choices, each equally likely."""
+        return _chosen(uniform)
+
+    def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, A) one-hot choices: the best one, or with probability epsilon any."""
+        random = torch.special.ndtr(noise[..., -1:]) < self.epsilon
+        return torch.where(random, _chosen(noise[..., :-1]), _chosen(self.critic.mlp(observations)))
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows of the replay buffer, or windows of n steps of it."""
+        if self.config.n_step == 1:
+            return super().sources(stores)
+        return {MAIN: ReplayWindows(stores.replay, self.config.n_step)}
+
+    def targets(self, batch: Batch) -> Tensor:
+        """(B,) what n steps earned and the value of the best choice after them."""
+        rewards, terminations, following = (batch[key] for key in ("rewards", "terminations", "next_observations"))
+        if self.config.n_step == 1:
+            reach = self.config.discount * (1 - terminations)
+        else:
+            rewards, reach, _ = chunk_target(rewards, terminations, batch["mask"], self.config.discount)
+            following = following[..., -1, :]
+        values = self.target_critic.mlp(following)
+        best = self.critic.mlp(following) if self.config.double else values
+        return (rewards + reach * (values * _chosen(best)).sum(-1)).detach()
+
+    def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Huber's loss, or half the square, of the TD error of the choices that were made."""
+        observations, actions = batch["observations"], batch["actions"]
+        if self.config.n_step > 1:
+            observations, actions = observations[..., 0, :], actions[..., 0, :]
+        q = (self.critic.mlp(observations) * actions).sum(-1)
+        error = q - self.targets(batch)
+        loss = huber_loss(error, 1.0) if self.config.error == "huber" else 0.5 * error.square()
+        return loss.mean(), {"q": q, "epsilon": self.epsilon}
+
+    def fall(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Epsilon, one training step lower on its straight line."""
+        c = self.config
+        each = (c.first_epsilon - c.last_epsilon) / (c.epsilon_steps * c.updates_per_step)
+        return {"epsilon": (self.epsilon - each).clamp(min=c.last_epsilon)}, {}
+
+    def updates(self) -> list[Update | Rule]:
+        """The values, then epsilon, and now and then the target network."""
+        c = self.config
+        return [
+            Update(self.critic_loss, ("critic",), Adam(c.learning_rate)),
+            Rule(self.fall, ("epsilon",)),
+            Rule(then={"target_critic": ("critic", c.target_rate)}, every=c.target_every),
+        ]
+
+
+def _chosen(scores: Tensor) -> Tensor:
+    """(..., A) one-hot rows of the highest of (..., A) scores."""
+    return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)
