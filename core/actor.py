@@ -49,6 +49,7 @@ _HOMES = {
     "edited": "surefoot.core.steered",
     "ensembled_chunk": "surefoot.core.chunk_actors",
     "blended_chunk": "surefoot.core.chunk_actors",
+    "greedy": "surefoot.core.greedy_actor",
     "held_noise": "surefoot.core.memory_actors",
     "latent_planner": "surefoot.world_models.latent_planner",
     "ensemble_planner": "surefoot.world_models.ensemble_planner",

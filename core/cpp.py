@@ -24,6 +24,7 @@ from surefoot.core.actors import CategoricalActor
 from surefoot.core.cpp_runtime import ACTIVATIONS, CLASS, RUNTIME
 from surefoot.core.errors import ExportError
 from surefoot.core.files import written_aside
+from surefoot.core.greedy_actor import GreedyActor
 from surefoot.core.memory_actors import ChunkActor, HistoryActor
 from surefoot.core.networks import MLP
 from surefoot.core.policy import Policy
@@ -76,7 +77,7 @@ def parts_of(actor: Actor) -> Parts:
         else:
             break
         actor = actor.inner
-    kinds = (*SQUASHED, *CLIPPED, CategoricalActor)
+    kinds = (*SQUASHED, *CLIPPED, CategoricalActor, GreedyActor)
     if (
         not isinstance(actor, MLPActor)
         or type(actor) not in kinds

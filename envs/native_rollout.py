@@ -16,7 +16,6 @@ from torch import Tensor
 
 from surefoot.core.actions import middle_and_half
 from surefoot.core.actors import (
-    CategoricalActor,
     DeterministicActor,
     GaussianActor,
     MLPActor,
@@ -130,7 +129,7 @@ def evaluates(policy: Policy, sampling: bool = False) -> bool:
     known = mlp.activation in ACTIVATIONS and plain and policy.normalizer.limit == math.inf
     if (sampling or policy.always_samples) and isinstance(policy.actor, StateDependentActor):
         return False
-    return known and not isinstance(policy.actor, (CategoricalActor, SoftplusGaussianActor, FamilyActor))
+    return known and not (policy.discrete or isinstance(policy.actor, (SoftplusGaussianActor, FamilyActor)))
 
 
 def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tensor:

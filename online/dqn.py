@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import CategoricalActor
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.chunks import chunk_target
 from surefoot.core.errors import ConfigError
 from surefoot.core.features import EncoderConfig
+from surefoot.core.greedy_actor import GreedyActor, highest
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import huber_loss
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
@@ -65,7 +65,7 @@ class DQN(OffPolicyAgent):
     target network's maximum is taken, as in the first paper, which clips the error as h does. The returns of n steps
     are not corrected for the choices that the present policy would not make, as in Rainbow (Hessel et al., 2018); a
     window that a time limit or the newest step cuts short bootstraps from where it ends. With probability epsilon a
-    choice is uniformly random. The policy that leaves is greedy: the scores of its categorical head are the values.
+    choice is uniformly random. The policy that leaves is greedy.
     Replay is uniform. In `zoo-cartpole` the target network moves every 128 training steps: stable-baselines3, which
     counts ten steps of the environment, does not move it during the 128 that follow 256 of them.
     """
@@ -106,14 +106,14 @@ class DQN(OffPolicyAgent):
             raise ConfigError("dqn learns discrete actions, and these are continuous: train it with sac or td3")
         if self.encoder is not None and self.config.n_step > 1:
             raise ConfigError(f"dqn.n_step is {self.config.n_step}: with images or several arrays it must be 1")
-        values = CategoricalActor(self.features, self.spec.action_dim, self.config.hidden, activation="relu")
-        self.critic: CategoricalActor = values
+        values = GreedyActor(self.features, self.spec.action_dim, self.config.hidden)
+        self.critic: GreedyActor = values
         self.target_critic = copy.deepcopy(values).requires_grad_(False)
         self.register_buffer("epsilon", torch.tensor(self.config.first_epsilon))
 
     @property
-    def actor(self) -> CategoricalActor:  # type: ignore[override]
-        """The greedy policy: the head whose scores are the values."""
+    def actor(self) -> GreedyActor:  # type: ignore[override]
+        """The greedy policy."""
         return self.critic
 
     @property
@@ -123,12 +123,12 @@ class DQN(OffPolicyAgent):
 
     def first_actions(self, uniform: Tensor) -> Tensor:
         """(..., A) one-hot choices, each equally likely."""
-        return _chosen(uniform)
+        return highest(uniform)
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, A) one-hot choices: the best one, or with probability epsilon any."""
         random = torch.special.ndtr(noise[..., -1:]) < self.epsilon
-        return torch.where(random, _chosen(noise[..., :-1]), _chosen(self.critic.mlp(observations)))
+        return torch.where(random, highest(noise[..., :-1]), highest(self.critic(observations)))
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows of the replay buffer, or windows of n steps of it."""
@@ -144,16 +144,16 @@ class DQN(OffPolicyAgent):
         else:
             rewards, reach, _ = chunk_target(rewards, terminations, batch["mask"], self.config.discount)
             following = following[..., -1, :]
-        values = self.target_critic.mlp(following)
-        best = self.critic.mlp(following) if self.config.double else values
-        return (rewards + reach * (values * _chosen(best)).sum(-1)).detach()
+        values = self.target_critic(following)
+        best = self.critic(following) if self.config.double else values
+        return (rewards + reach * (values * highest(best)).sum(-1)).detach()
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Huber's loss, or half the square, of the TD error of the choices that were made."""
         observations, actions = batch["observations"], batch["actions"]
         if self.config.n_step > 1:
             observations, actions = observations[..., 0, :], actions[..., 0, :]
-        q = (self.critic.mlp(observations) * actions).sum(-1)
+        q = (self.critic(observations) * actions).sum(-1)
         error = q - self.targets(batch)
         loss = huber_loss(error, 1.0) if self.config.error == "huber" else 0.5 * error.square()
         return loss.mean(), {"q": q, "epsilon": self.epsilon}
@@ -172,8 +172,3 @@ class DQN(OffPolicyAgent):
             Rule(self.fall, ("epsilon",)),
             Rule(then={"target_critic": ("critic", c.target_rate)}, every=c.target_every),
         ]
-
-
-def _chosen(scores: Tensor) -> Tensor:
-    """(..., A) one-hot rows of the highest of (..., A) scores."""
-    return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)

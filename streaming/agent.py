@@ -25,6 +25,7 @@ from surefoot.core.actions import middle_and_half
 from surefoot.core.actors import CategoricalActor, MLPActor, SoftplusGaussianActor
 from surefoot.core.agent import Agent, DatasetLike, Spec, require
 from surefoot.core.errors import ConfigError, DivergenceError
+from surefoot.core.greedy_actor import GreedyActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.streaming import kernel, loop, phases, saving, statistics
@@ -276,10 +277,10 @@ class StreamingAgent(Agent):
         return Policy.of(self._actor(stream), normalizer, self.action_low, self.action_high)
 
     def _actor(self, stream: int) -> MLPActor:
-        kind = CategoricalActor if self.spec.discrete else SoftplusGaussianActor
-        sizes = (self.spec.observation_dim, self.spec.action_dim, self.hidden)
-        layer_norm = self.networks[self.policy_network].layer_norm
-        return self.fill(kind(*sizes, activation="leaky_relu", layer_norm=layer_norm), stream)
+        choosing = GreedyActor if self.policy_network == "critic" else CategoricalActor
+        kind = choosing if self.spec.discrete else SoftplusGaussianActor
+        norm, sizes = self.networks[self.policy_network].layer_norm, (self.spec.observation_dim, self.spec.action_dim)
+        return self.fill(kind(*sizes, self.hidden, activation="leaky_relu", layer_norm=norm), stream)
 
     @torch.no_grad()
     def fill(self, actor: MLPActor, stream: int) -> MLPActor:

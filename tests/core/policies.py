@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import surefoot.core.family
+import surefoot.core.greedy_actor
 import surefoot.core.return_actor  # noqa: F401  as above; left out below, whether another test has imported it or not
 from surefoot.core.actors import ACTORS, MLPActor
 from surefoot.core.normalizer import Normalizer

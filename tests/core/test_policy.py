@@ -13,7 +13,7 @@ import torch
 from policies import KINDS, observations, policy
 
 from surefoot.core import checkpoint
-from surefoot.core.actors import DeterministicActor, TanhGaussianActor
+from surefoot.core.actors import ACTORS, DeterministicActor, TanhGaussianActor
 from surefoot.core.encoders import Encoder
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.normalizer import Normalizer, RunningNormalizer
@@ -21,7 +21,7 @@ from surefoot.core.policy import Policy
 from surefoot.core.random import generator
 from surefoot.core.spec import Array
 
-CONTINUOUS = [kind for kind in KINDS if kind != "categorical"]
+CONTINUOUS = [kind for kind in KINDS if not ACTORS[kind].discrete]
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)
@@ -289,6 +289,7 @@ OLD_OPTIONS = {
     "unbounded_gaussian": {"hidden": [16, 8], "activation": "tanh", "log_std_range": [-20.0, 2.0]},
     "softplus_gaussian": {"hidden": [16, 8], "activation": "leaky_relu"},
     "categorical": {"hidden": [16, 8], "activation": "tanh"},
+    "greedy": {"hidden": [16, 8], "activation": "relu"},
     "family": {
         "hidden": [16, 8],
         "activation": "relu",
@@ -336,7 +337,7 @@ def test_arrays_are_read_in_the_order_that_the_policy_was_trained_in(older: bool
 
 def test_a_deterministic_policy_reads_no_noise_and_others_a_number_for_each_action_dimension() -> None:
     found = {kind: policy(kind).noise_dim for kind in KINDS}
-    assert found == {kind: 0 if kind == "deterministic" else 2 for kind in KINDS}
+    assert found == {kind: 0 if kind in ("deterministic", "greedy") else 2 for kind in KINDS}
     assert not any(policy(kind).always_samples for kind in KINDS)
 
 

@@ -25,6 +25,7 @@ from surefoot.core.actors import (
     UnboundedGaussianActor,
 )
 from surefoot.core.errors import CheckpointError, ConfigError, MissingExtraError, nearest
+from surefoot.core.greedy_actor import GreedyActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 
@@ -128,7 +129,8 @@ def converted(model: Any, normalizer: Normalizer, name: str) -> Policy:
     if isinstance(space, gymnasium.spaces.Discrete):
         body = policy.q_net.q_net if hasattr(policy, "q_net") else _joined(policy)
         layers, activation = _layers(body, name)
-        actor: MLPActor = CategoricalActor(width, int(space.n), _hidden(layers), activation=activation)
+        head = GreedyActor if hasattr(policy, "q_net") else CategoricalActor
+        actor: MLPActor = head(width, int(space.n), _hidden(layers), activation=activation)
         _fill(actor, layers)
         return Policy.of(actor, normalizer, torch.zeros(int(space.n)), torch.ones(int(space.n)))
     if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
