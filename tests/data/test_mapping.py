@@ -12,7 +12,7 @@ import pytest
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import convert, load, logs, save
-from surefoot.data.checks import INSIDE
+from surefoot.data.checks import INSIDE, PAUSED
 from surefoot.data.dataset import BEST_RETURN
 from surefoot.data.formats import mapping as mappings
 from surefoot.data.formats.columns import csv_table
@@ -44,6 +44,18 @@ def test_a_gap_in_time_ends_an_episode(tmp_path: pathlib.Path) -> None:
     data = load(written(tmp_path, text))
     np.testing.assert_array_equal(data.episode_ids, [0, 0, 0, 1])
     np.testing.assert_array_equal(data.rewards, [10, 20, 30, 40])
+    assert PAUSED not in data.warnings
+
+
+def test_a_pause_within_an_episode_is_warned_of_where_no_gap_ends_it(tmp_path: pathlib.Path) -> None:
+    text = "files: log.csv\nobservations: q\nactions: torque\ntime: time\n"  # 0.1, 0.1 and 4.8 s between its rows
+    data = load(written(tmp_path, text))
+    assert (data.episode_lengths.tolist(), data.warnings[PAUSED]) == ([4], 1)
+    with pytest.raises(DataError, match="1 a step more than ten times as long as the median"):
+        load(tmp_path / "log.yaml", strict=True)
+    assert PAUSED not in load(written(tmp_path, text, LOG.replace("5.0;b", "1.1;b"))).warnings  # nine times as long
+    split = LOG.replace("5.0;b", "5.0;c")
+    assert PAUSED not in load(written(tmp_path, text + "episode: trial\n", split)).warnings
 
 
 def test_parts_of_array_columns_and_patterns_are_chosen(tmp_path: pathlib.Path) -> None:
