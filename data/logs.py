@@ -47,7 +47,10 @@ def table_of(path: pathlib.Path, mapping: LogMapping | None = None) -> columns.T
     if bags.is_recording(path):
         return bags.table(path, mapping)
     if not path.is_file():
-        raise DataError(f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset")
+        raise DataError(
+            f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset; of a folder of logs draft one, "
+            "and name all of them under `files`"
+        )
     if is_hdf5(path):
         return columns.hdf5_table(path)
     if npz.is_npz(path):
