@@ -312,6 +312,8 @@ def test_imagined_episodes_end_where_the_environments_do() -> None:
     assert notes(data) == []
     assert "where is not known" in notes(ended)[0]
     assert notes(ended.replace(env_id="Pendulum-v1")) == []
+    rows = np.arange(15, len(data))  # of the first episode five steps are left
+    assert "were cut off after 5 to 20 steps, and policies are followed for 20" in notes(data.select_rows(rows))[0]
 
 
 def test_the_command_judges_by_a_model(
