@@ -59,7 +59,8 @@ def test_a_log_of_one_episode_says_that_nothing_is_held_out(
 
 def test_actions_that_use_little_of_their_range_are_told_of_where_no_environment_says_it() -> None:
     plan: Any = types.SimpleNamespace(environment=None, algorithm="td3bc", strict=False)
-    actions, told = np.random.default_rng(0).uniform(-1, 1, (200, 3)), []
+    told: list[str] = []
+    actions = np.random.default_rng(0).uniform(-1, 1, (200, 3))
     actions[:, 1] *= 0.02
     actions[0, 2] = 50  # an outlier
     ends = np.arange(200) % 20 == 19
