@@ -17,6 +17,7 @@ Array = np.ndarray[Any, Any]
 OUTSIDE = "actions outside [-1, 1]"
 ONE_STEP = "one-step episodes"
 INSIDE = "a termination before the end of the episode that the mapping's column names"
+PAUSED = "a step more than ten times as long as the median, within an episode (name a gap, which ends it there)"
 BOTH_ENDS = "terminal and timeout together"
 UNMARKED = (
     "no sign of time-outs (no 'timeouts', 'next_observations' or step limit): episodes that were cut off are joined"

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -46,7 +47,10 @@ def table_of(path: pathlib.Path, mapping: LogMapping | None = None) -> columns.T
     if bags.is_recording(path):
         return bags.table(path, mapping)
     if not path.is_file():
-        raise DataError(f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset")
+        raise DataError(
+            f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset; of a folder of logs draft one, "
+            "and name all of them under `files`"
+        )
     if is_hdf5(path):
         return columns.hdf5_table(path)
     if npz.is_npz(path):
@@ -196,7 +200,7 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
         for name in guessed["end"]
     ]
     lines += [
-        f"# {_quoted(name)} is left out: it may be a reward or a label, or mean what another column does; "
+        f"# {_quoted(name)} is left out: it may be a reward, a label or a clock, or mean what another column does; "
         "name it where it belongs, as an observation only if the controller can measure it"
         for name in guessed["doubtful"]
     ]
@@ -215,7 +219,7 @@ def _meaning(name: str, what: str) -> str | None:
         name: of the column.
         what: it holds, in words.
     """
-    low = name.lower().replace("/", "_").strip("_")
+    low = re.sub(r"[\s/-]+", "_", UNIT.sub("", name.lower())).strip("_")
     last = low.split(".")[-1]
     if low in COUNTS:
         return "counts"
@@ -228,7 +232,7 @@ def _meaning(name: str, what: str) -> str | None:
         return None
     if not DOUBTFUL.isdisjoint(last.split("_")):
         return "doubtful"
-    acts = last in ACTIONS_ALONE or any(word in low for word in ACTIONS)
+    acts = ACTIONS_ALONE.fullmatch(last) or "u" in last.split("_") or any(word in low for word in ACTIONS)
     return "actions" if acts else "observations"
 
 
@@ -248,30 +252,38 @@ MOST_READ = 100 * 2**20
 """Bytes of a file in which a draft looks for columns that count rows."""
 LEAST_ROWS = 5
 """Rows that a column must number to count as one that does."""
-COUNTS = ("", "index", "idx", "unnamed: 0")
+UNIT = re.compile(r"(?<=\S)\s*[\[(][^\[\]()]*[\])]\s*$")
+"""What a name says of its unit, as in `time [s]`."""
+COUNTS = ("", "index", "idx", "unnamed:_0")
 """Names of columns that number the rows, as pandas writes one without a name."""
 LEFT_OUT = ("text", "string", "pictures", "image", "video")
 """What columns hold that are no numbers."""
 SINGLE = {
-    "time": ("time", "timestamp", "t", "stamp", "seconds", "time_s", "datetime"),
+    "time": ("time", "timestamp", "t", "stamp", "seconds", "time_s", "time_sec", "t_s", "timestamp_s", "datetime"),
     "reward": ("reward", "rewards", "rew", "rews", "r", "next.reward", "next_reward"),
     "cost": ("cost", "costs"),
     "termination": ("termination", "terminal", "terminals", "terminated", "fallen"),
     "truncation": ("truncation", "truncated", "timeout", "timeouts"),
     "next_observations": ("next_observations", "next_obs", "next_states"),
-    "episode": ("episode", "episode_index", "episode_id", "trial", "run", "run_id", "demo"),
+    "episode": (
+        *("episode", "episode_index", "episode_id", "episode_nr", "episode_number"),
+        *("trial", "trial_id", "run", "run_id", "demo", "demo_id", "rollout", "trajectory", "trajectory_id"),
+    ),
 }
 ENDS = ("done", "dones", "is_done", "is_last", "ended", "success", "succeeded", "is_success")
 """Names of what may be either end, or hold in more rows than an episode's last."""
-ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input", "u_")
+ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input")
 """Parts of names that mean what was done, not what was measured."""
 
-ACTIONS_ALONE = ("act", "acts", "a", "u")
-"""Whole names that mean the same."""
+ACTIONS_ALONE = re.compile(r"(acts?|a|u)_?\d*")
+"""Whole names that mean the same, one a number; `u` does as a word of a longer one too, and not within `imu`."""
 DOUBTFUL = frozenset(
-    ("reward", "rewards", "rew", "score", "scores", "return", "returns", "rtg", "fitness", "advantage", "label")
+    (
+        *("reward", "rewards", "rew", "score", "scores", "return", "returns", "rtg", "fitness", "advantage", "label"),
+        *("time", "timestamp", "stamp", "clock", "elapsed"),
+    )
 )
-"""Words of names that mean what was judged, not what was measured."""
+"""Words of names that mean what was judged, or when, not what was measured."""
 
 
 def _quoted(name: str) -> str:

@@ -153,18 +153,24 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
     return dataset.replace(observations=wide[0], next_observations=wide[1])
 
 
+def learnable_episodes(dataset: Dataset) -> Array:
+    """(E',) ids of the episodes with a row to sample, which one of a single step, cut off, need not have."""
+    return np.unique(dataset.episode_ids[dataset.valid])
+
+
 def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> Dataset:
-    """The `fraction` of episodes with the highest discounted return, at least one.
+    """The `fraction` of `learnable_episodes` with the highest discounted return, at least one.
 
     Source: %BC as in CORL's any_percent_bc, but split at the true episode ends.
     """
     if fraction < 1 and not dataset.has_rewards:
         raise ConfigError(f"{dataset.name} has no rewards, by which the best of its episodes could be found")
-    if fraction >= 1:
+    able = learnable_episodes(dataset)
+    if fraction >= 1 or not len(able):
         return dataset
-    returns = discounted_returns(dataset, discount)
+    returns = discounted_returns(dataset, discount)[able]
     count = max(1, int(len(returns) * fraction))
-    chosen = np.sort(np.argsort(-returns, kind="stable")[:count])
+    chosen = np.sort(able[np.argsort(-returns, kind="stable")[:count]])
     return dataset.select_episodes(chosen)
 
 

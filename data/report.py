@@ -39,6 +39,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "action_dim": dataset.action_dim,
         OBSERVATION_NAMES: dataset.observation_names,
         ACTION_NAMES: dataset.action_names,
+        "constant_observations": _constant(dataset),
         "episodes": len(lengths),
         "length_min": int(lengths.min()),
         "length_max": int(lengths.max()),
@@ -65,6 +66,13 @@ def info(dataset: Dataset) -> dict[str, Any]:
     facts |= {f"task_{key}": task.get(key) for key in ("observed", "hidden", "delay")}
     facts["published_scores"] = task.get("published")
     return facts | {key: dataset.attributes.get(key) for key in ("source", "licence", "kind")}
+
+
+def _constant(dataset: Dataset) -> tuple[str, ...] | None:
+    """Names of the numbers of an observation that are the same in all rows; None: there are none."""
+    still = np.flatnonzero((dataset.observations == dataset.observations[:1]).all(0))
+    names = dataset.observation_names
+    return tuple(names[i] if names else f"observation_{i}" for i in still) or None
 
 
 def measured(dataset: Dataset, against: Dataset | None = None) -> dict[str, Any]:

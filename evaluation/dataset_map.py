@@ -30,6 +30,8 @@ CORNERS = (
 def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> list[dict[str, Any]]:
     """The measures of each dataset: `saco_of` is its SACo's reference, `limits_of` what the edges divide the range of.
 
+    Without a reference, one that is alone of its task has no SACo: it would be 1 whatever it covers.
+
     Args:
         datasets: of one task or of several, told apart by environment and sizes.
         reference: of all of them; None: of each task the one among them that visits most cells, all being cut by the
@@ -53,18 +55,19 @@ def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> lis
         widest = max(members, key=lambda one: counts[id(one)].unique)
         against = reference or widest
         most = measures.coverage(against, rows=rows, bounds=bounds).unique
+        alone = reference is None and len(members) == 1
         for one in members:
             found[id(one)] = {
                 "dataset": one.name,
                 "environment": one.env_id,
                 "tq": measures.trajectory_quality(one),
                 "return_mean": float(one.episode_returns.mean()),
-                "saco": counts[id(one)].unique / most,
+                "saco": None if alone else counts[id(one)].unique / most,
                 "unique_cells": counts[id(one)].unique,
                 "cells_of_rows": rows,
                 "cells_saturated": counts[id(one)].saturated,
                 "edges": measures.EDGES,
-                "saco_of": against.name,
+                "saco_of": None if alone else against.name,
                 "limits_of": TOGETHER if reference is None else reference.name,
                 "projected_coverage": measures.projected_coverage(one, bounds, rows),
             }
@@ -72,7 +75,7 @@ def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> lis
 
 
 def picture(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Trajectory quality against coverage: left SACo, right the projected coverage, a point a dataset."""
+    """Trajectory quality against coverage: left SACo, right the projected coverage, a point a dataset that has it."""
     known = all(row["tq"] is not None for row in rows)
     height, label = ("tq", "TQ: 0 random, 1 expert") if known else ("return_mean", "mean return")
     tasks = list(dict.fromkeys(row["environment"] for row in rows))
@@ -82,16 +85,17 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
         ("projected_coverage", "share of random planes visited"),
     )
     for one, (key, words) in zip(axes, sides, strict=True):
-        shades = [plots.COLOURS[tasks.index(row["environment"]) % len(plots.COLOURS)] for row in rows]
-        for row, colour in zip(rows, shades, strict=True):
+        there = [row for row in rows if row[key] is not None]
+        shades = [plots.COLOURS[tasks.index(row["environment"]) % len(plots.COLOURS)] for row in there]
+        for row, colour in zip(there, shades, strict=True):
             one.plot([row[key]], [row[height]], "o", color=colour, markersize=6, alpha=0.8, clip_on=False)
         if known:
             for level in (0, 1):
                 one.axhline(level, color=plots.GREY, linestyle=":", linewidth=0.8)
         one.set_xlim(left=0)
         one.margins(x=0.25)
-        _name([(row[key], row[height], pathlib.Path(str(row["dataset"])).stem) for row in rows], shades, one)
-        one.set_xlabel(words)
+        _name([(row[key], row[height], pathlib.Path(str(row["dataset"])).stem) for row in there], shades, one)
+        one.set_xlabel(words if len(there) == len(rows) else f"{words}; {len(rows) - len(there)} alone of their task")
         one.set_ylabel(label)
         one.grid(alpha=0.25)
     return figure

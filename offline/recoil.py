@@ -15,7 +15,7 @@ from surefoot.core.errors import DataError
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import learnable_episodes, prepare
 from surefoot.data.sources import WeightedRows
 from surefoot.offline.dvl import DVLConfig, of_dvl
 from surefoot.offline.xql import XQL
@@ -79,7 +79,7 @@ class ReCOIL(XQL):
 
     def notes(self, dataset: Dataset) -> list[str]:
         """Whom it imitates."""
-        rows, known = expert_rows(dataset, self.config.fraction), EXPERT in dataset.extras
+        rows, known = expert_rows(dataset, self.config.fraction)[dataset.valid], EXPERT in dataset.extras
         how = "the data's column 'expert'" if known else f"the best {100 * self.config.fraction:g} % of the episodes"
         return [f"recoil: the expert's are {int(rows.sum()):,} of {len(rows):,} rows, by {how}; rewards are not read"]
 
@@ -105,8 +105,8 @@ def expert_rows(dataset: Dataset, fraction: float, both: bool = True) -> Array:
 
     Args:
         dataset: with the column or with rewards.
-        fraction: of the episodes that are the expert's where there is no column, at least one.
-        both: refuse rows of one kind.
+        fraction: of the `learnable_episodes` that are the expert's where there is no column, at least one.
+        both: refuse rows of one kind, among those that can be sampled.
 
     Raises:
         DataError: the column has other numbers than 0 and 1, or all its rows are of one kind, or there are neither it
@@ -119,14 +119,18 @@ def expert_rows(dataset: Dataset, fraction: float, both: bool = True) -> Array:
                 f"{dataset.name}: says neither by rewards nor by a column {EXPERT!r} whom to imitate; add "
                 "extras/expert, 1 on the expert's rows and 0 on the others, or give rewards by reward=module:function"
             )
-        returns = dataset.episode_returns
-        best = np.zeros(len(returns), np.float32)
-        best[np.argsort(-returns, kind="stable")[: max(1, int(len(returns) * fraction))]] = 1
+        able = learnable_episodes(dataset)
+        best, returns = np.zeros(len(dataset.episode_lengths), np.float32), dataset.episode_returns[able]
+        best[able[np.argsort(-returns, kind="stable")[: max(1, int(len(returns) * fraction))]]] = 1
         given = best[dataset.episode_ids]
     rows = np.asarray(given, np.float32)
     if rows.shape != (len(dataset),) or not np.isin(rows, (0.0, 1.0)).all():
         raise DataError(f"{dataset.name}: the column {EXPERT!r} must be 0 or 1 in each row")
-    if both and (rows.all() or not rows.any()):
-        kind = "all" if rows.all() else "none"
-        raise DataError(f"{dataset.name}: {kind} of its rows are the expert's; recoil needs both kinds: clone it by bc")
+    sampled = rows[dataset.valid]
+    if both and (sampled.all() or not sampled.any()):
+        kind = "all" if sampled.all() else "none"
+        raise DataError(
+            f"{dataset.name}: {kind} of its rows that can be sampled are the expert's; recoil needs both kinds: clone "
+            "it by bc"
+        )
     return rows

@@ -21,7 +21,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
-from surefoot.data.checks import INSIDE, check_finite, flags, vector
+from surefoot.data.checks import INSIDE, PAUSED, check_finite, flags, vector
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
@@ -37,6 +37,8 @@ STATE = "state"
 """Key of the vector beside images."""
 EARLY = "early"
 """Rows of a termination that is not the last row of an episode of the mapping's column."""
+PAUSE, LONG = "pause", 10.0
+"""Rows before a step that is more than so many medians long, where no `gap` says what ends an episode."""
 _NAMES = Many(Text(500), 1)
 _NAME, _POSITIVE = Text(500), Number(1e-9)
 KIND = Record(
@@ -230,7 +232,7 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
 
 def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
     """Where the task ends and where an episode is cut off: by flags, a column that changes, a gap in time, a limit."""
-    terminals = np.zeros(rows, bool)
+    terminals, long = np.zeros(rows, bool), np.zeros(rows, bool)
     if mapping.termination is not None:
         terminals = flags(name, mapping.termination, column(mapping.termination))
     cut = np.zeros(rows, bool)
@@ -246,11 +248,14 @@ def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, A
         seconds = seconds.reshape(rows)
         steps = np.diff(seconds)
         cut[:-1] |= (steps < 0) | (steps > (np.inf if mapping.gap is None else mapping.gap))
+        forward = steps[steps > 0]
+        if mapping.gap is None and len(forward):
+            long[:-1] = steps > LONG * np.median(forward)
     cut[-1] = True
     if mapping.max_episode_steps is not None and mapping.truncation is None and mapping.episode is None:
         cut |= counted_out(terminals | cut, mapping.max_episode_steps)
     early = {} if mapping.episode is None else {EARLY: terminals & ~cut}
-    return {"terminals": terminals, "timeouts": cut & ~terminals, **early}
+    return {"terminals": terminals, "timeouts": cut & ~terminals, PAUSE: long & ~(cut | terminals), **early}
 
 
 def _add_images(
@@ -299,7 +304,7 @@ def dataset_of(
                 )
     named = {key: _same_names(source.name, key, parts) for key in (OBSERVATION_NAMES, ACTION_NAMES) if key in parts[0]}
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key not in named}
-    early = int(arrays.pop(EARLY, np.zeros(0)).sum())
+    odd = {what: int(arrays.pop(key, np.zeros(0)).sum()) for key, what in ((EARLY, INSIDE), (PAUSE, PAUSED))}
     attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named}
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
@@ -312,7 +317,7 @@ def dataset_of(
     known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
     made = dataset_from_arrays(arrays, known, view, extras)
-    return made.replace(warnings={**made.warnings, INSIDE: early}) if early else made
+    return made.replace(warnings={**made.warnings, **{what: count for what, count in odd.items() if count}})
 
 
 def _same_names(name: str, key: str, parts: Sequence[dict[str, Array]]) -> str:

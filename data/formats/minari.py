@@ -82,7 +82,10 @@ def read_folder(path: pathlib.Path, source: Source, view: str = "corrected") -> 
     """
     folder = path / "data" if (path / "data").is_dir() else path
     if not (folder / "metadata.json").is_file():
-        raise DataError(f"{path}: is a folder without a Minari dataset (data/metadata.json is missing); give a file")
+        raise DataError(
+            f"{path}: is a folder without a Minari dataset (data/metadata.json is missing); give a file, or a "
+            "mapping whose `files` name the logs in it (docs/own_data.md)"
+        )
     minari = _minari()
     with _refusals(str(path)):
         loaded = minari.MinariDataset(folder)

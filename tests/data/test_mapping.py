@@ -12,7 +12,7 @@ import pytest
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data import convert, load, logs, save
-from surefoot.data.checks import INSIDE
+from surefoot.data.checks import INSIDE, PAUSED
 from surefoot.data.dataset import BEST_RETURN
 from surefoot.data.formats import mapping as mappings
 from surefoot.data.formats.columns import csv_table
@@ -44,6 +44,18 @@ def test_a_gap_in_time_ends_an_episode(tmp_path: pathlib.Path) -> None:
     data = load(written(tmp_path, text))
     np.testing.assert_array_equal(data.episode_ids, [0, 0, 0, 1])
     np.testing.assert_array_equal(data.rewards, [10, 20, 30, 40])
+    assert PAUSED not in data.warnings
+
+
+def test_a_pause_within_an_episode_is_warned_of_where_no_gap_ends_it(tmp_path: pathlib.Path) -> None:
+    text = "files: log.csv\nobservations: q\nactions: torque\ntime: time\n"  # 0.1, 0.1 and 4.8 s between its rows
+    data = load(written(tmp_path, text))
+    assert (data.episode_lengths.tolist(), data.warnings[PAUSED]) == ([4], 1)
+    with pytest.raises(DataError, match="1 a step more than ten times as long as the median"):
+        load(tmp_path / "log.yaml", strict=True)
+    assert PAUSED not in load(written(tmp_path, text, LOG.replace("5.0;b", "1.1;b"))).warnings  # nine times as long
+    split = LOG.replace("5.0;b", "5.0;c")
+    assert PAUSED not in load(written(tmp_path, text + "episode: trial\n", split)).warnings
 
 
 def test_parts_of_array_columns_and_patterns_are_chosen(tmp_path: pathlib.Path) -> None:
@@ -242,7 +254,20 @@ def test_a_draft_takes_no_number_of_a_row_and_no_score_for_an_observation(tmp_pa
     (tmp_path / "log.csv").write_text("t,timestamp,q,reward,reward_ctrl,u\n" + "0,0,1,1,1,1\n" * 6)
     text = logs.draft(tmp_path / "log.csv", tmp_path)
     assert ("observations: [q]\nactions: [u]\n" in text, "# reward_ctrl is left" in text) == (True, True)
-    assert "# timestamp is left out: it may be a reward or a label, or mean what another column does" in text
+    assert "# timestamp is left out: it may be a reward, a label or a clock, or mean what another column does" in text
+
+
+def test_a_draft_reads_names_with_spaces_and_units_and_takes_no_imu_for_an_action(tmp_path: pathlib.Path) -> None:
+    names = ["Run ID", "Time [s]", "stamp_ms", "imu_acc_x", "gpu temp (C)", "joint β", "u_0", "Motor cmd", "Reward (m)"]
+    rows = "\n".join(f"{k // 2},{k}.5,{k}.7,1,2,3,4,5,6" for k in range(6))
+    (tmp_path / "log.csv").write_text(f"{','.join(names)}\n{rows}\n", encoding="utf-8")
+    text = logs.draft(tmp_path / "log.csv", tmp_path)
+    assert "# stamp_ms is left out: it may be a reward, a label or a clock" in text
+    (tmp_path / "draft.yaml").write_text(text, encoding="utf-8")
+    found = mappings.read_mapping(tmp_path / "draft.yaml")
+    assert (found.observations, found.actions) == (("imu_acc_x", "gpu temp (C)", "joint β"), ("u_0", "Motor cmd"))
+    assert (found.episode, found.time, found.reward) == ("Run ID", "Time [s]", "Reward (m)")
+    assert load(tmp_path / "draft.yaml").episode_lengths.tolist() == [2, 2, 2]
 
 
 def test_a_draft_knows_the_short_names_of_archives(tmp_path: pathlib.Path) -> None:

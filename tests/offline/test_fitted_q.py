@@ -104,3 +104,12 @@ def test_ten_percent_bc_clones_the_best_episodes_by_discounted_return() -> None:
     assert agent.config.fraction == 0.1
     assert len(agent.prepare(data)) == 2
     assert len(best_episodes(data, 0.01)) == 2, "at least one episode is kept"
+
+
+def test_episodes_without_a_row_to_sample_are_not_the_best_ones() -> None:
+    # As of a log that keeps no last observation, in which a step alone is the best of costs: nothing can be cloned.
+    data = two_step_episodes(10)
+    rewards = np.where(data.episode_ids == 3, 9, 1 + data.episode_ids).astype(np.float32)
+    data = data.replace(rewards=rewards, valid=data.episode_ids != 3)
+    np.testing.assert_array_equal(best_episodes(data, 0.1).actions, data.actions[18:])
+    assert best_episodes(data.replace(valid=np.zeros(20, bool)), 0.1).episode_lengths.sum() == 20  # refused elsewhere

@@ -274,7 +274,7 @@ def test_recoil_draws_the_share_of_the_experts_rows_and_refuses_data_of_one_kind
     source.bind([0], 512, torch.device("cpu"))
     drawn = torch.cat([source.gather(source.rows(step)[0])["expert"] for step in range(20)])
     assert float(drawn.mean()) == pytest.approx(0.7, abs=0.02)
-    with pytest.raises(DataError, match="all of its rows are the expert's"):
+    with pytest.raises(DataError, match="all of its rows that can be sampled are the expert's"):
         agent.prepare(dataset.replace(extras={"expert": np.ones(240, np.float32)}))
     silent = {REWARDS: NO_REWARDS}
     agent.prepare(dataset.replace(attributes=silent))
@@ -282,6 +282,19 @@ def test_recoil_draws_the_share_of_the_experts_rows_and_refuses_data_of_one_kind
         agent.prepare(demonstrations(column=False).replace(attributes=silent))
     with pytest.raises(DataError, match="'expert' must be 0 or 1"):
         agent.prepare(dataset.replace(extras={"expert": np.full(240, 0.5, np.float32)}))
+
+
+def test_recoil_imitates_rows_that_are_trained_on() -> None:
+    """A log that keeps no last observation has no row to sample in an episode of one step, whatever it returned."""
+    dataset = demonstrations(column=False)
+    agent = ReCOIL(Spec(2, 1, (-1.0,), (1.0,)), fraction=0.25)
+    best = dataset.replace(valid=dataset.episode_ids >= 8)  # two of the 15 best are never sampled, and six others
+    rows = agent.prepare(best).extras["expert"]
+    assert (rows[best.valid].sum(), rows[~best.valid].sum()) == (52, 0)  # a quarter of 52 episodes
+    assert "52 of 208 rows" in agent.notes(best)[0]
+    marked = demonstrations()
+    with pytest.raises(DataError, match="none of its rows that can be sampled are the expert's"):
+        agent.prepare(marked.replace(valid=marked.extras["expert"] == 0))
 
 
 def test_recoil_is_judged_on_held_out_episodes_of_one_kind() -> None:

@@ -13,6 +13,7 @@ from surefoot import data
 from surefoot.cli import main
 from surefoot.core.errors import ConfigError
 from surefoot.data.catalogue import neorl2_rows
+from surefoot.evaluation.dataset_map import mapped
 from surefoot.tools import generate, suites
 
 Capture = pytest.CaptureFixture[str]
@@ -208,6 +209,21 @@ def test_info_measures_and_the_map_draws(small: pathlib.Path, tmp_path: pathlib.
     assert (found["rows"][0]["limits_of"], found["rows"][0]["saco_of"]) == (str(small), str(small))
     assert main(["datasets", "map", str(half), "-o", str(tmp_path / "map.svg")]) == 2
     assert "drawn as a .png" in capsys.readouterr().err
+
+
+def test_a_dataset_that_is_alone_of_its_task_has_no_saco(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (alone,) = mapped([data.load(small)])
+    assert (alone["saco"], alone["saco_of"], alone["unique_cells"] > 0) == (None, None, True)
+    assert main(["datasets", "map", str(small), "-o", str(tmp_path / "map.png")]) == 0
+
+
+def test_info_names_observations_that_stay_equal(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+    assert shown(capsys, "info", str(small))["constant_observations"] is None
+    dataset = data.load(small)
+    observations = dataset.observations.copy()
+    observations[:, 1] = 7
+    data.save(dataset.replace(observations=observations), tmp_path / "still.npz")
+    assert shown(capsys, "info", str(tmp_path / "still.npz"))["constant_observations"] == ["observation_1"]
 
 
 def test_the_tasks_of_neorl2_are_listed_with_what_they_hide(capsys: Capture) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import pathlib
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 
 from surefoot.cli import main
-from surefoot.data import load
+from surefoot.data import from_arrays, load
+from surefoot.experiment.inputs import resolve_bounds
 
 TINY = ["steps=4", "seeds=1", "batch_size=8", "algo.hidden=[8,8]", "env=none"]
 
@@ -52,6 +55,22 @@ def test_a_log_of_one_episode_says_that_nothing_is_held_out(
     assert main(["train", "algo=bc", "dataset=log.csv", "out=run", *TINY]) == 0
     assert "log.csv is one episode: none is held out" in "".join(capsys.readouterr())
     assert json.loads(pathlib.Path("run/summary.json").read_text())["validation"] == {}
+
+
+def test_actions_that_use_little_of_their_range_are_told_of_where_no_environment_says_it() -> None:
+    plan: Any = types.SimpleNamespace(environment=None, algorithm="td3bc", strict=False)
+    told: list[str] = []
+    actions = np.random.default_rng(0).uniform(-1, 1, (200, 3))
+    actions[:, 1] *= 0.02
+    actions[0, 2] = 50  # an outlier
+    ends = np.arange(200) % 20 == 19
+    data = from_arrays(actions, actions, np.zeros(200), None, ends)
+    low, high = resolve_bounds(plan, data, lambda line: told.append(line["text"]))
+    assert (low.tolist(), high.tolist()) == ([-1, -1, -1], [1, 1, 50])
+    (text,) = told
+    assert "99 % of action 1 and 1 more lie within -0.0" in text
+    resolve_bounds(plan, data.replace(actions=np.clip(actions[:, :1], -1, 1)), lambda line: told.append(line["text"]))
+    assert len(told) == 1
 
 
 def test_what_learns_from_rewards_says_how_to_give_them(log: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

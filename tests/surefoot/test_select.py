@@ -238,6 +238,18 @@ def test_the_bandit_tries_in_order_and_then_what_looks_best() -> None:
         Bandit(0, 0.0, 1.0)
 
 
+def test_policies_of_other_bounds_are_refused_with_where_bounds_come_from(tmp_path: pathlib.Path) -> None:
+    files = [tmp_path / name for name in ("one.safetensors", "two.safetensors")]
+    wider = gain(1.0)
+    wider.action_high += 0.5
+    for policy, file in zip((gain(1.0), wider), files, strict=True):
+        policy.save(file)
+    with pytest.raises(
+        ConfigError, match=r"bounds differ \(without a simulator, bounds are -1 and 1, or where the data"
+    ):
+        selecting.candidates([str(file) for file in files])
+
+
 def test_the_command_ranks_policy_files_and_draws(tmp_path: pathlib.Path, capsys: Capture) -> None:
     save(regulator(), tmp_path / "line.hdf5")
     files = []
@@ -257,7 +269,10 @@ def test_the_command_ranks_policy_files_and_draws(tmp_path: pathlib.Path, capsys
         (["--env", "Hopper-v5"], "say how many with --episodes"),
         (["--episodes", "0"], "--episodes is 0"),
         (["-o", "picture.svg"], "the picture is a .png"),
-        (["--discount", "1"], "discount"),
+        (
+            ["--discount", "1"],
+            "--discount is 1; critics need one in [0, 1): whole episodes are judged by",
+        ),
     ):
         assert main([*arguments, *wrong]) == 2
         assert words in capsys.readouterr().err
@@ -312,6 +327,8 @@ def test_imagined_episodes_end_where_the_environments_do() -> None:
     assert notes(data) == []
     assert "where is not known" in notes(ended)[0]
     assert notes(ended.replace(env_id="Pendulum-v1")) == []
+    rows = np.arange(15, len(data))  # of the first episode five steps are left
+    assert "were cut off after 5 to 20 steps, and policies are followed for 20" in notes(data.select_rows(rows))[0]
 
 
 def test_the_command_judges_by_a_model(

@@ -120,7 +120,7 @@ def draw_map(arguments: argparse.Namespace) -> int:
         output.print_json({"output": arguments.output, "rows": rows})
         return 0
     names = ("dataset", "saco_of", "limits_of")
-    shown = [{**row, **{name: pathlib.Path(row[name]).name for name in names}} for row in rows]
+    shown = [{**row, **{name: pathlib.Path(row[name]).name for name in names if row[name]}} for row in rows]
     columns = ["dataset", "environment", "tq", "saco", "saco_of", "unique_cells", "projected_coverage", "limits_of"]
     output.print_rows(shown, columns)
     if any(row["cells_saturated"] for row in rows):

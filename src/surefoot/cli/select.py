@@ -58,6 +58,11 @@ def select(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"-o {arguments.output}: the picture is a .png")
     given = {} if arguments.discount is None else {"discount": arguments.discount}
     by_model = arguments.method == "model"
+    if given and not by_model and not 0 <= arguments.discount < 1:
+        raise ConfigError(
+            f"--discount is {arguments.discount:g}; critics need one in [0, 1): whole episodes are judged by "
+            "--method model"
+        )
     critics = LeastSquaresQConfig(**({} if by_model else given))
     model = ModelJudgeConfig(**(given if by_model else {}))
     chosen = selecting.candidates(arguments.runs)

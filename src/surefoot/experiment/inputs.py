@@ -27,6 +27,9 @@ from surefoot.experiment.workers import Listener, at_once, cores, say
 from surefoot.tools.generate import load
 from surefoot.tools.suites import with_rewards
 
+NARROW = 0.05
+"""Part of their range within which nearly all actions lie where a run says so."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
@@ -140,6 +143,7 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
             with contextlib.suppress(SurefootError):
                 check_spaces(dataset.env_id, dataset.arrays, dataset.action_dim)
                 low, high = action_bounds(dataset.env_id)
+        say(notify, *_narrow(dataset, low, high))
     slack = 1e-6 * (high - low)
     outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
     if outside.any() and OUTSIDE not in dataset.warnings:
@@ -148,6 +152,21 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
             raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
         say(notify, f"{text} (clipped when training)")
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def _narrow(dataset: Dataset, low: Array, high: Array) -> list[str]:
+    """A sentence where the actions use so little of their range that noise on it, as TD3+BC's, drowns them."""
+    least, most = np.quantile(dataset.actions, (0.005, 0.995), axis=0)
+    few = np.flatnonzero((most > least) & (most - least < NARROW * (high - low)))
+    if not len(few):
+        return []
+    names, i = dataset.action_names, few[0]
+    which = f"{names[i] if names else i}{f' and {len(few) - 1} more' if len(few) > 1 else ''}"
+    return [
+        f"{dataset.name}: 99 % of action {which} lie within {least[i]:.3g} to {most[i]:.3g}, and without an "
+        f"environment the range is {low[i]:.3g} to {high[i]:.3g}, of which noise on actions and deviations are parts: "
+        "store actions in units of the actuator's limits, without outliers"
+    ]
 
 
 def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvironment:

@@ -213,7 +213,8 @@ def candidates(paths: Sequence[str]) -> list[Candidate]:
         same = torch.equal(policy.action_low, first.action_low) and torch.equal(policy.action_high, first.action_high)
         if not same or policy.observation_dim != first.observation_dim:
             raise ConfigError(
-                f"{found[0].label} and {one.label} are of different problems: their sizes or bounds differ"
+                f"{found[0].label} and {one.label} are of different problems: their sizes or bounds differ (without a "
+                "simulator, bounds are -1 and 1, or where the data go beyond these the data's: train on one file)"
             )
     return found
 

@@ -149,12 +149,20 @@ def _learned(dataset: Dataset, low: Array, high: Array, seed: int, c: ModelJudge
 
 def notes(dataset: Dataset) -> list[str]:
     """What the estimates leave out."""
+    found = []
     if bool(dataset.terminations.any()) and termination_of(dataset.env_id) is None:
-        return [
+        found.append(
             f"episodes of {dataset.name} end by termination, and where is not known of the environment "
             f"{dataset.env_id or '(none named)'}: policies that end their episodes early are judged as if they went on"
-        ]
-    return []
+        )
+    cut = dataset.episode_lengths[dataset.truncations[dataset.episode_starts[1:] - 1]]
+    if len(cut) and cut.min() < cut.max():
+        found.append(
+            f"episodes of {dataset.name} were cut off after {cut.min()} to {cut.max()} steps, and policies are "
+            f"followed for {dataset.episode_lengths.max()}: compare their returns with each other, and not with the "
+            "data's own"
+        )
+    return found
 
 
 def select_by_model(
