@@ -6,7 +6,7 @@ from surefoot.evaluation.runs import RunData
 
 
 def limit_lines(run: RunData) -> list[str]:
-    """That the last policies cost more than the run's limit, and whether any on the way kept it; empty where they keep it.
+    """That the last policies cost more than the run's limit, and whether any on the way kept it; empty where they do.
 
     Empty as well where there is no limit, or no evaluation with costs.
     """
@@ -22,10 +22,14 @@ def limit_lines(run: RunData) -> list[str]:
     points = run.cost_curve()
     kept = [point for point in points if point.mean <= limit]
     if kept:
-        text += f"; {len(kept)} of {len(points)} evaluations while it trained kept it, last that at step {kept[-1].step:,}"
+        text += (
+            f"; {len(kept)} of {len(points)} evaluations while it trained kept it, last that at step {kept[-1].step:,}"
+        )
     elif points:
         least = min(points, key=lambda point: point.mean)
-        text += f"; nor was it in any of {len(points)} while it trained (least {least.mean:.1f}, at step {least.step:,})"
+        text += (
+            f"; nor was it in any of {len(points)} while it trained (least {least.mean:.1f}, at step {least.step:,})"
+        )
     training = run.training_curves().get("episode_cost")
     if training:
         text += f"; its last training episodes cost {training[-1][1]:.1f}"
