@@ -96,7 +96,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if server.cut_after:
             body = body[: server.cut_after.pop(0)]
             self.close_connection = True
-        self.wfile.write(body)
+        with contextlib.suppress(OSError):  # a client that was interrupted
+            self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -204,12 +205,18 @@ def test_no_network_is_one_sentence(tmp_path: pathlib.Path) -> None:
         download("file:///etc/passwd", tmp_path / "a")
 
 
-@pytest.mark.parametrize("to", ["ftp://127.0.0.1/a", "file:///etc/passwd", ""])
-def test_a_redirect_to_nowhere_is_one_sentence(server: Server, tmp_path: pathlib.Path, to: str) -> None:
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [
+        ("ftp://127.0.0.1/a", "leads to ftp://127.0.0.1/a; only http and https can be fetched"),
+        ("file:///etc/passwd", "is not allowed"),
+        ("", "infinite loop"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_one_sentence(server: Server, tmp_path: pathlib.Path, to: str, words: str) -> None:
     server.leads_to = to or f"{server.url}/a"
-    with pytest.raises(DownloadError) as caught:
+    with pytest.raises(DownloadError, match=words) as caught:
         download(f"{server.url}/a", tmp_path / "a", attempts=2, pause=0.01)
-    assert ("only http and https can be fetched" if to else "infinite loop") in str(caught.value)
     assert "\n" not in str(caught.value)
     assert names(tmp_path) == []
 
