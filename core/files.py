@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import pathlib
+import platform
 import re
 import uuid
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +23,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UMASK = os.umask(0)
 """What files of this process are not to allow; it can't be asked without being set."""
 os.umask(UMASK)
-ASIDE = re.compile(r"\..*\.[0-9a-f]{8}(\.\w+)?|\.tmp[0-9A-Za-z]{6}")
+ASIDE = re.compile(r"\..*\.(?P<place>[0-9a-f]{8})(-(?P<pid>\d+)-[0-9a-f]{8})?(\.\w+)?|\.tmp[0-9A-Za-z]{6}")
 """Names of the temporary files of `written_aside`, and of those that safetensors writes beside its own."""
 
 
@@ -38,7 +41,7 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
     path = pathlib.Path(path)
     if path.is_dir():
         raise error(f"{path}: is a folder; give the name of a file")
-    aside = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:8]}{path.suffix}")
+    aside = path.with_name(f".{path.stem}.{_place()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield aside
@@ -62,6 +65,35 @@ def remove_asides(folder: str | os.PathLike[str], below: bool = True) -> None:
     for path in place.rglob(".*") if below else place.glob(".*"):
         if ASIDE.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
+
+
+def remove_asides_of_the_dead(folder: str | os.PathLike[str]) -> None:
+    """Remove temporary files in `folder` of processes that were killed, where others may be writing.
+
+    A file's name says which process writes it, and on what machine, since when, and among which processes: only those
+    of here can be known to be dead. What can't be removed stays.
+    """
+    with contextlib.suppress(OSError):
+        for path in pathlib.Path(folder).glob(".*"):
+            found = ASIDE.fullmatch(path.name)
+            if found is None or found["pid"] is None or found["place"] != _place() or not path.is_file():
+                continue
+            try:
+                os.kill(int(found["pid"]), 0)
+            except ProcessLookupError:
+                path.unlink(missing_ok=True)
+            except (OSError, OverflowError):  # it lives, and is another user's
+                continue
+
+
+@functools.cache
+def _place() -> str:
+    """Eight digits that tell this machine, since it was started, and the processes that see one another's numbers."""
+    parts = [platform.node()]
+    with contextlib.suppress(OSError):
+        parts.append(pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        parts.append(str(os.stat("/proc/self/ns/pid").st_ino))
+    return f"{zlib.crc32(' '.join(parts).encode()):08x}"
 
 
 def why(failure: BaseException) -> str:

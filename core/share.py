@@ -75,7 +75,7 @@ class Share:
     def _ended(self) -> SurefootError:
         return SurefootError(
             f"another of the {self.size} processes that share each batch has ended, or can't be reached; the last "
-            "checkpoint is kept: go on with surefoot train --resume"
+            "checkpoint is kept"
         )
 
     def part(self, rows: int) -> slice:

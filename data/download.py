@@ -94,7 +94,10 @@ def download(
             if path.exists():
                 return path  # another process fetched it while this one waited
             part = _Part(path, url)
-            _complete(part, progress, timeout, attempts, pause)
+            try:
+                _complete(part, progress, timeout, attempts, pause)
+            except KeyboardInterrupt as error:
+                raise KeyboardInterrupt(f"interrupted; {part.kept()} by the same command") from error
             _accept(part, path, sha256 or sidecar_sha256(path))
     except OSError as error:
         raise DownloadError(
@@ -120,6 +123,10 @@ class _Part:
 
     def size(self) -> int:
         return self.file.stat().st_size if self.file.exists() else 0
+
+    def kept(self) -> str:
+        """What becomes of the bytes so far, as a clause."""
+        return f"the {self.size():,} bytes of {self.url} that have arrived are kept and continued"
 
     def remembered(self) -> dict[str, Any]:
         """Length and validator of the file that the bytes so far came from; empty where unknown."""
@@ -153,7 +160,7 @@ def _complete(part: _Part, progress: Progress | None, timeout: float, attempts: 
             if not reason:
                 return
         except urllib.error.HTTPError as error:
-            reason = f"the server answered {error.code} {error.reason}"
+            reason = " ".join(f"the server answered {error.code} {error.reason}".split())  # a redirect's has lines
             if error.code not in RETRIED_STATUS:
                 raise DownloadError(
                     f"{part.url}: {reason}; check the address, or put the file at {part.path} yourself"
@@ -164,10 +171,9 @@ def _complete(part: _Part, progress: Progress | None, timeout: float, attempts: 
             reason = f"the connection was lost ({str(error) or type(error).__name__})"
         failures = 1 if part.size() >= most + PROGRESS else failures + 1
         most = max(most, part.size())
+    kept = f" (the {part.size()} bytes that have arrived are kept and continued)" if part.size() else ""
     raise DownloadError(
-        f"{part.url}: {reason}; check the network and try again (the {part.size()} bytes that have arrived "
-        "are kept and "
-        f"continued), or put the file at {part.path} yourself"
+        f"{part.url}: {reason}; check the network and try again{kept}, or put the file at {part.path} yourself"
     )
 
 
@@ -185,7 +191,7 @@ def _transfer(part: _Part, progress: Progress | None, timeout: float) -> str:
         if validator:
             request.add_header("If-Range", validator)
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)
+        response = urllib.request.build_opener(_Redirects).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
@@ -202,6 +208,20 @@ def _transfer(part: _Part, progress: Progress | None, timeout: float) -> str:
                 raise DownloadError(f"{part.url}: has {length} bytes, which don't fit on the disk of {part.path}")
             part.begin(response.headers, length)
         return _append(part, response, start, length, progress, timeout)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to http and https alone; urllib's own follows them to ftp as well."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """The request of the new address.
+
+        Raises:
+            DownloadError: it is of another kind.
+        """
+        if not newurl.lower().startswith(("http://", "https://")):
+            raise DownloadError(f"{req.full_url}: leads to {newurl[:200]}; only http and https can be fetched")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _append(
@@ -303,12 +323,18 @@ def sidecar_sha256(path: pathlib.Path) -> str | None:
 
 @contextlib.contextmanager
 def _only_one(path: pathlib.Path) -> Iterator[None]:
-    """Let one process at a time fetch this file: sweeps start many runs at once."""
+    """Let one process at a time fetch this file: sweeps start many runs at once.
+
+    The lock's file goes when the file is there, which is all that any other that waits for it looks for.
+    """
     try:
         import fcntl
     except ImportError:  # Windows: two processes would only download twice
         yield
         return
-    with open(path.with_name(path.name + ".lock"), "w", encoding="utf-8") as lock:
+    file = path.with_name(path.name + ".lock")
+    with open(file, "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+        if path.exists():
+            file.unlink(missing_ok=True)

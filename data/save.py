@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable
 
 from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.files import remove_asides_of_the_dead
 from surefoot.data import logs
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import csv, d4rl, dppo, lerobot_write, minari, npz, ogbench, parquet, robomimic
@@ -48,6 +49,8 @@ OF_FILES = {"kind", "source", "licence", "env_id", OWN_MARK}
 def save(dataset: Dataset, path: str | os.PathLike[str], layout: str | None = None) -> None:
     """Write the dataset as `.hdf5` (D4RL layout with a checksum), `.npz`, `.parquet` or `.csv`; whole or not at all.
 
+    Temporary files beside it are removed whose processes were killed while they wrote.
+
     Args:
         dataset: to write.
         path: of the file, or of the folder of `lerobot`.
@@ -59,7 +62,10 @@ def save(dataset: Dataset, path: str | os.PathLike[str], layout: str | None = No
         DataError: the dataset breaks its invariants, or the file can't be written.
         MissingExtraError: a package that the format needs is not installed.
     """
-    writer_of(pathlib.Path(path), layout)(dataset, pathlib.Path(path))
+    path = pathlib.Path(path)
+    write = writer_of(path, layout)
+    remove_asides_of_the_dead(path.parent)
+    write(dataset, path)
 
 
 def writer_of(path: pathlib.Path, layout: str | None) -> Callable[[Dataset, pathlib.Path], None]:

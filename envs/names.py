@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Mapping
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.errors import ConfigError, RenderModeError, nearest
 
 PREFIX = "native/"
 """Of the names on the command line: `native/quadrotor-2d` is `surefoot/Quadrotor2D-v0`."""
@@ -78,3 +78,39 @@ def beneath(env_id: str) -> str:
     """The native system under a camera's environment, as `native/<name>`; any other id, of either form, as it is."""
     gym_id = gymnasium_id(env_id)
     return next((system for drawn, system, _ in PIXELS.values() if drawn == gym_id), env_id)
+
+
+def undrawn(what: str, system: str) -> RenderModeError:
+    """The refusal of a native system, of either form of id, that was asked for a frame."""
+    name = short_name(system)
+    if name not in native_ids():
+        return RenderModeError(f"{what}, and {name} draws no frames: draw the `state` of the environment yourself")
+    seen = [camera for camera, (_, drawn, _) in PIXELS.items() if drawn == name]
+    camera = f"; {' and '.join(seen)} draw the same system" if seen else ""
+    return RenderModeError(
+        f"{what}, and {name} draws no frames: `surefoot watch RUN -o episodes.html` (or .gif, .mp4) shows episodes of "
+        f"a trained policy{camera}"
+    )
+
+
+def refuse_to_draw(render_mode: str | None, system: str) -> None:
+    """Refuse a `render_mode` of a native system, of either form of id; None is none.
+
+    Raises:
+        RenderModeError: it is not None.
+    """
+    if render_mode is not None:
+        raise undrawn(f"render_mode is {render_mode!r}", system)
+
+
+def refuse_side_by_side(render_mode: str | None) -> None:
+    """Refuse a `render_mode` of simulations that are stepped side by side; None is none.
+
+    Raises:
+        RenderModeError: it is not None.
+    """
+    if render_mode is not None:
+        raise RenderModeError(
+            f"render_mode is {render_mode!r}, and environments that are stepped together draw no frames: "
+            "gymnasium.make draws one, and gymnasium.make_vec with vectorization_mode='sync' several"
+        )

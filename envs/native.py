@@ -26,6 +26,7 @@ from surefoot.envs.interface import (
     reset_mask,
     row_seeds,
 )
+from surefoot.envs.names import refuse_to_draw
 from surefoot.envs.native_rollout import evaluates, native_policy, policy_noise, processors, say_twin
 from surefoot.envs.parameters import changed, parameter_table
 from surefoot.envs.systems import system as find_system
@@ -357,8 +358,9 @@ def _final(ended: Array, observations: Array, info: Mapping[str, Any]) -> dict[s
     return {"final_obs": observations, "_final_obs": ended, "final_info": inner, "_final_info": ended}
 
 
-def make(num_envs: int = 1, *, system: str, **options: Any) -> NativeVectorEnv:
+def make(num_envs: int = 1, *, system: str, render_mode: str | None = None, **options: Any) -> NativeVectorEnv:
     """`NativeVectorEnv` as `gymnasium.make_vec` calls it."""
+    refuse_to_draw(render_mode, system)
     return NativeVectorEnv(system, num_envs, **options)
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import RenderModeError
 from surefoot.cuda_ext.system import System
 from surefoot.envs.interface import Array
-from surefoot.envs.names import PIXELS, native_ids, short_name
+from surefoot.envs.names import refuse_to_draw, undrawn
 from surefoot.envs.native import SEEDS, NativeVectorEnv
 
 
@@ -26,8 +25,7 @@ class NativeEnv(gymnasium.Env[Array, Array]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, system: str | System, *, render_mode: str | None = None, **options: Any) -> None:
-        if render_mode is not None:
-            raise _undrawn(f"render_mode is {render_mode!r}", system)
+        refuse_to_draw(render_mode, system if isinstance(system, str) else system.gym_id)
         self._rows = NativeVectorEnv(system, 1, **options)
         self.system = self._rows.system
         self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space
@@ -55,7 +53,7 @@ class NativeEnv(gymnasium.Env[Array, Array]):
 
     def render(self) -> Any:
         """Refused: there is nothing to see."""
-        raise _undrawn("render() was called", self.system)
+        raise undrawn("render() was called", self.system.gym_id)
 
     @property
     def state(self) -> Array:
@@ -65,18 +63,6 @@ class NativeEnv(gymnasium.Env[Array, Array]):
     @state.setter
     def state(self, value: Any) -> None:
         self._rows.state = np.asarray(value)[None]
-
-
-def _undrawn(what: str, system: str | System) -> RenderModeError:
-    name = short_name(system if isinstance(system, str) else system.gym_id)
-    if name not in native_ids():
-        return RenderModeError(f"{what}, and {name} draws no frames: draw the `state` of the environment yourself")
-    seen = [camera for camera, (_, drawn, _) in PIXELS.items() if drawn == name]
-    camera = f"; {' and '.join(seen)} draw the same system" if seen else ""
-    return RenderModeError(
-        f"{what}, and {name} draws no frames: `surefoot watch RUN -o episodes.html` (or .gif, .mp4) shows episodes of "
-        f"a trained policy{camera}"
-    )
 
 
 def make_single(*, system: str, **options: Any) -> NativeEnv:

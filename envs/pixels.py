@@ -18,6 +18,7 @@ from torch import Tensor
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError, RenderModeError, nearest
 from surefoot.core.spec import mapped
 from surefoot.envs.interface import Array, Tensors, VectorEnvironment, as_numpy
+from surefoot.envs.names import refuse_side_by_side
 from surefoot.envs.native import SEEDS, NativeVectorEnv
 from surefoot.envs.systems import system as find_system
 
@@ -286,8 +287,9 @@ class PixelEnv(gymnasium.Env[Any, Array]):
         return mapped(lambda values: values[0], observations)
 
 
-def make(num_envs: int = 1, *, system: str, **options: Any) -> PixelVectorEnv:
+def make(num_envs: int = 1, *, system: str, render_mode: str | None = None, **options: Any) -> PixelVectorEnv:
     """`PixelVectorEnv` as `gymnasium.make_vec` calls it."""
+    refuse_side_by_side(render_mode)
     return PixelVectorEnv(system, num_envs, **options)
 
 

@@ -17,6 +17,7 @@ from surefoot.core.files import written_aside
 from surefoot.evaluation import estimates, model_calibration, names, plots, statistics, tables
 from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
+from surefoot.evaluation.limits import limit_lines
 from surefoot.evaluation.passes import pass_figures, pass_rows
 from surefoot.evaluation.runs import RunData, load_runs
 
@@ -73,6 +74,7 @@ def render(runs: Sequence[RunData]) -> str:
         f'<p class="note">{len(runs)} run{"s" if len(runs) > 1 else ""}, written {today}.</p>',
         "<h2>Scores</h2>",
         _score_table(runs),
+        *(f'<p class="alarm">{html.escape(f"{run.name}: {line}")}</p>' for run in runs for line in limit_lines(run)),
         *_alarms(runs),
         *_certificates(runs),
     ]

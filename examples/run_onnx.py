@@ -3,14 +3,15 @@
 surefoot export RUN -o policy.onnx
 python examples/run_onnx.py policy.onnx --env surefoot/Quadrotor2D-v0
 
-`OnnxPolicy` alone, for a robot, needs numpy and onnxruntime. It knows every file of a policy that reads one vector:
-plain ones, those that sample (flow and diffusion policies read their noise as an input), and those with a memory, such
-as chunks of actions.
+`OnnxPolicy` alone, for a robot, needs numpy and onnxruntime. It knows every file: of policies that read
+one vector, an image or several arrays by name, plain ones, those that sample (flow and diffusion policies read their
+noise as an input), and those with a memory, such as chunks of actions.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 import numpy as np
 import onnxruntime
@@ -25,6 +26,13 @@ class OnnxPolicy:
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.inputs = {put.name: put.shape for put in self.session.get_inputs()}
+        kinds = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
+        others = ("noise", "ended", "rewards", "costs")
+        self.observed = {  # "observations", which is one vector, or "image", or the names of several arrays
+            put.name: (tuple(put.shape[1:]), np.dtype(kinds[put.type]))
+            for put in self.session.get_inputs()
+            if put.name not in others and not put.name.startswith("memory.")
+        }
         self.noise_dim = self.inputs["noise"][1] if "noise" in self.inputs else 0
         self.generator = np.random.default_rng(seed)
         self.reset()
@@ -41,9 +49,28 @@ class OnnxPolicy:
         outcome = {"rewards": reward, "costs": cost}
         self.outcome = {name: np.array([value], np.float32) for name, value in outcome.items() if name in self.inputs}
 
-    def select_action(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
-        """(A,) float32 for (O,); a policy that samples draws (Z,) standard normal numbers where it is given none."""
-        feed = {"observations": np.asarray(observation, np.float32)[None], **self.outcome, **self.memory}
+    def read(self, observation: np.ndarray | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """An observation as the file takes it; one that it can't take is a ValueError."""
+        wanted = ", ".join(f"{name} {shape} {kind}" for name, (shape, kind) in self.observed.items())
+        if not isinstance(observation, Mapping):
+            observation = dict.fromkeys(self.observed, observation) if len(self.observed) == 1 else {}
+        found = {name: np.asarray(observation[name]) for name in self.observed if name in observation}
+        for name, (shape, kind) in self.observed.items():
+            if name not in found or found[name].shape != shape or (kind == np.uint8 and found[name].dtype != kind):
+                raise ValueError(
+                    f"the policy reads {wanted}; the observation's {name} is "
+                    + (f"{found[name].shape} {found[name].dtype}" if name in found else "not there")
+                )
+        return {name: found[name].astype(kind)[None] for name, (_, kind) in self.observed.items()}
+
+    def select_action(
+        self, observation: np.ndarray | Mapping[str, np.ndarray], noise: np.ndarray | None = None
+    ) -> np.ndarray:
+        """(A,) float32 for an observation: (O,), an image, or a mapping of several arrays by name.
+
+        A policy that samples draws (Z,) standard normal numbers where it is given none.
+        """
+        feed = {**self.read(observation), **self.outcome, **self.memory}
         if self.noise_dim:
             drawn = self.generator.standard_normal(self.noise_dim, np.float32) if noise is None else noise
             feed["noise"] = np.asarray(drawn, np.float32)[None]

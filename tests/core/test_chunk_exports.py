@@ -16,15 +16,17 @@ import pytest
 import torch
 
 from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor
+from surefoot.core.actors import DeterministicActor, GaussianActor
 from surefoot.core.chunk_actors import played
 from surefoot.core.diffusion import DiffusionActor, Schedule
+from surefoot.core.encoders import Encoder
 from surefoot.core.flow_actor import FlowActor, OneStepActor
 from surefoot.core.memory import DRAWS
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.noise_networks import PlainNoise
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
+from surefoot.core.spec import Array
 from surefoot.core.velocity import PlainVelocity
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
@@ -164,3 +166,29 @@ def test_files_run_where_only_numpy_and_onnxruntime_are(
         for part in {file.parts[0] for file in package.files or ()} - {".."}:
             (tmp_path / part).symlink_to(package.locate_file(part))
     check_apart(files, ["-I", "-S"], f"import sys; sys.path[:0] = [{str(files[1])!r}, {str(tmp_path)!r}]\n")
+
+
+def test_the_examples_class_reads_images_and_several_arrays_and_refuses_others_by_name(tmp_path: pathlib.Path) -> None:
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        from run_onnx import OnnxPolicy
+    finally:
+        sys.path.remove(str(ROOT / "examples"))
+    torch.manual_seed(0)
+    encoder = Encoder({"image": Array((1, 20, 20), "uint8"), "speed": Array((2,))}, "small")
+    made = Policy.of(GaussianActor(encoder.width, 2, (8,)), Normalizer(2), -torch.ones(2), torch.ones(2), encoder)
+    made.export(tmp_path / "p.onnx")
+    image = np.random.default_rng(0).integers(0, 256, (1, 20, 20), np.uint8)
+    seen, policy = {"image": image, "speed": np.ones(2, np.float32)}, OnnxPolicy(str(tmp_path / "p.onnx"))
+    found = policy.select_action({**seen, "speed": np.ones(2), "more": np.zeros(9)})
+    np.testing.assert_allclose(found, made.select_action(seen), atol=1e-5)
+    for wrong, words in (
+        ({**seen, "image": image[0]}, r"image \(1, 20, 20\) uint8, .*; the observation's image is \(20, 20\) uint8"),
+        ({**seen, "image": image / 255}, r"image is \(1, 20, 20\) float64"),
+        ({"image": image}, "observation's speed is not there"),
+        (image, "observation's image is not there"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            policy.select_action(wrong)
+    del policy.observed["speed"]
+    assert (policy.read(image)["image"] == image[None]).all(), "a lone array needs no name"

@@ -36,6 +36,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.ranges = True
         self.requests: list[str | None] = []  # Range header of each request
         self.ranges_answered_by: str | None = None  # "416", or a wrong Content-Range
+        self.leads_to = ""  # where to, of all requests
         self.endless = 0  # bytes of each block that is sent for ever, without a length
 
     @property
@@ -52,6 +53,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server.requests.append(wanted)
         if server.statuses:
             self.send_error(server.statuses.pop(0))
+            return
+        if server.leads_to:
+            self.send_response(302)
+            self.send_header("Location", server.leads_to)
+            self.end_headers()
             return
         if wanted and server.ranges_answered_by is not None:
             wrong = server.ranges_answered_by
@@ -90,7 +96,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if server.cut_after:
             body = body[: server.cut_after.pop(0)]
             self.close_connection = True
-        self.wfile.write(body)
+        with contextlib.suppress(OSError):  # a client that was interrupted
+            self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -117,6 +124,7 @@ def test_a_file_arrives_whole_with_progress_and_its_checksum(server: Server, tmp
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert names(tmp_path) == ["a", "a.sha256"]
+    assert not (tmp_path / "a.lock").exists()
     assert (tmp_path / "a.sha256").read_text().split() == [hashlib.sha256(CONTENT).hexdigest(), "a"]
 
 
@@ -195,6 +203,42 @@ def test_no_network_is_one_sentence(tmp_path: pathlib.Path) -> None:
             download(f"http://127.0.0.1:{taken.getsockname()[1]}/a", tmp_path / "a", attempts=2, pause=0.01)
     with pytest.raises(DownloadError, match=r"only http"):
         download("file:///etc/passwd", tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [
+        ("ftp://127.0.0.1/a", "leads to ftp://127.0.0.1/a; only http and https can be fetched"),
+        ("file:///etc/passwd", "is not allowed"),
+        ("", "infinite loop"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_one_sentence(server: Server, tmp_path: pathlib.Path, to: str, words: str) -> None:
+    server.leads_to = to or f"{server.url}/a"
+    with pytest.raises(DownloadError, match=words) as caught:
+        download(f"{server.url}/a", tmp_path / "a", attempts=2, pause=0.01)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == []
+
+
+def test_a_server_that_fails_says_nothing_of_bytes_where_none_came(server: Server, tmp_path: pathlib.Path) -> None:
+    server.statuses = [500, 500]
+    with pytest.raises(DownloadError, match=r"500 Internal Server Error; check the network and try again, or put the"):
+        download(f"{server.url}/a", tmp_path / "a", attempts=2, pause=0.01)
+
+
+def test_ctrl_c_says_that_what_has_arrived_is_kept(server: Server, tmp_path: pathlib.Path) -> None:
+    def interrupt(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(
+        KeyboardInterrupt, match=r"interrupted; the [\d,]+ bytes of http.*/a that have arrived are kept"
+    ):
+        download(f"{server.url}/a", tmp_path / "a", progress=interrupt)
+    kept = (tmp_path / "a.part").stat().st_size
+    assert kept > 0
+    download(f"{server.url}/a", tmp_path / "a")
+    assert server.requests == [None, f"bytes={kept}-"]
 
 
 def test_a_silent_server_is_given_up(tmp_path: pathlib.Path) -> None:

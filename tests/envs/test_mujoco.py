@@ -110,6 +110,7 @@ def test_evaluation_gives_the_scores_of_gymnasium_s_classes_bit_for_bit(
 
 def test_arguments_that_ours_lacks_get_gymnasium_s_class() -> None:
     assert isinstance(make_vec("Hopper-v5", 1, render_mode="rgb_array"), PausingVectorEnv)
+    assert isinstance(make_vec("Hopper-v5", 1, render_mode=None), MujocoVectorEnv)
     assert make_vec("Hopper-v5", 1, max_episode_steps=7).max_episode_steps == 7
     assert make_vec("Hopper-v5", 1).max_episode_steps == 1000
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import surefoot.envs  # noqa: F401  registers the ids
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, RenderModeError
 from surefoot.core.spec import Array
 from surefoot.envs import describe, make_vec
 from surefoot.envs.check import check_environment
@@ -67,6 +67,18 @@ def test_what_can_not_be_rendered_is_refused_in_a_sentence() -> None:
     plain = gymnasium.make("surefoot/Quadrotor2D-v0", render_mode=None)
     with pytest.raises(ConfigError, match=r"render\(\) was called, and native/quadrotor-2d draws no frames"):
         plain.unwrapped.render()
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v0", "PendulumPixels-v0", "Hopper-v5"])
+def test_environments_side_by_side_take_no_render_mode_and_refuse_any_other(name: str) -> None:
+    if name == "Hopper-v5":
+        pytest.importorskip("mujoco")
+    made, plain = (gymnasium.make_vec(f"surefoot/{name}", 2, **given) for given in ({"render_mode": None}, {}))
+    assert type(made) is type(plain)
+    with pytest.raises(RenderModeError, match=r"render_mode is 'rgb_array', and .* draws? no frames"):
+        gymnasium.make_vec(f"surefoot/{name}", 2, render_mode="rgb_array")
+    several = gymnasium.make_vec(f"surefoot/{name}", 2, vectorization_mode="sync", render_mode=None)
+    assert several.single_observation_space == gymnasium.make(f"surefoot/{name}").observation_space
 
 
 def test_rewards_ends_and_velocities_are_those_of_the_system_beneath() -> None:

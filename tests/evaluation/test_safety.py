@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory, Reactive
 from surefoot.evaluation import Episodes, Safety, evaluate, load_runs, safety, tables
+from surefoot.evaluation.limits import limit_lines
 from surefoot.evaluation.report import render
 
 MakeRun = Callable[..., pathlib.Path]
@@ -165,6 +167,7 @@ def test_the_report_draws_return_against_cost_with_the_limit(make_run: MakeRun) 
     page = render(runs)
     assert "Return against cost" in page or "A small mark is a seed" in page
     assert "The dashed line is the cost limit, 5 an episode." in page
+    assert page.count("the cost limit of 5 was not kept") == 1
     without = render([runs[0].judged_by(None), *load_runs([make_run("none")])])
     assert "No run has a cost limit" not in without
     assert "A small mark" not in render(load_runs([make_run("alone")]))
@@ -174,3 +177,27 @@ def test_safety_is_read_back_as_it_was_written() -> None:
     found = safety(made(), 5.0)
     assert found is not None
     assert Safety.from_json(found.to_json()) == found
+
+
+def test_a_run_whose_last_policies_cost_more_than_the_limit_says_so_and_whether_any_before_did_not(
+    make_run: MakeRun,
+) -> None:
+    folder = run_with_costs(make_run)  # 5.5 with a limit of 5
+    evaluated = [(0, 0, 2.0), (1, 0, 6.0), (0, 500, 8.0), (1, 500, 8.0), (0, 900, 5.0), (1, 900, 7.0)]
+    lines = [
+        {"seed": seed, "step": step, "kind": "eval", "values": {"return_mean": 0.0, "cost_mean": cost, "costs": [cost]}}
+        for seed, step, cost in evaluated
+    ]
+    lines += [{"seed": 0, "step": 950, "kind": "train", "values": {"episode_cost": 4.25}}]
+
+    def said(chosen: list[dict[str, Any]]) -> list[str]:
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in chosen))
+        return limit_lines(load_runs([folder])[0])
+
+    begin = "the cost limit of 5 was not kept: an episode of the last evaluation costs 5.5 [1.0, 9.0], "
+    begin += "more than that in 2 of 3 seeds; "
+    kept = "1 of 3 evaluations while it trained kept it, last that at step 0; its last training episodes cost 4.2"
+    assert said(lines) == [begin + kept]
+    assert said(lines[2:6]) == [begin + "nor was it in any of 2 while it trained (least 6.0, at step 900)"]
+    assert limit_lines(load_runs([folder])[0].judged_by(5.5)) == []
+    assert limit_lines(load_runs([run_with_costs(make_run, "free", limit=None)])[0]) == []

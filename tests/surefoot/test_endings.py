@@ -17,7 +17,8 @@ from rich.console import Console
 from surefoot.cli.main import main
 from surefoot.cli.output import PlainConsole
 from surefoot.cli.progress import Watcher
-from surefoot.experiment.stopping import Terminated, raise_lost, resumable, terminable
+from surefoot.core.errors import DataError, SurefootError
+from surefoot.experiment.stopping import Terminated, going_on_told, raise_lost, resumable, terminable
 
 NOTE = {"kind": "note", "text": "hello"}
 
@@ -122,6 +123,14 @@ def test_sigterm_ends_any_command_with_a_word_unless_something_better_was_said(
     monkeypatch.setattr(sys.modules[main.__module__], "dispatch", of_a_run)
     assert main([]) == 143
     assert capsys.readouterr().err == "terminated; resume with: all of it\n"
+
+
+def test_what_ends_a_run_from_outside_is_told_with_what_goes_on_with_it(tmp_path: pathlib.Path) -> None:
+    told = f"the disk is full; then go on with: surefoot train --resume {tmp_path}"
+    with pytest.raises(SurefootError, match=told), going_on_told(tmp_path):
+        raise SurefootError("the disk is full")
+    with pytest.raises(DataError, match=r"^columns differ$"), going_on_told(tmp_path):
+        raise DataError("columns differ")
 
 
 def test_workers_are_asked_to_stop_before_anything_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,11 @@ import torch
 
 from surefoot.cli import main
 from surefoot.core.actors import TanhGaussianActor
+from surefoot.core.encoders import Encoder
 from surefoot.core.memory_actors import GRUActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
+from surefoot.core.spec import Array
 from surefoot.tools import latency
 
 BAR = 15.0
@@ -58,3 +60,16 @@ def test_the_exported_header_compiles_alone(tmp_path: pathlib.Path, capsys: pyte
     (tmp_path / "main.cpp").write_text('#include "my-arm.hpp"\nint main() { my_arm::Policy p; p.reset(); return 0; }')
     command = [str(latency.compiler()), "-std=c++11", "-fsyntax-only", str(tmp_path / "main.cpp")]
     subprocess.run(command, check=True)
+
+
+def test_policies_of_images_are_timed_too(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder({"image": Array((1, 20, 20), "uint8"), "speed": Array((2,))}, "small")
+    head = TanhGaussianActor(encoder.width, 1, (8,))
+    Policy.of(head, Normalizer(2), -torch.ones(1), torch.ones(1), encoder).save(tmp_path / "a.safetensors")
+    assert main(["bench", "policy", str(tmp_path / "a.safetensors"), "--calls", "100", "--json"]) == 0
+    rows = {row["way"]: row for row in json.loads(capsys.readouterr().out)}
+    for way in ("python (select_action)", "torch"):
+        assert rows[way]["microseconds"] > 0
+    assert rows["onnxruntime"].get("microseconds", 1) > 0
+    assert "note" in rows["C++ header"]

@@ -199,9 +199,10 @@ def test_the_command_checks_all_before_it_writes_and_prints_the_budget(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pathlib.Path("space.yaml").write_text("algo.temperature: {low: 0.5, high: 10, log: true}\nbatch_size: [64, 256]\n")
-    trainer = Trainer()
+    trainer, folders = Trainer(), set()
 
     def train(tuning: tune.Tuning, values: Any, seeds: Any, place: pathlib.Path, label: str, *unused: object) -> Run:
+        folders.add(pathlib.Path.cwd())
         return trainer({"algo.x": values.get("algo.temperature", 3.0)}, seeds, place, label)
 
     monkeypatch.setattr(command, "_train", train)
@@ -230,6 +231,15 @@ def test_the_command_checks_all_before_it_writes_and_prints_the_budget(
     assert json.loads(capsys.readouterr().out)["budget"]["runs"] == 6
     assert trainer.trained == before
     assert main([*common, "out=study"]) == 2
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    folders.clear()
+    assert main(["tune", "--resume", "../study", "-q"]) == 0
+    assert folders == {tmp_path}, "a relative dataset= is meant from where the study was begun"
+    assert pathlib.Path.cwd() == tmp_path / "elsewhere"
+    write_json(tmp_path / "study" / "tune.json", {**fixed, "folder": str(tmp_path / "gone")})
+    assert main(["tune", "--resume", "../study"]) == 2
+    assert "gone, which its relative paths are meant from and which is not there" in capsys.readouterr().err
 
 
 def test_what_a_study_cannot_train_is_told_before_it_is_begun(

@@ -43,6 +43,7 @@ def report(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
     from surefoot.evaluation.alarms import alarm_lines
     from surefoot.evaluation.estimates import estimate_lines
+    from surefoot.evaluation.limits import limit_lines
     from surefoot.evaluation.passes import pass_lines
     from surefoot.evaluation.safety import check_limit
 
@@ -67,7 +68,7 @@ def report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if run.safety is not None:
             output.say(f"{run.name}: {run.safety.sentence()}")
-        for line in (*estimate_lines(run), *pass_lines(run)):
+        for line in (*estimate_lines(run), *pass_lines(run), *limit_lines(run)):
             output.say(f"{run.name}: {line}")
         for line in alarm_lines(run):
             output.say(f"*** {run.name}: {line}", stderr=True)

@@ -228,6 +228,7 @@ def present(
     from surefoot.evaluation import RunData
     from surefoot.evaluation.alarms import alarm_lines
     from surefoot.evaluation.estimates import estimate_lines
+    from surefoot.evaluation.limits import limit_lines
 
     if style.json:
         output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders), **(more_json or {})})
@@ -235,7 +236,7 @@ def present(
     output.say()
     output.print_runs(folders)
     loaded = RunData.load(finished.folder)
-    for line in estimate_lines(loaded):
+    for line in (*estimate_lines(loaded), *limit_lines(loaded)):
         output.say(line)
     for line in alarm_lines(loaded):
         output.say(f"*** {line}")

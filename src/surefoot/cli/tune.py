@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -59,9 +61,14 @@ def run(arguments: Sequence[str]) -> int:
     if known.resume is not None:
         if known.overrides or known.trials is not None or known.space is not None:
             raise ConfigError("--resume goes on with the study's own settings: leave out the others")
-        folder = pathlib.Path(known.resume)
+        folder = pathlib.Path(known.resume).resolve()
         tuning = Tuning.read(folder)
         received.check(tuning.overrides, folder / TUNING, known.trust)  # a file says them, and not who resumes
+        if not pathlib.Path(tuning.folder).is_dir():
+            raise ConfigError(
+                f"{folder}: was begun in {tuning.folder}, which its relative paths are meant from and which is not "
+                "there any more; make it again"
+            )
         with claim_begun(folder) as claim:
             later = functools.cache(lambda: _dataset(tuning, style, known.trust))
             return _carry_out(tuning, claim.folder, style, known, later)
@@ -111,7 +118,9 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
         test_seeds = tuple(range(max(seeds) + 1, max(seeds) + 1 + int(said)))
     if any(text.lower() in ("env=none", "env=null") for text in overrides):
         raise ConfigError("env=none: settings are chosen by scores in a simulator; name one with env=")
-    tuning = Tuning(tuple(overrides), space, known.trials, seeds, test_seeds, known.metric, known.sampler_seed)
+    tuning = Tuning(
+        tuple(overrides), space, known.trials, seeds, test_seeds, known.metric, known.sampler_seed, os.getcwd()
+    )
     distributions(space)
     for values in corners(space):
         names = [text.partition("=")[0] for text in overrides]
@@ -159,7 +168,8 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
         style.say(f"look {look.stage}: {look.sentence(first, second, tuning.metric)}")
 
     trusted = " --trust" if known.trust or received.needs_trust(tuning.overrides) else ""
-    with resumable(folder, lambda: f"surefoot tune --resume {output.typed(folder)}{trusted}"):
+    resumed = resumable(folder, lambda: f"surefoot tune --resume {output.typed(folder)}{trusted}")
+    with resumed, contextlib.chdir(tuning.folder or os.getcwd()):
         found = tuner.search(folder, tuning, train_run, tried)
         result = tuner.judge(folder, tuning, found, train_run, notify)
     if known.json:

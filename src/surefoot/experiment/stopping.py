@@ -96,6 +96,26 @@ def resumable(folder: pathlib.Path, command: Callable[[], str] | None = None) ->
             _inside.reset(outermost)
 
 
+@contextlib.contextmanager
+def going_on_told(folder: pathlib.Path) -> Iterator[None]:
+    """What ends a run from outside, as a full disk or a process that was killed, is told with what goes on with it.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        SurefootError: with that added, where it is of none of its kinds: those say what to do first.
+    """
+    from surefoot.core.errors import SurefootError
+
+    try:
+        yield
+    except SurefootError as error:
+        if type(error) is not SurefootError:
+            raise
+        raise SurefootError(f"{error}; then go on with: {_of_the_run(folder)}") from error
+
+
 def _of_the_run(folder: pathlib.Path) -> str:
     from surefoot.core.errors import SurefootError  # here: a worker listens to signals before it imports this much
     from surefoot.experiment.run import Run

@@ -14,14 +14,7 @@ from torch import Tensor
 
 from surefoot.core.actions import to_agent
 from surefoot.core.agent import Agent, Spec, Update
-from surefoot.core.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DeviceError,
-    EnvironmentMismatchError,
-    nearest,
-)
+from surefoot.core.errors import CheckpointError, ConfigError, DataError, DeviceError, EnvironmentMismatchError, nearest
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy import Policy
 from surefoot.core.smoothness import check_penalty
@@ -37,7 +30,7 @@ from surefoot.experiment.loggers import loggers, to_all
 from surefoot.experiment.plan import Plan, name_of, seeds_of
 from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, names_in, write_columns
 from surefoot.experiment.sharing import check_learners
-from surefoot.experiment.stopping import resumable
+from surefoot.experiment.stopping import going_on_told, resumable
 from surefoot.experiment.summary import sum_up
 from surefoot.experiment.trust import allow, demand, refuse_links
 from surefoot.experiment.workers import Event, Listener, in_groups, say, work
@@ -390,8 +383,9 @@ def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
     device = resolve_device(run.plan.device)
     notify({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type})
-    work(run, in_groups(waiting, device), notify, claim.descriptor)
-    notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
+    with going_on_told(run.folder):
+        work(run, in_groups(waiting, device), notify, claim.descriptor)
+        notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
 
 

@@ -124,7 +124,7 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
                 if worker.process.returncode != 0:
                     raise SurefootError(
                         f"the worker of seed {worker.seeds[0]} ended with code {worker.process.returncode} (killed, or "
-                        f"out of memory?); see {worker.log}, and go on with: {run.resume_command}"
+                        f"out of memory?); see {worker.log}"
                     )
             elif event["kind"] == "error":
                 raise _as_error(event, worker)

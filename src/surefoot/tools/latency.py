@@ -18,11 +18,12 @@ import torch
 from surefoot.core import cpp
 from surefoot.core.errors import ExportError, MissingExtraError
 from surefoot.core.policy import Policy
+from surefoot.core.spec import VECTOR, mapped
 
 Array = np.ndarray[Any, Any]
 
-ROWS = 1000
-"""Observations that are gone through in turn."""
+ROWS, IMAGES = 1000, 100
+"""Observations that are gone through in turn: vectors, or images and other arrays."""
 WARMING = 200
 SECONDS = 120.0
 """That a compiler may take."""
@@ -73,14 +74,16 @@ def compiler() -> str | None:
 def measure(policy: Policy, calls: int = 20_000, seed: int = 0) -> list[dict[str, Any]]:
     """One row for each way of acting: `way`, median and 99 % of single calls in `microseconds` and `p99`, or a `note`.
 
-    Observations are drawn around the normaliser's mean. One thread; the first calls are not counted.
+    Observations are drawn around the normaliser's mean, the pixels of images uniformly. One thread; the first calls are
+    not counted.
 
     Raises:
         ExportError: the compiled header acts otherwise than the policy does.
     """
-    if policy.encoder is not None:
-        raise ExportError("latency is measured of policies of one vector, and this one reads images or several arrays")
-    rows = policy.normalizer.inverse(torch.from_numpy(_normal(ROWS, policy.observation_dim, seed))).numpy()
+    if policy.encoder is None:
+        rows = policy.normalizer.inverse(torch.from_numpy(_normal(ROWS, policy.observation_dim, seed))).numpy()
+    else:
+        rows = _of_arrays(policy, seed)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -98,23 +101,34 @@ def _normal(rows: int, width: int, seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
 
 
-def _python(policy: Policy) -> Callable[[Array], Any]:
+def _of_arrays(policy: Policy, seed: int) -> Any:
+    """`IMAGES` observations of a policy that reads images or several arrays, each a mapping by name."""
+    generator = np.random.default_rng(seed)
+
+    def drawn(shape: tuple[int, ...], kind: str) -> Array:
+        whole = np.issubdtype(np.dtype(kind), np.integer)
+        return (generator.integers(0, 256, shape) if whole else generator.standard_normal(shape)).astype(kind)
+
+    return [{key: drawn(one.shape, one.dtype) for key, one in policy.arrays.items()} for _ in range(IMAGES)]
+
+
+def _python(policy: Policy) -> Callable[[Any], Any]:
     policy.reset()
     return policy.select_action
 
 
-def _torch(policy: Policy) -> Callable[[Array], Any]:
+def _torch(policy: Policy) -> Callable[[Any], Any]:
     memory = policy.begin(1)
 
-    def act(row: Array) -> Any:
+    def act(row: Any) -> Any:
         nonlocal memory
-        action, memory = policy.act(torch.from_numpy(row)[None], memory)
+        action, memory = policy.act(mapped(lambda values: torch.from_numpy(values)[None], row), memory)
         return action
 
     return act
 
 
-def _timed(act: Callable[[Array], Any], rows: Array, calls: int) -> dict[str, float]:
+def _timed(act: Callable[[Any], Any], rows: Any, calls: int) -> dict[str, float]:
     taken = np.empty(WARMING + calls)
     for call in range(len(taken)):
         row = rows[call % len(rows)]
@@ -125,7 +139,7 @@ def _timed(act: Callable[[Array], Any], rows: Array, calls: int) -> dict[str, fl
     return {"microseconds": float(np.median(taken)) / 1000, "p99": float(np.percentile(taken, 99)) / 1000}
 
 
-def _onnxruntime(policy: Policy, rows: Array, calls: int) -> dict[str, Any]:
+def _onnxruntime(policy: Policy, rows: Any, calls: int) -> dict[str, Any]:
     """The exported file, without the checks that `select_action` makes; of memories and noise zeros."""
     try:
         import onnxruntime
@@ -146,12 +160,17 @@ def _onnxruntime(policy: Policy, rows: Array, calls: int) -> dict[str, Any]:
         given = {
             one.name: np.zeros((1, *one.shape[1:]), kinds.get(one.type, np.float32))
             for one in session.get_inputs()
-            if one.name != "observations"
+            if one.name not in policy.arrays
         }
-        return _timed(lambda row: session.run(None, {"observations": row[None], **given}), rows, calls)
+
+        def act(row: Any) -> Any:
+            named = row if policy.encoder is not None else {VECTOR: row}
+            return session.run(None, {**{name: values[None] for name, values in named.items()}, **given})
+
+        return _timed(act, rows, calls)
 
 
-def _cpp(policy: Policy, rows: Array, calls: int) -> dict[str, Any]:
+def _cpp(policy: Policy, rows: Any, calls: int) -> dict[str, Any]:
     """The exported header, compiled here; its first action is compared with the policy's."""
     found = compiler()
     try:

@@ -60,7 +60,8 @@ STUDY = Record(
         "metric": Text(among=tuple(METRICS)),
         "looks": LOOK_PLAN,
         "written": Text(),
-    }
+    },
+    {"folder": Text(10_000)},
 )
 """What tune.json holds."""
 TRIAL = Record({"values": Plain(finite=True)}, {"error": Text(10_000)})
@@ -83,6 +84,8 @@ class Tuning:
     test_seeds: tuple[int, ...]
     metric: str = "return"
     sampler_seed: int = 0
+    folder: str = ""
+    """The working folder that relative paths in `overrides` are meant from; studies of before it was kept have none."""
 
     def __post_init__(self) -> None:
         """Check all; raises ConfigError."""
@@ -124,7 +127,7 @@ class Tuning:
             CheckpointError: it holds none, or a damaged one.
         """
         value = read_json(folder / TUNING, STUDY)
-        names = [field.name for field in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls) if field.name in value]
         own: dict[str, Any] = {n: tuple(value[n]) if isinstance(value[n], list) else value[n] for n in names}
         return cls(**own)
 
