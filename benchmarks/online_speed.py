@@ -33,7 +33,7 @@ BARS = {SB3: 2.0, SBX: 1.0}
 MEASURES = ("update", "loop")
 
 
-def flops_of_update() -> float:
+def flops_of_update(critic_steps: int = 1) -> float:
     """Floating-point operations of one SAC update: products only, none of them twice."""
 
     def forward(inputs: int, outputs: int) -> float:
@@ -45,7 +45,7 @@ def flops_of_update() -> float:
     target = 2 * forward(pair, 1) + forward(OBSERVATION, 2 * ACTION)
     through_critics = 2 * (forward(pair, 1) + below + 2.0 * BATCH * pair * 256)
     actor = 2 * forward(OBSERVATION, 2 * ACTION) + 2.0 * BATCH * (256 * 256 + 256 * 2 * ACTION)
-    return critic_step + target + through_critics + actor
+    return critic_steps * (critic_step + target) + through_critics + actor
 
 
 def measure_ours(what: str, updates: int, seed: int) -> dict[str, Any]:

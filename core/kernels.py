@@ -51,6 +51,8 @@ class Slots:
     def __init__(self) -> None:
         self.gradients: dict[int, Tensor] = {}
         """Address of a parameter -> a view of the Learner's flat gradient."""
+        self.masks_inside = True
+        """Whether networks with dropout masks are one call too, or each layer is one: so runs were begun before."""
 
     def gradient(self, parameter: Tensor) -> Tensor:
         """Where to write the gradient of `parameter`; a second use in one backward gets memory of its own."""
@@ -100,6 +102,7 @@ def mlp(
     biases: Sequence[Tensor],
     hidden: str = "relu",
     norms: native.Norms = native.NO_NORMS,
+    dropout: native.Dropout | None = None,
 ) -> Tensor:
     """MLP of one network or an ensemble: in the native module, or in plain PyTorch where that can't be.
 
@@ -110,19 +113,20 @@ def mlp(
         biases: a layer each, (out,) or (E, out).
         hidden: activation of the hidden layers, of `native.HIDDEN`.
         norms: layer norms before or after the activations.
+        dropout: masks before or after them.
 
     Returns:
         (B, out) or (E, B, out).
     """
     compiling = torch.compiler.is_compiling()  # which sees no addresses, and has products of its own
-    if compiling or native.library() is None or not native.fits(inputs, weights, biases, norms):
-        return plain_mlp(inputs, weights, biases, hidden, norms)
+    if compiling or native.library() is None or not native.fits(inputs, weights, biases, norms, dropout):
+        return plain_mlp(inputs, weights, biases, hidden, norms, dropout)
     parameters = (*weights, *biases, *norms.gains, *norms.shifts)
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
-        how = (hidden, norms.after, norms.epsilon)
+        how = (hidden, norms.after, norms.epsilon, dropout)
         return _NativeMLP.apply(slots, how, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
-    calls = _calls(inputs, weights, biases, norms)
-    found = [native.forward(x, w, b, keep=False, hidden=hidden, norms=n)[0] for x, w, b, n in calls]
+    calls = _calls(inputs, weights, biases, norms, dropout)
+    found = [native.forward(x, w, b, False, hidden, n, d)[0] for x, w, b, n, d in calls]
     return found[0] if inputs.dim() == 2 else torch.stack(found)
 
 
@@ -164,8 +168,10 @@ def prepared(weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -
     return run
 
 
-How = tuple[str, bool, float]
-"""Activation; whether norms come after it; what they add to the variance."""
+How = tuple[str, bool, float, native.Dropout | None]
+"""Activation; whether norms come after it; what they add to the variance; dropout masks."""
+Call = tuple[Tensor, Sequence[Tensor], Sequence[Tensor], native.Norms, native.Dropout | None]
+"""Rows, weights, biases, norms and masks that native code is given at once."""
 
 
 def _parts(values: Sequence[Any], layers: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]:
@@ -176,18 +182,25 @@ def _parts(values: Sequence[Any], layers: int) -> tuple[Sequence[Any], Sequence[
 
 
 def _calls(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: native.Norms
-) -> list[tuple[Tensor, Sequence[Tensor], Sequence[Tensor], native.Norms]]:
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    norms: native.Norms,
+    dropout: native.Dropout | None,
+) -> list[Call]:
     """What native code is given: all at once, or where members read rows of their own, each member by itself."""
     if inputs.dim() == 2:
-        return [(inputs, weights, biases, norms)]
+        return [(inputs, weights, biases, norms, dropout)]
     count = range(len(weights[0]))
     groups = (
         [[tensor[i] for tensor in group] for i in count] for group in (weights, biases, norms.gains, norms.shifts)
     )
     of_weights, of_biases, gains, shifts = groups
     of_norms = [native.Norms(gains[i], shifts[i], norms.after, norms.epsilon) for i in count]
-    return list(zip(inputs, of_weights, of_biases, of_norms, strict=True))
+    dropouts = [dropout for _ in count]
+    if dropout is not None and dropout.masks.dim() == 3:
+        dropouts = [dropout._replace(masks=masks) for masks in dropout.masks]
+    return list(zip(inputs, of_weights, of_biases, of_norms, dropouts, strict=True))
 
 
 class _NativeMLP(torch.autograd.Function):
@@ -196,8 +209,9 @@ class _NativeMLP(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slots: Slots, how: How, layers: int, inputs: Tensor, *parameters: Tensor) -> Tensor:
         weights, biases, gains, shifts = _parts(parameters, layers)
-        calls = _calls(inputs, weights, biases, native.Norms(gains, shifts, *how[1:]))
-        found = [native.forward(x, w, b, keep=True, hidden=how[0], norms=n) for x, w, b, n in calls]
+        hidden, after, epsilon, dropout = how
+        calls = _calls(inputs, weights, biases, native.Norms(gains, shifts, after, epsilon), dropout)
+        found = [native.forward(x, w, b, True, hidden, n, d) for x, w, b, n, d in calls]
         ctx.slots, ctx.how, ctx.layers = slots, how, layers
         ctx.save_for_backward(inputs, *(saved for _, saved in found), *parameters)
         return found[0][0] if inputs.dim() == 2 else torch.stack([outputs for outputs, _ in found])
@@ -215,13 +229,13 @@ class _NativeMLP(torch.autograd.Function):
         slots: Slots = ctx.slots
         found = [slots.gradient(p) if needed else None for p, needed in zip(parameters, wanted, strict=True)]
         weights, biases, gains, shifts = _parts(parameters, layers)
-        hidden, after, epsilon = ctx.how
+        hidden, after, epsilon, dropout = ctx.how
         below: list[Any] = []
-        for i, call in enumerate(_calls(inputs, weights, biases, native.Norms(gains, shifts, after, epsilon))):
+        for i, call in enumerate(_calls(inputs, weights, biases, native.Norms(gains, shifts, after, epsilon), dropout)):
             own = found if together else [None if g is None else g[i] for g in found]
             to_weights, to_biases, *to_norms = _parts(own, layers)
             given = (*call[:3], saved[i], outputs[0] if together else outputs[0][i], to_weights, to_biases)
-            below.append(native.backward(*given, inputs_wanted, hidden, call[3], (to_norms[0], to_norms[1])))
+            below.append(native.backward(*given, inputs_wanted, hidden, call[3], (to_norms[0], to_norms[1]), call[4]))
         return (None, None, None, torch.stack(below) if inputs_wanted and not together else below[0], *found)
 
 
@@ -263,8 +277,8 @@ def _plain_gradients(
     sources = [inputs, *parameters]
     wanted = [source for source, needed in zip(sources, ctx.needs_input_grad[3:], strict=True) if needed]
     weights, biases, gains, shifts = _parts(parameters, layers)
-    hidden, after, epsilon = ctx.how
-    output = plain_mlp(inputs, weights, biases, hidden, native.Norms(gains, shifts, after, epsilon))
+    hidden, after, epsilon, dropout = ctx.how
+    output = plain_mlp(inputs, weights, biases, hidden, native.Norms(gains, shifts, after, epsilon), dropout)
     gradients = iter(torch.autograd.grad(output, wanted, output_gradient, create_graph=True))
     return [next(gradients) if needed else None for needed in ctx.needs_input_grad[3:]]
 
@@ -275,17 +289,26 @@ def plain_mlp(
     biases: Sequence[Tensor],
     hidden: str = "relu",
     norms: native.Norms = native.NO_NORMS,
+    dropout: native.Dropout | None = None,
 ) -> Tensor:
     """`mlp` in plain PyTorch: any device and dtype, under `vmap`, `functional_call` and `torch.compile`."""
     value = inputs
+    masks: Sequence[Tensor] = ()
+    if dropout is not None:
+        masks = dropout.masks.split([weight.shape[-2] for weight in weights[:-1]], dim=-1)
+    sums = dropout is not None and dropout.sums
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         value = linear(value, weight, bias)
         if layer < len(weights) - 1:
+            if masks and sums:
+                value = value * masks[layer]
             value = HIDDEN[hidden](value) if norms.after else value
             if norms.gains:
                 gain, shift = norms.gains[layer].unsqueeze(-2), norms.shifts[layer].unsqueeze(-2)
                 value = torch.nn.functional.layer_norm(value, value.shape[-1:], eps=norms.epsilon) * gain + shift
             value = value if norms.after else HIDDEN[hidden](value)
+            if masks and not sums:
+                value = value * masks[layer]
     return value
 
 

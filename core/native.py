@@ -24,8 +24,8 @@ class Network(NamedTuple):
 
     parts: tuple[list[int], int, int, int, list[int], list[int], list[int], list[int]]
     """Widths, members, rows, place in HIDDEN, and the addresses of weights, biases, gains and shifts, in this order."""
-    norm: tuple[bool, float]
-    """Whether norms come after the activations, and what they add to the variance."""
+    how: tuple[bool, float, int]
+    """Whether norms come after the activations, what they add to the variance, and what masks multiply: 0 for none."""
 
 
 class Norms(NamedTuple):
@@ -39,6 +39,15 @@ class Norms(NamedTuple):
     """Of the activations, instead of what they are of."""
     epsilon: float = 1e-5
     """Added to the variance."""
+
+
+class Dropout(NamedTuple):
+    """Dropout masks of the hidden layers."""
+
+    masks: Tensor
+    """(B, sum of hidden widths) or, for each member its own, (E, B, sum of hidden widths); not differentiated."""
+    sums: bool
+    """Whether they multiply the layers' weighted sums, instead of what the layers give."""
 
 
 NO_NORMS = Norms()
@@ -62,11 +71,17 @@ def name() -> str:
     return "" if module is None else f"native-{module.level()}-{module.dense_revision}"
 
 
-def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], norms: Norms = NO_NORMS) -> bool:
+def fits(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    norms: Norms = NO_NORMS,
+    dropout: Dropout | None = None,
+) -> bool:
     """Whether the native MLP can be run on these: contiguous float32 on the CPU, with rows for all members or for each.
 
     Rows of another width than the first layer's are for plain PyTorch too, which says so: native code would read past
-    their ends.
+    their ends. So are masks for other rows, members or units.
 
     What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
     """
@@ -77,10 +92,21 @@ def fits(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], no
         or not all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in parameters)
     ):
         return False
+    masks = [] if dropout is None else [dropout.masks]
+    if not all(_are_masks(mask, inputs, weights) for mask in masks):
+        return False
     try:
-        return all(t.data_ptr() is not None for t in (inputs, *parameters))
+        return all(t.data_ptr() is not None for t in (inputs, *parameters, *masks))
     except RuntimeError:
         return False
+
+
+def _are_masks(masks: Tensor, inputs: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether they are of these rows, of the members or of all, and of the hidden units."""
+    members, units = weights[0].shape[:-2], sum(weight.shape[-2] for weight in weights[:-1])
+    rows = (inputs.shape[-2], units)
+    fit = masks.dtype == torch.float32 and masks.device.type == "cpu" and masks.shape in (rows, (*members, *rows))
+    return fit and not masks.requires_grad
 
 
 def mlp_sizes(weights: Sequence[Tensor]) -> list[int]:
@@ -95,6 +121,7 @@ def forward(
     keep: bool,
     hidden: str = "relu",
     norms: Norms = NO_NORMS,
+    dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Outputs of an MLP, and what `backward` needs if `keep`.
 
@@ -105,20 +132,25 @@ def forward(
         keep: save the hidden activations.
         hidden: activation of the hidden layers, of HIDDEN.
         norms: layer norms before or after the activations.
+        dropout: masks before or after them.
 
     Returns:
         (B, out) or (E, B, out), and a flat tensor or None.
     """
-    module, network = _module(), _network(inputs, weights, biases, hidden, norms)
+    module, network = _module(), _network(inputs, weights, biases, hidden, norms, dropout)
     sizes, members, rows, place = network.parts[:4]
     inputs, row_stride = _rows(inputs)
     outputs = torch.empty((*weights[0].shape[:-2], rows, sizes[-1]))
-    of_layers = (sizes, members, rows, len(norms.gains) > 0, place, norms.after)
+    of_layers = (sizes, members, rows, len(norms.gains) > 0, place, norms.after, network.how[-1])
     saved = torch.empty(module.mlp_saved_floats(*of_layers)) if keep else None
+    masks, mask_strides = None, (0, 0)
+    if dropout is not None:
+        masks, mask_stride = _rows(dropout.masks)
+        mask_strides = (mask_stride, masks.stride(0) if masks.dim() == 3 else 0)
     if _recorder is not None:
-        _recorder.mlp_forward(network, inputs, row_stride, saved, outputs)
+        _recorder.mlp_forward(network, inputs, row_stride, saved, outputs, masks, mask_strides)
     places = (inputs.data_ptr(), row_stride, _address(saved), outputs.data_ptr())
-    module.mlp_forward(*network.parts, *places, *network.norm)
+    module.mlp_forward(*network.parts, *places, *network.how, _address(masks), *mask_strides)
     return outputs, saved
 
 
@@ -134,6 +166,7 @@ def backward(
     hidden: str = "relu",
     norms: Norms = NO_NORMS,
     norm_gradients: tuple[Sequence[Tensor | None], Sequence[Tensor | None]] = ((), ()),
+    dropout: Dropout | None = None,
 ) -> Tensor | None:
     """Write the gradients of what `forward` computed into the tensors given, None where not wanted.
 
@@ -149,11 +182,12 @@ def backward(
         hidden: as given to `forward`.
         norms: as given to `forward`.
         norm_gradients: contiguous, of the gains' and shifts' shapes; overwritten.
+        dropout: as given to `forward`; its masks are read from `saved`.
 
     Returns:
         (B, in), summed over the members, if `inputs_wanted`.
     """
-    network = _network(inputs, weights, biases, hidden, norms)
+    network = _network(inputs, weights, biases, hidden, norms, dropout)
     inputs, row_stride = _rows(inputs)
     output_gradients, gradient_stride = _rows(output_gradients)
     member_stride = output_gradients.stride(0) if output_gradients.dim() == 3 else 0
@@ -174,7 +208,7 @@ def backward(
         _address(input_gradients),
         [_address(g) for g in norm_gradients[0]],
         [_address(g) for g in norm_gradients[1]],
-        *network.norm,
+        *network.how,
     )
     return input_gradients
 
@@ -259,13 +293,21 @@ def recording(by: Recorder) -> Iterator[None]:
         _recorder = before
 
 
-def _network(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str, norms: Norms) -> Network:
+def _network(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    hidden: str,
+    norms: Norms,
+    dropout: Dropout | None,
+) -> Network:
     members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
     weight, bias, gain, shift = (
         [t.data_ptr() for t in group] for group in (weights, biases, norms.gains, norms.shifts)
     )
     sizes = (mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden))
-    return Network((*sizes, weight, bias, gain, shift), (norms.after, norms.epsilon))
+    masked = 0 if dropout is None else 1 + dropout.sums  # as native/dense.h counts them
+    return Network((*sizes, weight, bias, gain, shift), (norms.after, norms.epsilon, masked))
 
 
 def _address(tensor: Tensor | None) -> int:

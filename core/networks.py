@@ -115,8 +115,9 @@ class MLP(nn.Module):
             masks = masks[members] if masks is not None and masks.dim() > 2 else masks
         weights, biases, scales, shifts = parts
         slots = kernels.active()
-        if slots is not None and masks is None and self._fits_kernels(inputs):
-            return kernels.mlp(slots, inputs, weights, biases, self.activation, self._norms(scales, shifts))
+        if slots is not None and (masks is None or slots.masks_inside) and self._fits_kernels(inputs):
+            dropout = None if masks is None else native.Dropout(masks, self.dropout == "sums")
+            return kernels.mlp(slots, inputs, weights, biases, self.activation, self._norms(scales, shifts), dropout)
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, weights, biases, scales, shifts, masks)
@@ -172,7 +173,7 @@ class MLP(nn.Module):
         return self._affine(features, weights[-1], biases[-1], masks)
 
     def _affine(self, value: Tensor, weight: Tensor, bias: Tensor, masks: Tensor | None) -> Tensor:
-        """One layer's affine map; with masks its layers are the kernels', where they are in use, one by one."""
+        """One layer's affine map; with masks outside of the kernels' networks each layer is one of theirs."""
         slots = kernels.active()
         if masks is not None and slots is not None and self._fits_kernels(value):
             return kernels.mlp(slots, value, [weight], [bias])

@@ -187,20 +187,29 @@ class Recorder(TorchDispatchMode):
     # -- what the native module does -----------------------------------------------------------------------
 
     def mlp_forward(
-        self, network: Network, inputs: Tensor, row_stride: int, saved: Tensor | None, outputs: Tensor
+        self,
+        network: Network,
+        inputs: Tensor,
+        row_stride: int,
+        saved: Tensor | None,
+        outputs: Tensor,
+        masks: Tensor | None,
+        mask_strides: tuple[int, int],
     ) -> None:
         """Write down a call of `native.forward`; one that was made before is not made again, but its outputs copied."""
         sizes, members, rows, hidden, *parameters = network.parts
-        addresses = (inputs.data_ptr(), *(address for group in parameters for address in group))
-        call = (*sizes, members, rows, hidden, *network.norm, row_stride, *addresses)
+        read = [inputs] if masks is None else [inputs, masks]
+        addresses = (*(tensor.data_ptr() for tensor in read), *(address for group in parameters for address in group))
+        call = (*sizes, members, rows, hidden, *network.how, row_stride, *mask_strides, *addresses)
         there = self._known.get(call)
-        self.kept.append((inputs, saved, outputs))
+        self.kept.append((read, saved, outputs))
         if saved is None and there is not None:
             self.element("copy", outputs, there[0])
             return
         self._known[call] = (outputs, (*addresses, outputs.data_ptr()))
         places = (self._place(inputs), row_stride, 0 if saved is None else saved.data_ptr(), outputs.data_ptr())
-        self.calls.append(("mlp_forward", (*network.parts, *places, *network.norm)))
+        dropped = ((0, 0) if masks is None else self._place(masks), *mask_strides)
+        self.calls.append(("mlp_forward", (*network.parts, *places, *network.how, *dropped)))
 
     def mlp_backward(
         self,
@@ -218,7 +227,7 @@ class Recorder(TorchDispatchMode):
         weights, biases, *norms = [[0 if g is None else g.data_ptr() for g in group] for group in gradients]
         below = 0 if input_gradients is None else input_gradients.data_ptr()
         places = (self._place(inputs), strides[0], saved.data_ptr(), self._place(output_gradients), *strides[1:])
-        call = (*network.parts, *places, weights, biases, below, *norms, *network.norm)
+        call = (*network.parts, *places, weights, biases, below, *norms, *network.how)
         self.calls.append(("mlp_backward", call))
 
     def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:

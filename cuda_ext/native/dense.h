@@ -1,5 +1,5 @@
-// Multilayer perceptrons with layer norms before or after the activations where wanted: forward and backward, in float32
-// on one core.
+// Multilayer perceptrons with layer norms before or after the activations and dropout masks where wanted: forward and
+// backward, in float32 on one core.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,10 @@ namespace surefoot {
 /// Between the layers. GELU is its approximation by tanh (Hendrycks and Gimpel).
 enum class Hidden { relu = 0, tanh = 1, gelu = 2, silu = 3 };
 constexpr int hidden_kinds = 4;
+
+/// What dropout masks multiply: what a hidden layer gives, or its weighted sums.
+enum class Dropout { none = 0, activations = 1, sums = 2 };
+constexpr int dropout_kinds = 3;
 
 /// An ensemble of `members` MLPs of the same sizes; `members` is 1 for a single network.
 struct Mlp {
@@ -26,10 +30,18 @@ struct Mlp {
   const float* const* shifts;  // likewise
   bool norm_after;             // of the activations instead of what they are of
   float norm_epsilon;          // added to the variance
+  Dropout dropout;
 
   bool normed() const { return gains != nullptr; }
+  /// Whether a norm stands between the activation and the masks, which are then saved; else they are part of its slopes.
+  bool masks_apart() const {
+    return normed() && dropout == (norm_after ? Dropout::activations : Dropout::sums);
+  }
   /// Whether the activations' slopes are saved: where the activation's output doesn't tell them, or is not kept.
-  bool sloped() const { return hidden == Hidden::gelu || hidden == Hidden::silu || (normed() && norm_after); }
+  bool sloped() const {
+    return hidden == Hidden::gelu || hidden == Hidden::silu || (normed() && norm_after) ||
+           (dropout != Dropout::none && !masks_apart());
+  }
   const float* weight(int layer, long member) const {
     return weights[layer] + member * sizes[layer + 1] * sizes[layer];
   }
@@ -66,10 +78,11 @@ constexpr long lanes = 32;
 inline long panels(long rows) { return (rows + lanes - 1) / lanes; }
 
 /// Floats that are saved of hidden layer 1, 2, ...: what the next layer reads; with a norm what was scaled and by how
-/// much; the activations' slopes where they are needed.
+/// much; the activations' slopes, and the masks, where they are needed.
 inline long saved_block(const Mlp& mlp, int layer) {
   const long width = mlp.sizes[layer];
-  return panels(mlp.rows) * lanes * (width + (mlp.normed() ? width + 1 : 0) + (mlp.sloped() ? width : 0));
+  return panels(mlp.rows) * lanes *
+         (width + (mlp.normed() ? width + 1 : 0) + (mlp.sloped() ? width : 0) + (mlp.masks_apart() ? width : 0));
 }
 
 /// Floats that the forward pass saves for the backward pass.
@@ -92,7 +105,8 @@ inline long scratch_size(const Mlp& mlp) {
 }  // namespace surefoot
 
 // What levels/dense.cpp defines.
-SUREFOOT_DECLARE(void mlp_forward(const Mlp&, const Rows&, float* saved, float* outputs, float* scratch))
+SUREFOOT_DECLARE(void mlp_forward(const Mlp&, const Rows&, const Rows& masks, float* saved, float* outputs,
+                                  float* scratch))
 SUREFOOT_DECLARE(void mlp_backward(const Mlp&, const Rows&, const float* saved, const Rows& output_gradients,
                                    const Gradients&, float* scratch))
 SUREFOOT_DECLARE(void adam_step(const AdamStep&, long size, float* parameters, const float* gradients, float* first,
@@ -109,9 +123,10 @@ class Network {
   /// Throws std::invalid_argument where the lists' lengths disagree, or `hidden` is no activation.
   Network(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
           const Addresses& biases, const Addresses& gains, const Addresses& shifts, bool norm_after,
-          float norm_epsilon);
+          float norm_epsilon, int dropout);
 
-  void forward(const Rows& inputs, float* saved, float* outputs) const;
+  /// `masks` have a number for each hidden unit, the first layer's first; they are read only with dropout.
+  void forward(const Rows& inputs, const Rows& masks, float* saved, float* outputs) const;
   void backward(const Rows& inputs, const float* saved, const Rows& output_gradients, const Gradients& wanted) const;
   int layers() const { return static_cast<int>(weights_.size()); }
   /// Throws std::invalid_argument unless there is a gradient's address, or 0, for each parameter.
@@ -125,6 +140,7 @@ class Network {
   Hidden hidden_;
   bool norm_after_;
   float norm_epsilon_;
+  Dropout dropout_;
 };
 
 std::vector<float*> pointers(const Addresses& addresses);

@@ -49,13 +49,16 @@ class Tape {
 
   void mlp_forward(std::vector<long> sizes, long members, long rows, int hidden, const Addresses& weights,
                    const Addresses& biases, const Addresses& gains, const Addresses& shifts, Place inputs,
-                   long row_stride, std::uintptr_t saved, std::uintptr_t outputs, bool norm_after, float norm_epsilon) {
+                   long row_stride, std::uintptr_t saved, std::uintptr_t outputs, bool norm_after, float norm_epsilon,
+                   int dropout, Place masks, long mask_row_stride, long mask_member_stride) {
     check(inputs);
+    check(masks);
     const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts, norm_after,
-                          norm_epsilon);
+                          norm_epsilon, dropout);
     calls_.emplace_back([=](const Addresses& bases) {
-      network.forward({address<const float>(inputs, bases), row_stride, 0}, reinterpret_cast<float*>(saved),
-                      reinterpret_cast<float*>(outputs));
+      network.forward({address<const float>(inputs, bases), row_stride, 0},
+                      {address<const float>(masks, bases), mask_row_stride, mask_member_stride},
+                      reinterpret_cast<float*>(saved), reinterpret_cast<float*>(outputs));
     });
   }
 
@@ -64,11 +67,11 @@ class Tape {
                     long row_stride, std::uintptr_t saved, Place output_gradients, long gradient_row_stride,
                     long gradient_member_stride, const Addresses& weight_gradients, const Addresses& bias_gradients,
                     std::uintptr_t input_gradients, const Addresses& gain_gradients,
-                    const Addresses& shift_gradients, bool norm_after, float norm_epsilon) {
+                    const Addresses& shift_gradients, bool norm_after, float norm_epsilon, int dropout) {
     check(inputs);
     check(output_gradients);
     const Network network(std::move(sizes), members, rows, hidden, weights, biases, gains, shifts, norm_after,
-                          norm_epsilon);
+                          norm_epsilon, dropout);
     network.check(weight_gradients, bias_gradients, gain_gradients, shift_gradients);
     const std::vector<float*> to_weights = pointers(weight_gradients), to_biases = pointers(bias_gradients),
                               to_gains = pointers(gain_gradients), to_shifts = pointers(shift_gradients);
@@ -159,14 +162,15 @@ void bind_tape(nb::module_& m) {
            "result = name(operands): float32 or bool numbers; strides count numbers, 0 broadcasts or reduces.")
       .def("mlp_forward", &Tape::mlp_forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
            nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
-           nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"), nb::arg("norm_after") = false,
-           nb::arg("norm_epsilon") = 1e-5f)
+           nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"), nb::arg("norm_after"),
+           nb::arg("norm_epsilon"), nb::arg("dropout"), nb::arg("masks"), nb::arg("mask_row_stride"),
+           nb::arg("mask_member_stride"))
       .def("mlp_backward", &Tape::mlp_backward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"),
            nb::arg("hidden"), nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"),
            nb::arg("inputs"), nb::arg("row_stride"), nb::arg("saved"), nb::arg("output_gradients"),
            nb::arg("gradient_row_stride"), nb::arg("gradient_member_stride"), nb::arg("weight_gradients"),
            nb::arg("bias_gradients"), nb::arg("input_gradients"), nb::arg("gain_gradients"),
-           nb::arg("shift_gradients"), nb::arg("norm_after") = false, nb::arg("norm_epsilon") = 1e-5f)
+           nb::arg("shift_gradients"), nb::arg("norm_after"), nb::arg("norm_epsilon"), nb::arg("dropout"))
       .def("adam", &Tape::adam);
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surefoot.core import kernels, native
 from surefoot.core.kernels import Slots, machine_name
-from surefoot.core.networks import MLP
+from surefoot.core.networks import MLP, LayerNorm
 
 needs_native = pytest.mark.skipif(native.library() is None, reason=f"no native module: {native.why_not()}")
 
@@ -19,11 +19,16 @@ def strided(rows: int, width: int) -> Tensor:
     return torch.randn(rows, width + 5)[:, 2 : 2 + width]
 
 
-def results(network: MLP, inputs: Tensor, fused: bool, target: Tensor) -> list[Tensor]:
+def dropped(*shape: int, units: int) -> Tensor:
+    """Masks of half of the units, as a slice of wider rows."""
+    return (torch.rand(*shape, units + 1) < 0.5)[..., :units] * 2.0
+
+
+def results(network: MLP, inputs: Tensor, fused: bool, target: Tensor, masks: Tensor | None = None) -> list[Tensor]:
     """Output, and gradients of inputs and parameters."""
     inputs = inputs.detach().requires_grad_()
     with kernels.use(Slots() if fused else None):
-        output = network(inputs)
+        output = network(inputs, masks)
         gradients = torch.autograd.grad((output - target).square().mean(), [inputs, *network.parameters()])
     return [output.detach(), *gradients]
 
@@ -75,6 +80,93 @@ def test_layer_norms_with_another_epsilon_equal_plain_pytorch(members: int | Non
     plain = results(network, inputs, False, target)
     for found, expected in zip(results(network, inputs, True, target), plain, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@needs_native
+@pytest.mark.parametrize("layer_norm", [False, True, "after"])
+@pytest.mark.parametrize("where", ["activations", "sums"])
+@pytest.mark.parametrize("members", [None, 3])
+@pytest.mark.parametrize("rows", [1, 37, 256])
+def test_dropout_masks_in_the_native_module_equal_plain_pytorch(
+    rows: int, members: int | None, where: str, layer_norm: LayerNorm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(rows)
+    network = MLP(7, 2, (24, 15), members=members, layer_norm=layer_norm, norm_epsilon=1e-5, dropout=where)
+    inputs, target = strided(rows, 7), torch.randn(rows, 2)
+    own = dropped(*(() if members is None else (members,)), rows, units=39)
+    calls: list[str] = []
+    backward = native.backward
+    monkeypatch.setattr(native, "backward", lambda *a: (calls.append("backward"), backward(*a))[1])
+    for masks in (own, own if members is None else own[0]):
+        plain = results(network, inputs, False, target, masks)
+        for found, expected in zip(results(network, inputs, True, target, masks), plain, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+    assert calls == ["backward"] * 2
+    exact = results(network.double(), inputs.double(), False, target.double(), own.double())
+    for found, expected in zip(results(network.float(), inputs, True, target, own), exact, strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=2e-5)
+    monkeypatch.setattr(native, "library", lambda: None)
+    for found, expected in zip(
+        results(network, inputs, True, target, own), results(network, inputs, False, target, own), strict=True
+    ):
+        assert torch.equal(found, expected)
+
+
+@needs_native
+@pytest.mark.parametrize("own", [False, True])
+def test_members_with_rows_of_their_own_take_dropout_masks_in_the_native_module(own: bool) -> None:
+    network = MLP(7, 2, (24, 15), members=3, layer_norm=True, dropout="sums")
+    inputs, target = torch.randn(3, 37, 7), torch.randn(37, 2)
+    masks = dropped(*((3,) if own else ()), 37, units=39)
+    plain = results(network, inputs, False, target, masks)
+    for found, expected in zip(results(network, inputs, True, target, masks), plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("where", ["activations", "sums"])
+def test_a_gradient_under_dropout_masks_can_be_differentiated_again(where: str) -> None:
+    network, masks = MLP(5, 1, (16, 15), members=3, layer_norm=True, dropout=where), dropped(3, 30, units=31)
+    inputs = strided(30, 5).detach().requires_grad_()
+
+    def penalty() -> tuple[Tensor, ...]:
+        (slope,) = torch.autograd.grad(network(inputs, masks).square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(-1).mean(), [inputs, *network.parameters()])
+
+    plain = penalty()
+    with kernels.use(Slots()):
+        found = penalty()
+    for one, other in zip(found, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@needs_native
+def test_masks_that_are_learned_batched_or_of_one_row_for_all_take_plain_pytorch() -> None:
+    network, inputs = MLP(5, 1, (16, 15), layer_norm=True, dropout="sums"), strided(30, 5)
+    one, learned, several = dropped(1, units=31), dropped(30, units=31).requires_grad_(), dropped(4, 30, units=31)
+    expected = network(inputs, one), torch.autograd.grad(network(inputs, learned).sum(), learned)[0]
+    stacked = torch.stack([network(inputs, masks) for masks in several])
+    with kernels.use(Slots()):
+        assert torch.equal(network(inputs, one), expected[0])
+        assert torch.equal(torch.autograd.grad(network(inputs, learned).sum(), learned)[0], expected[1])
+        torch.testing.assert_close(torch.vmap(lambda masks: network(inputs, masks))(several), stacked)
+
+
+@needs_native
+def test_masks_outside_of_the_kernels_networks_are_multiplied_between_layers_of_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in runs that were begun so."""
+    network, inputs, masks = MLP(5, 1, (16, 15), layer_norm=True, dropout="sums"), strided(30, 5), dropped(30, units=31)
+    sizes: list[int] = []
+    forward = native.forward
+    monkeypatch.setattr(native, "forward", lambda x, w, *a: (sizes.append(len(w)), forward(x, w, *a))[1])
+    slots = Slots()
+    found = []
+    for slots.masks_inside in (True, False):
+        with kernels.use(slots):
+            found.append(network(inputs, masks))
+    assert sizes == [3, 1, 1, 1]
+    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("index", [0, 2])
@@ -192,7 +284,7 @@ def test_only_float32_rows_take_the_kernels_and_others_still_work(monkeypatch: p
         with pytest.raises(AssertionError, match="a kernel was asked for"):
             network(torch.randn(2, 3))
         with pytest.raises(AssertionError, match="a kernel was asked for"):
-            network(torch.randn(2, 3), torch.ones(2, 4))  # layer by layer, with dropout masks in between
+            network(torch.randn(2, 3), torch.ones(2, 4))  # with dropout masks
         assert network(torch.randn(6, 2, 3)).shape == (6, 2, 1)
         assert leaky(torch.randn(2, 3)).shape == (2, 1)
         assert wide(torch.randn(2, 3).double()).dtype == torch.float64

@@ -320,6 +320,25 @@ def test_a_network_evaluated_twice_is_computed_once_unless_it_changed_in_between
     assert len(tape) == 4
 
 
+def test_a_network_under_two_dropout_masks_is_computed_twice_and_reads_its_masks_anew() -> None:
+    network = MLP(5, 2, (20, 16), members=2, layer_norm=True, dropout="sums")
+
+    def function(x: Tensor, whole: Tensor) -> Tensor:
+        own = whole.unflatten(-1, (2, -1)).movedim(-2, 0)  # of an input, elsewhere in each run
+        with kernels.use(kernels.Slots()):
+            with torch.no_grad():
+                fixed = network(x, own) + 2 * network(x, own) + 3 * network(x, 2 * own) + 4 * network(x)
+            (gradient,) = torch.autograd.grad((network(x, own) * fixed).sum(), network.weights[0])
+        return fixed.sum() + gradient
+
+    masks = (torch.rand(40, 72) < 0.8) / 0.8
+    check(function, torch.randn(40, 5), masks, tolerance=1e-3)
+    tape, _, _ = record(function, torch.randn(40, 5), masks)
+    assert tape is not None
+    assert tape.calls["mlp_forward"] == 4  # the second is the first's copy; the last one keeps what its gradient needs
+    assert tape.calls["mlp_backward"] == 1
+
+
 def test_training_does_not_import_torchs_compiler() -> None:
     """It takes as long to import as torch, in every worker."""
     code = """

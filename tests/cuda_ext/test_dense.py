@@ -122,6 +122,76 @@ def test_an_mlp_with_layer_norms_and_its_gradients_are_torchs(
     assert torch.equal(again, outputs)
 
 
+@pytest.mark.parametrize("sizes", [(17, 256, 256, 1), (5, 7), (2, 33, 31, 3), (49, 100, 13, 9, 2)], ids=str)
+@pytest.mark.parametrize(("rows", "members"), [(700, 2), (37, None), (1, 3)])
+@pytest.mark.parametrize("hidden", native.HIDDEN)
+@pytest.mark.parametrize("norm", [None, (False, 1e-5), (True, 1e-5)], ids=["no norm", "before", "after"])
+@pytest.mark.parametrize("sums", [False, True], ids=["activations", "sums"])
+def test_an_mlp_with_dropout_masks_and_its_gradients_are_torchs(
+    sizes: tuple[int, ...],
+    rows: int,
+    members: int | None,
+    hidden: str,
+    norm: tuple[bool, float] | None,
+    sums: bool,
+    level: str,
+) -> None:
+    torch.manual_seed(rows)
+    inputs, (weights, biases) = torch.randn(rows, sizes[0]), network(sizes, members)
+    lead = () if members is None else (members,)
+    gains, shifts = ([torch.randn(*lead, w) + 1 for w in sizes[1:-1] if norm is not None] for _ in range(2))
+    norms = native.NO_NORMS if norm is None else native.Norms(gains, shifts, *norm)
+    masks = (torch.rand(*lead, rows, sum(sizes[1:-1]) + 4) < 0.8)[..., 3:-1] / 0.8  # rows that don't lie together
+    gradient = torch.randn(*lead, rows, sizes[-1]) / rows
+    parameters = [weights, biases, gains, shifts]
+    values = [t.double().requires_grad_() for group in ([inputs], *parameters) for t in group]
+    rest = iter(values[1:])
+    w, b, g, s = ([next(rest) for _ in group] for group in parameters)
+    exact_norms = native.Norms(g, s, norms.after, norms.epsilon)
+    x = kernels.plain_mlp(values[0], w, b, hidden, exact_norms, native.Dropout(masks.double(), sums))
+    expected = [x, *torch.autograd.grad(x, values, gradient.double())]
+
+    dropout = native.Dropout(masks, sums)
+    assert native.fits(inputs, weights, biases, norms, dropout)
+    outputs, saved = native.forward(inputs, weights, biases, True, hidden, norms, dropout)
+    assert saved is not None
+    places = [[torch.full_like(t, 7.0) for t in group] for group in parameters]
+    given = (inputs, weights, biases, saved, gradient, places[0], places[1], True, hidden)
+    below = native.backward(*given, norms, (places[2], places[3]), dropout)
+    found = [outputs, below, *(t for group in places for t in group)]
+    for one, other in zip(found, expected, strict=True):
+        scale = max(1.0, float(other.detach().abs().max()))
+        near = {None: 1e-5, False: 2e-5, True: 1e-4}[None if norm is None else norm[0]] * scale
+        torch.testing.assert_close(one.double(), other.detach(), rtol=0, atol=near)  # type: ignore[union-attr]
+    assert torch.equal(native.forward(inputs, weights, biases, False, hidden, norms, dropout)[0], outputs)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_masks_that_the_members_share_are_read_by_each(sums: bool, level: str) -> None:
+    inputs, (weights, biases) = torch.randn(40, 7), network((7, 20, 18, 3), 2)
+    masks = (torch.rand(40, 38) < 0.5) * 2.0
+    shared, own = (native.Dropout(m, sums) for m in (masks, masks.expand(2, -1, -1)))
+    found = native.forward(inputs, weights, biases, False, dropout=shared)[0]
+    assert torch.equal(found, native.forward(inputs, weights, biases, False, dropout=own)[0])
+    assert not torch.equal(found, native.forward(inputs, weights, biases, False)[0])
+    turned = native.Dropout(masks.t().contiguous().t(), sums)  # numbers of a row that don't lie together
+    assert torch.equal(found, native.forward(inputs, weights, biases, False, dropout=turned)[0])
+
+
+def test_masks_of_other_rows_members_units_or_types_do_not_fit() -> None:
+    inputs, (weights, biases) = torch.randn(40, 7), network((7, 20, 18, 3), 2)
+
+    def fits(masks: Tensor) -> bool:
+        return native.fits(inputs, weights, biases, dropout=native.Dropout(masks, True))
+
+    assert fits(torch.ones(40, 38))
+    assert fits(torch.ones(2, 40, 38))
+    for shape in ((1, 38), (39, 38), (40, 37), (40, 41), (1, 40, 38), (3, 40, 38), (2, 39, 38), (38,), (1, 2, 40, 38)):
+        assert not fits(torch.ones(shape))
+    assert not fits(torch.ones(40, 38).double())
+    assert not fits(torch.ones(40, 38).requires_grad_())
+
+
 def test_a_tanh_network_keeps_nan_and_saturates_at_one(level: str) -> None:
     inputs, weights, biases = torch.tensor([[float("nan")], [1e30], [-1e30]]), [torch.ones(4, 1)], [torch.zeros(4)]
     weights, biases = [*weights, torch.ones(1, 4)], [*biases, torch.zeros(1)]
@@ -212,6 +282,8 @@ def test_equal_inputs_give_equal_bits(level: str) -> None:
 def test_lists_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match=r"n \+ 1 sizes"):
         LIBRARY.mlp_forward([3, 4, 5], 1, 8, 0, [0], [0], [], [], 0, 3, 0, 0)
+    with pytest.raises(ValueError, match=r"of activations \(1\) or of sums \(2\)"):
+        LIBRARY.mlp_forward([3, 4], 1, 8, 0, [0], [0], [], [], 0, 3, 0, 0, dropout=3)
     with pytest.raises(ValueError, match="n - 1 gains"):
         LIBRARY.mlp_forward([3, 4, 5], 1, 8, 0, [0, 0], [0, 0], [0, 0], [0], 0, 3, 0, 0)
 

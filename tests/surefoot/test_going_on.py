@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from small_runs import metrics, small_dataset
 
-from surefoot.core import checkpoint
+from surefoot.core import checkpoint, native
 from surefoot.core.errors import CheckpointError, ConfigError, SurefootError
+from surefoot.core.files import write_json
 from surefoot.data import load, save
 from surefoot.experiment.extending import extend
 from surefoot.experiment.live import LiveMetrics, read_live
@@ -87,6 +88,41 @@ def test_an_extension_that_was_interrupted_leaves_a_run_that_can_be_resumed(
             extend(begun.folder, 40)
     assert bits(resume(begun.folder)) == before
     assert Run.open(begun.folder).plan.steps == 20
+
+
+@pytest.mark.skipif(native.library() is None, reason=f"no native module: {native.why_not()}")
+@pytest.mark.parametrize("algorithm", ["iql", "droq"])
+def test_dropout_masks_are_taken_as_when_the_run_began(
+    algorithm: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layer by layer where kernels.json says nothing of masks, as that of earlier versions."""
+    more = {"iql": {"actor_schedule": "constant"}, "droq": {"initial_steps": 10, "critic_steps": 2}}[algorithm]
+    data = small_dataset() if algorithm == "iql" else None
+
+    def planned(steps: int) -> Plan:
+        given = plan(steps, seeds=(3,), algorithm=algorithm, config={"dropout": 0.3, **more})
+        return given if data is None else dataclasses.replace(given, dataset=IN_MEMORY)
+
+    def written(path: pathlib.Path, value: dict[str, Any]) -> None:
+        write_json(path, {"machine": value["machine"]})
+
+    masked: list[bool] = []
+    forward = native.forward
+    monkeypatch.setattr(
+        native, "forward", lambda *given, **named: (masked.append(given[-1] is not None), forward(*given, **named))[1]
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("surefoot.experiment.machine.write_json", written)
+        whole, begun = (train(planned(n), tmp_path / f"old-{n}", dataset=data) for n in (40, 20))
+    assert bits(extend(begun.folder, 40)) == bits(whole)
+    assert masked
+    assert not any(masked)
+    new, begun = (train(planned(n), tmp_path / f"new-{n}", dataset=data) for n in (40, 20))
+    assert json.loads((new.folder / "kernels.json").read_text())["masks"] == "inside"
+    assert any(masked)
+    assert bits(extend(begun.folder, 40)) == bits(new)
+    if algorithm == "droq":  # whose layer norms torch rounds otherwise
+        assert bits(new) != bits(whole)
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:

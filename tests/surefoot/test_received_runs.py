@@ -135,6 +135,7 @@ def test_each_algorithms_options_are_those_that_its_config_describes() -> None:
     [
         ({}, "it has no key 'machine'"),
         ({"machine": 1}, "machine is 1, must be a text"),
+        ({"machine": "m", "masks": "outside"}, "masks is 'outside', must be"),
         ({"machine": "m", "choices": "no"}, "choices is 'no', must be a list"),
         ({"machine": "m", "choices": [3]}, r"choices\[0\] is 3, must be a list"),
     ],

@@ -41,7 +41,7 @@ inline Vector tanh_of(Vector x) {
 }
 
 /// After a layer, and what it does to a gradient that comes from above: `none` after the last one; `sloped` where slopes
-/// were saved, and the gradient is multiplied by them.
+/// or masks were saved, and the gradient is multiplied by them.
 enum class Activation { none, relu, tanh, sloped };
 
 template <Activation activation>
@@ -358,11 +358,27 @@ void into_panels(const float* data, long stride, long features, long rows, float
   for (long first = 0; first < rows; first += lanes, to += features * lanes) {
     const long some = rows - first < lanes ? rows - first : lanes;
     if (some < lanes) std::memset(to, 0, features * lanes * sizeof(float));
+    long turned = 0;  // features of whole panels, `width` at once
+    for (; some == lanes && features - turned >= width; turned += width) {
+      for (long lane = 0; lane < lanes; lane += width) {
+        Vector values[width];
+#pragma GCC unroll 16
+        for (long i = 0; i < width; ++i) values[i] = load(data + (first + lane + i) * stride + turned);
+        transpose(values);
+#pragma GCC unroll 16
+        for (long i = 0; i < width; ++i) store(to + (turned + i) * lanes + lane, values[i]);
+      }
+    }
     for (long lane = 0; lane < some; ++lane) {
       const float* row = data + (first + lane) * stride;
-      for (long i = 0; i < features; ++i) to[i * lanes + lane] = row[i];
+      for (long i = turned; i < features; ++i) to[i * lanes + lane] = row[i];
     }
   }
+}
+
+/// values[i] *= factors[i], of one panel or several.
+void multiply_by(float* values, const float* factors, long numbers) {
+  for (long i = 0; i < numbers; i += width) store(values + i, load(values + i) * load(factors + i));
 }
 
 /// Panels to rows that lie one after the other.
@@ -460,6 +476,11 @@ long slopes_at(const Mlp& mlp, int layer) {
   return panels(mlp.rows) * lanes * (mlp.normed() ? 2 * mlp.sizes[layer] + 1 : mlp.sizes[layer]);
 }
 
+/// Likewise its masks.
+long masks_at(const Mlp& mlp, int layer) {
+  return slopes_at(mlp, layer) + (mlp.sloped() ? panels(mlp.rows) * lanes * mlp.sizes[layer] : 0);
+}
+
 long widest(const Mlp& mlp) {
   long found = 0;
   for (int layer = 0; layer <= mlp.layers; ++layer) found = mlp.sizes[layer] > found ? mlp.sizes[layer] : found;
@@ -469,11 +490,12 @@ long widest(const Mlp& mlp) {
 }  // namespace
 
 /// outputs: (members, rows, out); saved: `saved_size` floats, or null where no gradient is wanted.
-void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* outputs, float* scratch) {
+void mlp_forward(const Mlp& mlp, const Rows& inputs, const Rows& masks, float* saved, float* outputs, float* scratch) {
   const long count = panels(mlp.rows), wide = round_up(widest(mlp), 16) * lanes;
   float* first = scratch;
   float* buffers[2] = {scratch + count * mlp.sizes[0] * lanes, scratch + count * mlp.sizes[0] * lanes + wide};
-  float* last = buffers[1] + wide;
+  float* turned = buffers[1] + wide;  // masks of one panel
+  float* last = turned + wide;
   const long out = mlp.sizes[mlp.layers];
   for (long member = 0; member < mlp.members; ++member) {
     if (member == 0 || inputs.member_stride != 0)
@@ -481,6 +503,8 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
     for (long panel = 0; panel < count; ++panel) {
       const float* in = first + panel * mlp.sizes[0] * lanes;
       float* place = saved;
+      const long there = mlp.rows - panel * lanes < lanes ? mlp.rows - panel * lanes : lanes;
+      const float* dropped = masks.data + member * masks.member_stride + panel * lanes * masks.row_stride;
       for (int layer = 0; layer < mlp.layers; ++layer) {
         const long before = mlp.sizes[layer], after = mlp.sizes[layer + 1];
         const float* weight = mlp.weight(layer, member);
@@ -490,8 +514,14 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
         } else {
           float* to = saved ? place + panel * after * lanes : buffers[layer % 2];
           float* slopes = saved && mlp.sloped() ? place + slopes_at(mlp, layer + 1) + panel * after * lanes : nullptr;
+          float* mask = saved && mlp.masks_apart() ? place + masks_at(mlp, layer + 1) + panel * after * lanes : turned;
+          if (mlp.dropout != Dropout::none) {
+            into_panels(dropped, masks.row_stride, after, there, mask);
+            dropped += after;
+          }
           if (mlp.normed()) {
             layer_forward<Activation::none>(weight, bias, in, to, before, after);
+            if (mlp.dropout == Dropout::sums) multiply_by(to, mask, after * lanes);
             if (mlp.norm_after) activate_panel(mlp.hidden, to, slopes, after);
             float* normal = saved ? place + (count + panel) * after * lanes : nullptr;
             float* inverse = saved ? place + (2 * count * after + panel) * lanes : nullptr;
@@ -504,12 +534,15 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, float* saved, float* output
             else
               normalise<Activation::tanh>(to, gain, shift, normal, inverse, after, mlp.norm_epsilon);
             if (mlp.sloped() && !mlp.norm_after) activate_panel(mlp.hidden, to, slopes, after);
-          } else if (mlp.hidden == Hidden::relu) {
+          } else if (mlp.hidden == Hidden::relu && mlp.dropout == Dropout::none) {
             layer_forward<Activation::relu>(weight, bias, in, to, before, after);
           } else {  // apart: beside a tile there are no registers for the constants of a function
             layer_forward<Activation::none>(weight, bias, in, to, before, after);
+            if (mlp.dropout == Dropout::sums) multiply_by(to, mask, after * lanes);
             activate_panel(mlp.hidden, to, slopes, after);
           }
+          if (mlp.dropout == Dropout::activations) multiply_by(to, mask, after * lanes);
+          if (mlp.dropout != Dropout::none && slopes && !mlp.masks_apart()) multiply_by(slopes, mask, after * lanes);
           in = to;
           if (saved) place += saved_block(mlp, layer + 1);
         }
@@ -562,7 +595,10 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
         if (layer > 0) {
           const float* weight = mlp.weight(layer, member);
           const float* slopes = activations + slopes_at(mlp, layer) + skipped;  // read only where they were saved
-          if (mlp.normed() && mlp.norm_after)
+          const float* masks = activations + masks_at(mlp, layer) + skipped;    // likewise
+          if (mlp.normed() && mlp.norm_after && mlp.masks_apart())
+            layer_down<Activation::sloped>(weight, above, masks, below, before, after, count, packed);
+          else if (mlp.normed() && mlp.norm_after)
             layer_down<Activation::none>(weight, above, nullptr, below, before, after, count, packed);
           else if (mlp.sloped())
             layer_down<Activation::sloped>(weight, above, slopes, below, before, after, count, packed);
@@ -580,10 +616,10 @@ void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const 
             for (long panel = 0; panel < count; ++panel)
               through_norm(below + panel * before * lanes, normal + panel * before * lanes, inverse + panel * lanes,
                            mlp.gains[layer - 1] + member * before, before);
-            if (mlp.norm_after) {
-              for (long i = 0; i < count * before * lanes; i += width)
-                store(below + i, load(below + i) * load(slopes + i));
-            }
+            if (mlp.norm_after)
+              multiply_by(below, slopes, count * before * lanes);
+            else if (mlp.masks_apart())
+              multiply_by(below, masks, count * before * lanes);
           }
           float* swap = above;
           above = below;

@@ -16,6 +16,7 @@ from surefoot.envs.interface import VectorEnvironment
 from surefoot.experiment.collectors import team_environment
 from surefoot.experiment.initialise import take_moments, take_reward_scale
 from surefoot.experiment.inputs import training_environment
+from surefoot.experiment.machine import as_begun
 from surefoot.experiment.trainer import SeedTrainer
 from surefoot.online.loop import Loop, make_loop
 from surefoot.online.on_policy import OnPolicyLoop
@@ -38,7 +39,7 @@ class ActingTrainer(SeedTrainer):
         """Make the environments and the loop."""
         agents = [self.fresh(seed) for seed in self.seeds]
         self.loop = self._loop(agents, self._ready(agents))
-        self.learner = self.loop.learner
+        self.learner = as_begun(self.loop.learner, self.run.folder)
         if self.plan.init is not None:
             take_moments(self.learner, self.started_from())
             if isinstance(self.loop, OnPolicyLoop):

@@ -7,10 +7,13 @@ import pathlib
 from surefoot.core.errors import CheckpointError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.kernels import machine_name
+from surefoot.core.learner import Learner
 from surefoot.core.schema import Many, Plain, Record, Text
 
-KERNELS = Record({"machine": Text()}, {"choices": Many(Many(Plain(2)))})
-"""What kernels.json holds; `choices` only of version 0.1.0, which measured matrix libraries."""
+INSIDE = "inside"
+KERNELS = Record({"machine": Text()}, {"masks": Text(among=(INSIDE,)), "choices": Many(Many(Plain(2)))})
+"""What kernels.json holds; no `masks` where networks with dropout masks were taken layer by layer when the run began;
+`choices` only of version 0.1.0, which measured matrix libraries."""
 
 
 def same_machine(folder: pathlib.Path) -> bool:
@@ -21,7 +24,7 @@ def same_machine(folder: pathlib.Path) -> bool:
     """
     path, machine = folder / "kernels.json", machine_name()
     if not path.is_file():
-        write_json(path, {"machine": machine})
+        write_json(path, {"machine": machine, "masks": INSIDE})
         return True
     begun = read_json(path, KERNELS)
     if begun["machine"] != machine:
@@ -35,3 +38,10 @@ def same_machine(folder: pathlib.Path) -> bool:
             "this version would give other numbers. Resume it with that one, or start anew with init="
         )
     return True
+
+
+def as_begun(learner: Learner, folder: pathlib.Path) -> Learner:
+    """The learner of a run, with dropout masks taken as when the run began, so that it gives the same numbers."""
+    if learner.slots is not None:
+        learner.slots.masks_inside = read_json(folder / "kernels.json", KERNELS).get("masks") == INSIDE
+    return learner

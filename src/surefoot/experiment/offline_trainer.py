@@ -18,6 +18,7 @@ from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added, BesideAdded
 from surefoot.data.store import store_from_dataset
+from surefoot.experiment.machine import as_begun
 from surefoot.experiment.run import split
 from surefoot.experiment.trainer import SeedTrainer, finite_or_none
 from surefoot.offline.fitted_q import fitted_q_estimate
@@ -42,7 +43,7 @@ class DataTrainer(SeedTrainer):
         ready = self.prepared(agents, self.dataset)
         store = store_from_dataset(ready, agents[0].reads, self.device)
         self.sources = agents[0].sources(Stores(ready, store))
-        self.learner = self._learner(agents)
+        self.learner = as_begun(self._learner(agents), self.run.folder)
 
     def _learner(self, agents: list[Agent]) -> Learner:
         sources, rows = self.sources, self.plan.batch_size

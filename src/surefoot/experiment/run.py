@@ -2,7 +2,7 @@
 
 config.json        the plan, with the action bounds that it was resolved to, and the notes given before the first step
 environment.json   versions, git commit, machine, when it started
-kernels.json       the processor and native module that the numbers depend on
+kernels.json       the processor, native module and ways of taking networks that the numbers depend on
 seeds/K/           checkpoint.safetensors, result.json, log.txt of seed K
 metrics.jsonl      a line per seed and step: losses, evaluations
 policy/seedK.*     safetensors and JSON, one policy a seed
