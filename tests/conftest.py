@@ -21,16 +21,29 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(path) for path in sorted(pathlib.Path(__file__).parent.iterdir()) if path.is_dir()]
 
 
+def seed() -> None:
+    """As `torch.manual_seed(0)`, which takes three stack traces where there is no device: a third of an empty test."""
+    if torch.cuda.is_initialized():
+        torch.manual_seed(0)
+    else:
+        torch.default_generator.manual_seed(0)
+
+
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """What a file of tests draws as it is read (networks to be parameters of a test) is the same in every run."""
     if isinstance(collector, pytest.Module):
-        torch.manual_seed(0)
+        seed()
 
 
-def pytest_collection_finish() -> None:
-    """Nine thousand tests are not looked through again and again for garbage."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nine thousand tests are not looked through for garbage: a third of the time in which a worker reads them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +51,7 @@ def _one_thread() -> Iterator[None]:
     """One torch thread a test worker, and the same global random numbers for every test."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    seed()
     yield
     torch.set_num_threads(before)
 

@@ -107,7 +107,8 @@ def test_the_regulators_gain_is_riccatis(kind: Any) -> None:
     if issubclass(kind, SAC):
         own = {"temperature": 0.1, "learn_temperature": False, "actor_learning_rate": 3e-3,
                "critic_learning_rate": 3e-3}  # fmt: skip
-    trained = made(kind(spec(env), num_envs=8, updates_per_step=0.5, **QUICK, **own), env, 6000)
+    steps = 6000 if kind in (SAC, TD3) else 2000  # by twice 2000 SAC's gain is Riccati's
+    trained = made(kind(spec(env), num_envs=8, updates_per_step=0.5, **QUICK, **own), env, steps)
     gains = []
     for _ in range(8):  # a gain goes on moving a little with its batches
         trained.run(250)

@@ -1,4 +1,4 @@
-"""The examples run: the robot's loop as a user starts it, the ROS 2 node on a stand-in for ROS."""
+"""The examples run: the robot's loop once as a user starts it, the ROS 2 node on a stand-in for ROS."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import types
 from typing import Any
 
+import forking
 import numpy as np
 import pytest
 
@@ -18,15 +19,19 @@ from surefoot.streaming import StreamAC
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
-def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def started(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=120
     )
 
 
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return forking.run([str(EXAMPLES / name), *arguments])
+
+
 def test_the_robots_loop_learns_saves_and_goes_on(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "robot.safetensors")
-    done = run("stream_on_robot.py", "--steps", "2000", "--rate", "0", "--save", path)
+    done = started("stream_on_robot.py", "--steps", "2000", "--rate", "0", "--save", path)
     assert done.returncode == 0, done.stderr
     assert re.match(r"2000 steps; mean return of the last 10 episodes -\d+\n", done.stdout)
     assert done.stdout.count("durations: median") == 2

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_store_of_options() -> Iterator[None]:
+    """Hydra copies its store for each command, which takes a quarter second with the options of all algorithms in it.
+
+    A user's process has the options of the algorithms that it names alone. `load` copies what it gives, so that the
+    store itself may be shared.
+    """
+    from hydra.core.config_store import ConfigStore
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigStore, "__deepcopy__", lambda store, memo: store, raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")

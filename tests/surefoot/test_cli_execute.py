@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
+import forking
 import pytest
 import torch
 
@@ -194,8 +193,7 @@ def test_latencies_keep_to_their_law() -> None:
 
 
 def test_the_robots_loop_runs_at_its_rate_while_a_thread_plans(chunks: pathlib.Path) -> None:
-    arguments = [sys.executable, str(EXAMPLE), str(chunks), "--ticks", "250", "--rate", "100", "--deadline", "0.05"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    done = forking.run([str(EXAMPLE), str(chunks), "--ticks", "250", "--rate", "100", "--deadline", "0.05"])
     assert done.returncode == 0, done.stderr
     ticks, held = (int(re.search(text, done.stdout)[1]) for text in (r"(\d+) ticks", r"(\d+) held"))  # type: ignore[index]
     assert ticks == 250

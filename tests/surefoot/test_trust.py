@@ -128,7 +128,8 @@ def test_an_algorithm_of_ones_own_trains_resumes_and_is_evaluated_from_the_comma
         (run / name).unlink()
     assert main(["train", "--resume", str(run), "-q"]) == 2
     assert "--trust" in capsys.readouterr().err
-    assert surefoot_("train", "--resume", str(run), "-q", "--trust").returncode == 0
+    resumed = forking.run(["-m", "surefoot", "train", "--resume", str(run), "-q", "--trust"], cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
     evaluate = ["-m", "surefoot", "evaluate", str(run), "--episodes", "1", "--trust", "--json"]
     evaluated = forking.run(evaluate, cwd=tmp_path)
     assert json.loads(evaluated.stdout)["rows"][0]["algorithm"] == "own_algorithm:Own"
