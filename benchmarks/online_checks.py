@@ -32,6 +32,7 @@ class Check(NamedTuple):
     seeds: int = 3
     ours: bool = False  # the threshold is ours: no reference code has a result here
     tag: str = ""  # in the names of its cells, where the algorithm has several checks on the task
+    batch_size: int = 256
 
 
 REDQ = {"critic_steps": 4, "initial_steps": 500}
@@ -45,7 +46,7 @@ CHECKS = (
     Check("TD3", "td3", "Pendulum-v1", 20_000, {"preset": "zoo-pendulum"}, -200),
     Check("REDQ", "redq", "Pendulum-v1", 5_000, REDQ, -250),
     Check("DroQ", "droq", "Pendulum-v1", 5_000, REDQ, -250, ours=True),
-    Check("DQN", "dqn", "CartPole-v1", 50_000, {"preset": "zoo-cartpole"}, 475),
+    Check("DQN", "dqn", "CartPole-v1", 50_000, {"preset": "zoo-cartpole"}, 475, batch_size=64),
     Check("TRPO", "trpo", "CartPole-v1", 100_000, {}, 450, ours=True),
     Check("MDPO", "mdpo", "CartPole-v1", 100_000, {}, 450, ours=True),
     Check("MDPO, off-policy", "mdpo_off", "Pendulum-v1", 20_000, {}, -250, ours=True),
@@ -55,7 +56,8 @@ CHECKS = (
 
 def cell(check: Check, seed: int) -> dict[str, Any]:
     """Train and evaluate one seed."""
-    return training_cell(check.algorithm, check.options, None, check.environment, seed, check.steps, EPISODES)
+    problem = (check.algorithm, check.options, None, check.environment)
+    return training_cell(*problem, seed, check.steps, EPISODES, batch_size=check.batch_size)
 
 
 def cell_name(check: Check, seed: int) -> str:

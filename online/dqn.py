@@ -39,6 +39,7 @@ class DQNConfig(OffPolicyConfig, EncoderConfig):
     target_rate: float = 1.0  # of the target network: 1 copies
     target_every: int = 250  # training steps between its moves
     learning_rate: float = 5e-4
+    max_gradient_norm: float | None = 10.0  # a larger gradient is scaled down to it; None: as it is
     hidden: tuple[int, ...] = (256, 256)
 
     def __post_init__(self) -> None:
@@ -65,9 +66,9 @@ class DQN(OffPolicyAgent):
     target network's maximum is taken, as in the first paper, which clips the error as h does. The returns of n steps
     are not corrected for the choices that the present policy would not make, as in Rainbow (Hessel et al., 2018); a
     window that a time limit or the newest step cuts short bootstraps from where it ends. With probability epsilon a
-    choice is uniformly random. The policy that leaves is greedy.
-    Replay is uniform. In `zoo-cartpole` the target network moves every 128 training steps: stable-baselines3, which
-    counts ten steps of the environment, does not move it during the 128 that follow 256 of them.
+    choice is uniformly random. The policy that leaves is greedy. Replay is uniform. The limit of the gradient's norm is
+    stable-baselines3's. In `zoo-cartpole`, which is for batches of 64 rows, the target network moves every 128 training
+    steps: stable-baselines3 counts ten steps of the environment, and does not move it during the 128 that follow 256.
     """
 
     name = "dqn"
@@ -82,6 +83,7 @@ class DQN(OffPolicyAgent):
             "error": "squared",
             "target_every": 50,
             "learning_rate": 2.5e-4,
+            "max_gradient_norm": None,
             "hidden": (120, 84),
         },
         "zoo-cartpole": {
@@ -168,7 +170,7 @@ class DQN(OffPolicyAgent):
         """The values, then epsilon, and now and then the target network."""
         c = self.config
         return [
-            Update(self.critic_loss, ("critic",), Adam(c.learning_rate)),
+            Update(self.critic_loss, ("critic",), Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)),
             Rule(self.fall, ("epsilon",)),
             Rule(then={"target_critic": ("critic", c.target_rate)}, every=c.target_every),
         ]

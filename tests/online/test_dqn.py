@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from online_problems import EndsEverywhere, Scripted, loop, mistaken, parameters
 from plain_layers import layers
-from test_off_policy_updates import Numbered, average, descend
+from test_off_policy_updates import Numbered, average
 from torch import Tensor, nn
 
 from surefoot.core.agent import Batch, Metrics, Spec
@@ -55,7 +55,10 @@ class Second:
         q = self.values(batch["observations"][:, 0])[torch.arange(ROWS), chosen]
         loss = nn.functional.smooth_l1_loss if c.error == "huber" else nn.functional.mse_loss
         goal_values = torch.tensor(goals, dtype=torch.float64)
-        descend(self.adam, loss(q, goal_values) * (1 if c.error == "huber" else 0.5))
+        self.adam.zero_grad()
+        (loss(q, goal_values) * (1 if c.error == "huber" else 0.5)).backward()
+        nn.utils.clip_grad_norm_(self.values.parameters(), c.max_gradient_norm or 1e9)
+        self.adam.step()
         self.taken += 1
         share = self.taken / (c.epsilon_steps * c.updates_per_step)
         self.epsilon = max(c.last_epsilon, c.first_epsilon + share * (c.last_epsilon - c.first_epsilon))
@@ -90,7 +93,8 @@ def windows(count: int, steps: int) -> list[dict[str, Tensor]]:
     "options",
     [
         {},
-        {"double": False, "error": "squared", "target_rate": 0.1, "target_every": 1},
+        {"max_gradient_norm": 0.05},
+        {"max_gradient_norm": None, "double": False, "error": "squared", "target_rate": 0.1, "target_every": 1},
         {"n_step": 3, "updates_per_step": 0.5, "epsilon_steps": 8},
     ],
 )
