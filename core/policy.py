@@ -126,7 +126,7 @@ class Policy(ControlLoop, nn.Module):
         return self.actor.always_samples or self._sampled
 
     def sampled(self) -> Policy:
-        """A copy that draws each action, as it does in training; `reset(seed)` and `begin` say by what noise.
+        """A copy, or itself, that draws each action as in training; `reset(seed)` and `begin` say by what noise.
 
         A file that it is saved to holds the same policy as ever, which acts by the mean action.
 
@@ -135,7 +135,7 @@ class Policy(ControlLoop, nn.Module):
         """
         if self.noise_dim == 0:
             raise ConfigError("this policy is deterministic: it has no distribution that actions could be drawn from")
-        drawing = copy.deepcopy(self)
+        drawing = self if self.always_samples else copy.deepcopy(self)
         drawing._sampled = True
         return drawing
 

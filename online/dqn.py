@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.chunks import chunk_target
+from surefoot.core.chunks import decisions
 from surefoot.core.errors import ConfigError
 from surefoot.core.features import EncoderConfig
 from surefoot.core.greedy_actor import GreedyActor, highest
@@ -138,24 +138,21 @@ class DQN(OffPolicyAgent):
             return super().sources(stores)
         return {MAIN: ReplayWindows(stores.replay, self.config.n_step)}
 
+    def annotate(self, batch: Batch) -> Batch:
+        """Rows of n steps: what they earned, what discounts the value behind them, and where they led."""
+        return decisions(batch, self.config.discount, self.config.n_step)
+
     def targets(self, batch: Batch) -> Tensor:
         """(B,) what n steps earned and the value of the best choice after them."""
-        rewards, terminations, following = (batch[key] for key in ("rewards", "terminations", "next_observations"))
-        if self.config.n_step == 1:
-            reach = self.config.discount * (1 - terminations)
-        else:
-            rewards, reach, _ = chunk_target(rewards, terminations, batch["mask"], self.config.discount)
-            following = following[..., -1, :]
+        following = batch["next_observations"]
         values = self.target_critic(following)
         best = self.critic(following) if self.config.double else values
-        return (rewards + reach * (values * highest(best)).sum(-1)).detach()
+        return (batch["rewards"] + batch["reach"] * (values * highest(best)).sum(-1)).detach()
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Huber's loss, or half the square, of the TD error of the choices that were made."""
-        observations, actions = batch["observations"], batch["actions"]
-        if self.config.n_step > 1:
-            observations, actions = observations[..., 0, :], actions[..., 0, :]
-        q = (self.critic(observations) * actions).sum(-1)
+        first = batch["actions"][..., : self.spec.action_dim]
+        q = (self.critic(batch["observations"]) * first).sum(-1)
         error = q - self.targets(batch)
         loss = huber_loss(error, 1.0) if self.config.error == "huber" else 0.5 * error.square()
         return loss.mean(), {"q": q, "epsilon": self.epsilon}

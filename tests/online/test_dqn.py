@@ -104,7 +104,7 @@ def test_full_updates_equal_the_second_implementation(options: dict[str, Any]) -
     for value in agent.target_critic.parameters():
         value.data.add_(0.2)  # a target that differs, or its moves say nothing
     given = windows(STEPS, agent.config.n_step)
-    plain = given if agent.config.n_step > 1 else [{k: v[:, 0] for k, v in one.items()} for one in given]
+    plain = given if agent.config.n_step > 1 else [{k: v[:, 0] for k, v in one.items() if k != "mask"} for one in given]
     learner = Learner([agent], [0], Numbered(plain), batch_size=ROWS, dtype=torch.float64)
     second = Second(agent)
     for batch in given:
@@ -126,11 +126,12 @@ def test_double_estimates_are_the_target_networks_values_of_the_online_networks_
     batch = {
         "rewards": torch.tensor([1.0, 1.0]),
         "terminations": torch.tensor([0.0, 1.0]),
+        "actions": torch.eye(3)[:2],
         "next_observations": torch.zeros(2, 1),
     }
-    assert agent.targets(batch).tolist() == [1 + 0.5 * 4, 1]
+    assert agent.targets(agent.annotate(batch)).tolist() == [1 + 0.5 * 4, 1]
     agent.config = DQN.configure(agent.config, double=False)
-    assert agent.targets(batch).tolist() == [1 + 0.5 * 9, 1]
+    assert agent.targets(agent.annotate(batch)).tolist() == [1 + 0.5 * 9, 1]
 
 
 # -- what it learns ------------------------------------------------------------------------------------------------

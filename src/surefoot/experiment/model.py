@@ -196,7 +196,7 @@ class Model:
             )
         if not deterministic or policy.always_samples:
             if self._drawing is None:
-                self._drawing = policy if policy.always_samples else policy.sampled()
+                self._drawing = policy.sampled()
                 self._noise = generator(0, "predict")
             policy = self._drawing
         if policy.encoder is None and (rows := as_array(observation, np.float32)).ndim == 2:
