@@ -167,7 +167,13 @@ class MLP(nn.Module):
         return features, kernels.linear(features, weights[-1], biases[-1])
 
     def _plain(
-        self, inputs: Tensor, weights: list[Tensor], biases: list[Tensor], scales: Any, shifts: Any, masks: Any = None
+        self,
+        inputs: Tensor,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+        scales: Sequence[Tensor],
+        shifts: Sequence[Tensor],
+        masks: Tensor | None = None,
     ) -> Tensor:
         features = self._features(inputs, weights, biases, scales, shifts, masks)
         return self._affine(features, weights[-1], biases[-1], masks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -31,6 +33,15 @@ def results(network: MLP, inputs: Tensor, fused: bool, target: Tensor, masks: Te
         output = network(inputs, masks)
         gradients = torch.autograd.grad((output - target).square().mean(), [inputs, *network.parameters()])
     return [output.detach(), *gradients]
+
+
+def assert_same_with_kernels(gradients: Callable[[], Sequence[Tensor]]) -> None:
+    """What a function gives is what it gives over the kernels, within rounding."""
+    plain = gradients()
+    with kernels.use(Slots()):
+        found = gradients()
+    for one, other in zip(found, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @needs_native
@@ -132,11 +143,7 @@ def test_a_gradient_under_dropout_masks_can_be_differentiated_again(where: str) 
         (slope,) = torch.autograd.grad(network(inputs, masks).square().sum(), inputs, create_graph=True)
         return torch.autograd.grad(slope.square().sum(-1).mean(), [inputs, *network.parameters()])
 
-    plain = penalty()
-    with kernels.use(Slots()):
-        found = penalty()
-    for one, other in zip(found, plain, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert_same_with_kernels(penalty)
 
 
 @needs_native
@@ -265,11 +272,7 @@ def test_a_gradient_can_be_differentiated_again(members: int | None, layer_norm:
         (slope,) = torch.autograd.grad(network(inputs).square().sum(), inputs, create_graph=True)
         return torch.autograd.grad(slope.square().sum(-1).mean(), [inputs, *network.parameters()])
 
-    plain = penalty()
-    with kernels.use(Slots()):
-        found = penalty()
-    for one, other in zip(found, plain, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert_same_with_kernels(penalty)
 
 
 @needs_native
