@@ -166,15 +166,25 @@ class Critics:
     judge: LeastSquaresJudge
     weights: Array  # (draws, resamples, F + 1)
 
-    def values(self, observations: Array, actions: Array) -> Array:
-        """(draws x resamples, n) of (n, d) observations and (n, A) actions, in the data's units."""
+    def values(self, observations: Array, actions: Array, noise: Array | None = None) -> Array:
+        """(draws x resamples, n) of (n, d) observations and (n, A) actions, in the data's units.
+
+        With `noise`, (A,) deviations in half ranges, the expectation over Gaussian actions around these, which bounds
+        don't cut: E cos(w (a + e) + b) = exp(-(w s)^2 / 2) cos(w a + b).
+        """
         points = self.judge._points(observations, actions)
         found = np.empty((len(points), self.weights.shape[0] * self.weights.shape[1]))
+        weighed = self.weights if noise is None else self.weights * self._damping(noise)[:, None]
         for begin in range(0, len(points), PART):
             rows = slice(begin, begin + PART)
-            parts = [self.judge._features(points[rows], k) @ weights.T for k, weights in enumerate(self.weights)]
+            parts = [self.judge._features(points[rows], k) @ weights.T for k, weights in enumerate(weighed)]
             found[rows] = np.concatenate(parts, 1)
         return found.T
+
+    def _damping(self, noise: Array) -> Array:
+        """(draws, F + 1) what noise of the actions leaves of each feature."""
+        waves = [frequencies[-len(noise) :] * noise[:, None] for frequencies, _ in self.judge.maps]
+        return np.asarray([np.append(np.exp(-0.5 * (one**2).sum(0)), 1.0) for one in waves])
 
     def value(self, first_actions: Array) -> Array:
         """Each member's mean from the first states, (draws x resamples,), where the policy does `first_actions`."""

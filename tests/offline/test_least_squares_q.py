@@ -81,6 +81,21 @@ def test_linear_gains_are_ranked_as_the_quadratic_regulator_ranks_them() -> None
     assert np.abs(found[1:] / truth[1:] - 1).max() < 0.15
 
 
+def test_values_over_noise_are_the_mean_of_values_of_noisy_actions() -> None:
+    drawn = np.random.default_rng(0)
+    seen, actions = drawn.uniform(-1, 1, (400, 2)), drawn.uniform(-5, 5, (400, 1))
+    data = dataset(seen, actions, -(actions[:, 0] ** 2), seen, 10, ends=True)
+    config = LeastSquaresQConfig(discount=0.0, features=64)
+    critics = LeastSquaresJudge(data, np.array([-5.0]), np.array([5.0]), config=config).fit(data.actions)
+    here, action, noise = seen[:1], np.array([[0.5]]), np.array([0.25])  # bounds are 3.6 deviations away
+    several = action + 5 * noise * drawn.standard_normal((40_000, 1))
+    expected = critics.values(here.repeat(len(several), 0), several).mean(1)
+    found, alone = (critics.values(here, action, n)[:, 0] for n in (noise, None))
+    assert np.abs(alone - expected).min() > 0.5, "the square of the noise is 1.6"
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    np.testing.assert_allclose(critics.values(here, action, np.zeros(1))[:, 0], alone, rtol=1e-12)
+
+
 def test_large_data_are_thinned_to_whole_episodes_and_images_are_refused() -> None:
     data = tabular()
     some = thinned(data, 101, seed=0)

@@ -23,7 +23,7 @@ from surefoot.experiment.summary import data_return
 from surefoot.offline import least_squares_q
 from surefoot.tools import select as selecting
 from surefoot.tools import select_model
-from surefoot.tools.select_behaviour import KNOWN_DENSITY
+from surefoot.tools.select_behaviour import KNOWN_DENSITY, Behaviour
 from surefoot.tools.select_model import ModelJudge, ModelJudgeConfig, notes, select_by_model
 
 Capture = pytest.CaptureFixture[str]
@@ -218,6 +218,33 @@ def test_a_known_density_is_of_actions_in_their_own_units(unit: float) -> None:
     policy.action_high.mul_(unit)
     (found,) = selecting.select([selecting.Candidate("itself", "itself", policy)], short, SMALL).estimates
     assert found.effective_episodes > 45
+
+
+def test_right_ratios_make_up_for_wrong_critics() -> None:
+    """Doubly robust values are of the policy with the behaviour's noise, in the ratios and in the critics' V."""
+    data = regulator(600, noise=0.25)
+    data = data.replace(terminations=data.truncations, truncations=data.terminations)
+    x, a = data.observations.astype(np.float64), data.actions.astype(np.float64)
+    told = -0.5 * ((a + 0.4 * x) / 0.25) ** 2 - np.log(0.25) - 0.5 * np.log(2 * np.pi)
+    data = data.replace(extras={KNOWN_DENSITY: told[:, 0].astype(np.float32)})
+    low, high = np.array([-1.0]), np.array([1.0])
+    judge = least_squares_q.LeastSquaresJudge(data, low, high, config=SMALL)
+    lies = least_squares_q.LeastSquaresJudge(
+        data.replace(rewards=-30 * data.actions[:, 0] ** 2), low, high, config=SMALL
+    )
+    policy = gain(0.55)
+    here, after = (selecting.actions_of(policy, one) for one in (data.observations, data.next_observations))
+    wrong = lies.fit(after)
+    robust, _, behind = Behaviour(judge).estimates(wrong, here, after)
+    generator, y, truth = np.random.default_rng(1), np.random.default_rng(2).uniform(-1, 1, 40_000), 0.0
+    for step in range(20):
+        truth -= 0.9**step * float((y**2).mean())
+        action = np.tanh(-0.55 * y) + 0.25 * generator.standard_normal(len(y))
+        y = 0.9 * y + 0.5 * np.clip(action, -1, 1) + 0.05 * generator.standard_normal(len(y))
+    said = wrong.value(here[data.episode_starts[:-1]]).mean()
+    assert behind > 100
+    assert said < truth - 2, "the critics are far off"
+    assert robust == pytest.approx(truth, abs=0.3), (robust, truth, said)
 
 
 def test_the_bandit_tries_in_order_and_then_what_looks_best() -> None:

@@ -34,16 +34,20 @@ class Behaviour:
         return np.asarray(-(0.5 * errors + np.log(self.deviation) + 0.5 * np.log(2 * np.pi)).sum(1))
 
     def estimates(self, critics: Critics, here: Array, after: Array) -> tuple[float, float, float]:
-        """Doubly robust and per-decision estimate of a policy with the behaviour's noise, and episodes behind them."""
+        """Doubly robust and per-decision estimate of a policy with the behaviour's noise, and episodes behind them.
+
+        The critics are of the policy alone. That costs no bias where the ratios are right, since V is their Q's mean
+        over the noise.
+        """
         data, discount = self.data, self.judge.config.discount
         scaled = np.clip(to_agent(here, self.judge.low, self.judge.high), -1, 1)
         ratios = np.exp(np.clip(self._density(scaled) - self.log_density, -20, 20))
         cut = np.flatnonzero(data.truncations)  # what would have followed is the critics' to say
         rewards = data.rewards.astype(np.float64)
-        rewards[cut] += discount * critics.values(data.next_observations[cut], after[cut]).mean(0)
+        rewards[cut] += discount * critics.values(data.next_observations[cut], after[cut], self.deviation).mean(0)
         columns = {
             "rewards": rewards,
-            "values": critics.values(data.observations, here).mean(0),
+            "values": critics.values(data.observations, here, self.deviation).mean(0),
             "q_values": critics.values(data.observations, data.actions).mean(0),
         }
         table, mask = off_policy.padded(ratios, data.episode_starts, 1.0)
