@@ -178,7 +178,8 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
         DataError, MissingExtraError: as `table_of`.
     """
     table = table_of(path)
-    guessed: dict[str, list[str]] = {key: [] for key in ("observations", "actions", "end", "doubtful", "counts")}
+    guesses = ("observations", "actions", "end", "extra", "doubtful", "counts")
+    guessed: dict[str, list[str]] = {key: [] for key in guesses}
     single: dict[str, str] = {}
     for name, what in table.names.items():
         meaning = _meaning(name, what)
@@ -198,6 +199,11 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
         f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit), "
         "if it is 1 in an episode's last row and in no other"
         for name in guessed["end"]
+    ]
+    lines += [
+        f"# {_quoted(name)} is left out: it is not measured by the controller; name it under extras if it is what "
+        "surefoot knows there (docs/own_data.md)"
+        for name in guessed["extra"]
     ]
     lines += [
         f"# {_quoted(name)} is left out: it may be a reward, a label or a clock, or mean what another column does; "
@@ -228,6 +234,8 @@ def _meaning(name: str, what: str) -> str | None:
             return key
     if last in ENDS:
         return "end"
+    if last in EXTRAS:
+        return "extra"
     if any(word in low for word in ("image", "camera", "_index")) or what.startswith(LEFT_OUT):
         return None
     if not DOUBTFUL.isdisjoint(last.split("_")):
@@ -272,6 +280,13 @@ SINGLE = {
 }
 ENDS = ("done", "dones", "is_done", "is_last", "ended", "success", "succeeded", "is_success")
 """Names of what may be either end, or hold in more rows than an episode's last."""
+DENSITIES = ("prob", "probs", "density", "probability", "likelihood")
+EXTRAS = (
+    *("margin", "margins", "expert", "is_expert", "demonstration"),
+    *(f"{of}log_{kind}" for of in ("", "action_", "behaviour_", "behavior_", "policy_") for kind in DENSITIES),
+    *("logp", "logprob", "behaviour_logp", "behavior_logp", "action_logp"),
+)
+"""Names of what a mapping's `extras` may hold."""
 ACTIONS = ("action", "command", "cmd", "control", "torque", "tau", "setpoint", "target", "ctrl", "input")
 """Parts of names that mean what was done, not what was measured."""
 

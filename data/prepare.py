@@ -165,13 +165,36 @@ def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> 
     """
     if fraction < 1 and not dataset.has_rewards:
         raise ConfigError(f"{dataset.name} has no rewards, by which the best of its episodes could be found")
+    best = _best(dataset, fraction, discount)
+    return dataset if fraction >= 1 or not len(best) else dataset.select_episodes(np.sort(best))
+
+
+def _best(dataset: Dataset, fraction: float, discount: float) -> Array:
+    """Ids of the `fraction` of `learnable_episodes` with the highest return, at least one, best first."""
     able = learnable_episodes(dataset)
-    if fraction >= 1 or not len(able):
-        return dataset
     returns = discounted_returns(dataset, discount)[able]
-    count = max(1, int(len(returns) * fraction))
-    chosen = np.sort(able[np.argsort(-returns, kind="stable")[:count]])
-    return dataset.select_episodes(chosen)
+    return able[np.argsort(-returns, kind="stable")[: max(1, int(len(returns) * fraction))]]
+
+
+def short_notes(dataset: Dataset, fraction: float, discount: float = 1.0) -> list[str]:
+    """A sentence where negative rewards make those episodes the best that ended soon, in a fall perhaps.
+
+    Args:
+        dataset: to learn from.
+        fraction: of its episodes that are taken for the best; 0: the best one, 1: all, which says nothing.
+        discount: of the returns.
+    """
+    if fraction >= 1 or not dataset.has_rewards or float(dataset.rewards.mean()) >= 0:
+        return []
+    best = _best(dataset, fraction, discount)
+    if not len(best) or not 2 * np.median(dataset.episode_lengths[best]) < np.median(dataset.episode_lengths):
+        return []
+    those = f"the best {len(best)} by return have" if len(best) > 1 else "the one with the highest return has"
+    return [
+        f"{dataset.name}: episodes have {np.median(dataset.episode_lengths):.0f} steps (median), and {those} "
+        f"{np.median(dataset.episode_lengths[best]):.0f}: rewards are negative, so those that end soon return most. If "
+        "they end by failing, give each step a constant for going on: reward=module:function"
+    ]
 
 
 def discounted_returns(dataset: Dataset, discount: float = 0.99) -> Array:

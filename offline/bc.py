@@ -11,7 +11,7 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.features import EncoderConfig
 from surefoot.core.histories import HistoryConfig
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_episodes, prepare
+from surefoot.data.prepare import best_episodes, prepare, short_notes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,10 @@ class BC(Agent):
         """Keep the best episodes, then normalise."""
         best = best_episodes(dataset, self.config.fraction, self.config.discount)
         return prepare(self, best, normalization=self.config.normalization)
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """Whether the best episodes are only short."""
+        return short_notes(dataset, self.config.fraction, self.config.discount)
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Mean squared error over rows and action dimensions."""

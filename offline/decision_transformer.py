@@ -14,7 +14,7 @@ from surefoot.core.random import Noise
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.transformer import DecisionTransformerActor
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_return, prepare, returns_to_go
+from surefoot.data.prepare import best_return, prepare, returns_to_go, short_notes
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
@@ -94,7 +94,8 @@ class DT(Agent):
     def notes(self, dataset: Dataset) -> list[str]:
         """The return that it will ask for."""
         asked = self.config.target_return
-        return [f"dt: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"]
+        own = f"dt: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"
+        return [own, *(short_notes(dataset, 0) if asked is None else [])]
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of K steps that end at a row drawn uniformly."""

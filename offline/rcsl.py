@@ -12,7 +12,7 @@ from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algor
 from surefoot.core.histories import HistoryConfig
 from surefoot.core.return_actor import ReturnActor
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_return, prepare, returns_to_go
+from surefoot.data.prepare import best_return, prepare, returns_to_go, short_notes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,8 @@ class RCSL(Agent):
     def notes(self, dataset: Dataset) -> list[str]:
         """The return that it will ask for."""
         asked = self.config.target_return
-        return [f"{self.name}: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"]
+        own = f"{self.name}: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"
+        return [own, *(short_notes(dataset, 0) if asked is None else [])]
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Mean squared error over rows and action dimensions, and the squares of all parameters."""

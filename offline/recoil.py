@@ -15,7 +15,7 @@ from surefoot.core.errors import DataError
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
-from surefoot.data.prepare import learnable_episodes, prepare
+from surefoot.data.prepare import learnable_episodes, prepare, short_notes
 from surefoot.data.sources import WeightedRows
 from surefoot.offline.dvl import DVLConfig, of_dvl
 from surefoot.offline.xql import XQL
@@ -81,7 +81,8 @@ class ReCOIL(XQL):
         """Whom it imitates."""
         rows, known = expert_rows(dataset, self.config.fraction)[dataset.valid], EXPERT in dataset.extras
         how = "the data's column 'expert'" if known else f"the best {100 * self.config.fraction:g} % of the episodes"
-        return [f"recoil: the expert's are {int(rows.sum()):,} of {len(rows):,} rows, by {how}; rewards are not read"]
+        own = f"recoil: the expert's are {int(rows.sum()):,} of {len(rows):,} rows, by {how}; rewards are not read"
+        return [own, *([] if known else short_notes(dataset, self.config.fraction))]
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows of which in the mean a share is the expert's."""

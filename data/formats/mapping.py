@@ -21,7 +21,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
-from surefoot.data.checks import INSIDE, PAUSED, check_finite, flags, vector
+from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, flags, vector
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
@@ -35,6 +35,8 @@ SUFFIXES = (".yaml", ".yml")
 MOST_BYTES = 1 << 20
 STATE = "state"
 """Key of the vector beside images."""
+OWN = frozenset(field.name for field in dataclasses.fields(Dataset))
+"""What extras may not be called: the names of a dataset's other parts."""
 EARLY = "early"
 """Rows of a termination that is not the last row of an episode of the mapping's column."""
 PAUSE, LONG = "pause", 10.0
@@ -49,6 +51,7 @@ KIND = Record(
         "next_observations": _NAMES,
         "images": Object(_NAME),
         "image_size": Many(Number(1, 4096, whole=True), 2, 2),
+        "extras": Object(_NAME),
         "reward": _NAME,
         "cost": _NAME,
         "termination": _NAME,
@@ -62,6 +65,8 @@ KIND = Record(
     },
 )
 LISTS = ("observations", "actions", "next_observations", "files")
+EXTRAS = "extras/"
+"""What names of further columns begin with among a file's arrays."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +80,7 @@ class LogMapping:
     next_observations: tuple[str, ...] = ()
     images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # key of an observation -> column
     image_size: tuple[int, int] | None = None  # height and width that pictures are scaled to
+    extras: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name of an extra -> column
     reward: str | None = None
     cost: str | None = None
     termination: str | None = None
@@ -92,7 +98,8 @@ class LogMapping:
     def columns(self) -> tuple[str, ...]:
         """Every column that it names, as it names them."""
         single = (self.reward, self.cost, self.termination, self.truncation, self.episode, self.time)
-        named = (*self.observations, *self.actions, *self.next_observations, *self.images.values())
+        lists = (*self.observations, *self.actions, *self.next_observations)
+        named = (*lists, *self.images.values(), *self.extras.values())
         return (*named, *(name for name in single if name is not None))
 
 
@@ -134,6 +141,9 @@ def read_mapping(path: pathlib.Path) -> LogMapping:
         raise DataError(f"{path}: names no columns under 'observations', nor any under 'images'; add one of them")
     if "image_size" in value and not value.get("images"):
         raise DataError(f"{path}: 'image_size' scales pictures, and none is named under 'images'")
+    for name in value.get("extras", {}):
+        if name in OWN or name.startswith(PREFIXES):
+            raise DataError(f"{path}: 'extras' names {name!r}, which has a key of its own (docs/own_data.md)")
     value = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
     return LogMapping(path=str(path), **value)
 
@@ -224,6 +234,9 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     for key, name in (("rewards", mapping.reward), ("costs", mapping.cost)):
         if name is not None:
             found[key] = vector(str(table.path), name, column(name))
+    for key, name in mapping.extras.items():
+        found[EXTRAS + key] = column(name)
+        check_extra(str(table.path), name, found[EXTRAS + key])
     found |= _ends(mapping, column, len(found["actions"]), str(table.path))
     if mapping.images:
         _add_images(found, {key: column(name) for key, name in mapping.images.items()}, table.path, mapping.image_size)
@@ -313,6 +326,7 @@ def dataset_of(
     if extras:
         empty = np.zeros((len(arrays["actions"]), 0), np.float32)
         arrays |= {VECTOR: empty, f"next_{VECTOR}": empty}
+    extras |= {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
     facts: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
     known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import time
 from typing import Any
 
@@ -37,6 +38,34 @@ def test_columns_of_a_log_become_transitions_of_its_episodes(tmp_path: pathlib.P
     np.testing.assert_array_equal(data.valid, [True, False, True, False])  # nothing says what followed a last row
     np.testing.assert_array_equal(data.next_observations[data.valid], [[2, 20], [4, 40]])
     assert not data.has_rewards
+
+
+def test_further_columns_are_kept_under_the_names_that_the_mapping_gives_them(tmp_path: pathlib.Path) -> None:
+    text = "files: log.csv\nobservations: q\nactions: torque\nepisode: trial\n"
+    data = load(written(tmp_path, text + "extras: {behaviour_log_density: dq, clock: time}\n"))
+    np.testing.assert_array_equal(data.extras["behaviour_log_density"], [10, 20, 30, 40])
+    np.testing.assert_array_equal(data.extras["clock"], [0.0, 0.1, 0.2, 5.0])
+    save(data, tmp_path / "kept.npz")
+    np.testing.assert_array_equal(load(tmp_path / "kept.npz").extras["clock"], data.extras["clock"])
+    two = load(written(tmp_path, text.replace("log.csv", "[log.csv, log.csv]") + "extras: {margins: dq}\n"))
+    np.testing.assert_array_equal(two.extras["margins"], [10, 20, 30, 40] * 2)
+
+
+@pytest.mark.parametrize(
+    ("extras", "sentence"),
+    [
+        ("{rewards: dq}", "'extras' names 'rewards', which has a key of its own"),
+        ("{observations/more: dq}", "'extras' names 'observations/more', which has"),
+        ("{mode: mode}", "'mode'"),
+        ("{margins: gone}", "'gone'"),
+        ("[dq]", "extras"),
+    ],
+)
+def test_extras_that_are_not_there_or_no_numbers_or_something_else_are_refused(
+    tmp_path: pathlib.Path, extras: str, sentence: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        load(written(tmp_path, f"files: log.csv\nobservations: q\nactions: torque\nextras: {extras}\n"))
 
 
 def test_a_gap_in_time_ends_an_episode(tmp_path: pathlib.Path) -> None:
@@ -268,6 +297,14 @@ def test_a_draft_reads_names_with_spaces_and_units_and_takes_no_imu_for_an_actio
     assert (found.observations, found.actions) == (("imu_acc_x", "gpu temp (C)", "joint β"), ("u_0", "Motor cmd"))
     assert (found.episode, found.time, found.reward) == ("Run ID", "Time [s]", "Reward (m)")
     assert load(tmp_path / "draft.yaml").episode_lengths.tolist() == [2, 2, 2]
+
+
+def test_a_draft_takes_no_margin_and_no_density_for_an_observation_or_an_action(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.csv").write_text("q,u,margin,action_log_prob,is_expert\n1,2,3,4,0\n1,2,3,4,1\n")
+    text = logs.draft(tmp_path / "log.csv", tmp_path)
+    assert "observations: [q]\nactions: [u]\n" in text
+    for name in ("margin", "action_log_prob", "is_expert"):
+        assert f"# {name} is left out: it is not measured by the controller; name it under extras" in text
 
 
 def test_a_draft_knows_the_short_names_of_archives(tmp_path: pathlib.Path) -> None:

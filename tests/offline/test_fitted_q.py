@@ -12,8 +12,8 @@ from surefoot.core.errors import DataError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_episodes, discounted_returns
-from surefoot.offline import BC
+from surefoot.data.prepare import best_episodes, discounted_returns, short_notes
+from surefoot.offline import BC, DT, RCSL, ReCOIL
 from surefoot.offline.fitted_q import FittedQ, fitted_q_estimate
 
 
@@ -113,3 +113,26 @@ def test_episodes_without_a_row_to_sample_are_not_the_best_ones() -> None:
     data = data.replace(rewards=rewards, valid=data.episode_ids != 3)
     np.testing.assert_array_equal(best_episodes(data, 0.1).actions, data.actions[18:])
     assert best_episodes(data.replace(valid=np.zeros(20, bool)), 0.1).episode_lengths.sum() == 20  # refused elsewhere
+
+
+def test_that_negative_rewards_make_short_episodes_the_best_is_said() -> None:
+    """Twenty episodes of 20 steps and five that fall after 4, each step at -1: the best tenth are two of the five."""
+    lengths = np.array([20] * 20 + [4] * 5)
+    ends = np.cumsum(lengths) - 1
+    last = np.isin(np.arange(lengths.sum()), ends)
+    data = two_step_episodes(len(last) // 2).replace(
+        rewards=np.full(len(last), -1, np.float32),
+        terminations=last & (np.arange(len(last)) >= 400),
+        truncations=last & (np.arange(len(last)) < 400),
+        episode_ids=np.repeat(np.arange(25), lengths),
+    )
+    (note,) = short_notes(data, 0.1)
+    assert "episodes have 20 steps (median), and the best 2 by return have 4" in note
+    assert "the one with the highest return has 4" in short_notes(data, 0)[0]
+    assert short_notes(data, 1) == short_notes(data.replace(rewards=-data.rewards), 0.1) == []
+    assert short_notes(data.select_episodes(np.arange(20)), 0.1) == []
+    for kind, options, said in ((BC, {"fraction": 0.1}, 1), (BC, {}, 0), (ReCOIL, {}, 2), (DT, {}, 2), (RCSL, {}, 2)):
+        agent = kind(Spec.of(data, np.array([-1.0]), np.array([1.0])), kind.configure(**options))
+        assert len(agent.notes(data)) == said, kind
+    asked = DT(Spec.of(data, np.array([-1.0]), np.array([1.0])), DT.configure(target_return=-10.0))
+    assert len(asked.notes(data)) == 1, "what is asked for is the user's"

@@ -383,6 +383,10 @@ def test_the_command_judges_by_a_model(
     assert found["discount"] == 0.9
     assert [pathlib.Path(one["label"]).stem for one in found["policies"]] == ["good", "wrong"]
     assert found["policies"][0]["doubly_robust"] is None
+    assert found["notes"] == []
+    save(cut_at_other_steps := regulator(noise=0.2).select_rows(np.arange(15, 2_400)), tmp_path / "line.hdf5")
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == notes(cut_at_other_steps.replace(name=arguments[4]))
     assert main([*arguments, "--discount", "1.5"]) == 2
     assert "discount" in capsys.readouterr().err
 

@@ -74,6 +74,7 @@ def select(arguments: argparse.Namespace) -> int:
             found = select_by_model(chosen, dataset, model, arguments.seed, bar, arguments.truth)
         else:
             found = selecting.select(chosen, dataset, critics, arguments.seed, bar, arguments.truth)
+    told = notes(dataset) if by_model else []
     tried = None if env_id is None else _try_out(found, chosen, dataset, env_id, arguments)
     if arguments.output is not None:
         from surefoot.evaluation.plots import save_png
@@ -81,10 +82,10 @@ def select(arguments: argparse.Namespace) -> int:
 
         save_png(picture(found, dataset.name), arguments.output)
     if arguments.json:
-        output.print_json(_json(found, dataset, tried))
+        output.print_json({**_json(found, dataset, tried), "notes": told})
         return 0
     _present(found, tried)
-    for note in notes(dataset) if by_model else []:
+    for note in told:
         output.say(f"note: {note}")
     if arguments.output is not None:
         output.say(f"picture: {output.short(arguments.output)}")
