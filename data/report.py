@@ -18,6 +18,7 @@ from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, REWARDS, Data
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
 from surefoot.data.formats.mapping import SUFFIXES
+from surefoot.data.formats.named import PREFIXES
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
 
@@ -30,6 +31,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
     returns, lengths = dataset.episode_returns, dataset.episode_lengths
     costs = dataset.episode_costs
     reference, solved = reference_of(dataset), success(dataset)
+    named = {key for key in dataset.extras if key.startswith(PREFIXES)}
     facts: dict[str, Any] = {
         "name": dataset.name,
         "env_id": dataset.env_id,
@@ -58,6 +60,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "cost_mean": None if costs is None else float(costs.mean()),
         "cost_min": None if costs is None else float(costs.min()),
         "cost_max": None if costs is None else float(costs.max()),
+        "extras": {key: _span(value) for key, value in dataset.extras.items() if key not in named} or None,
         "rows_never_sampled": int((~dataset.valid).sum()),
         "warnings": dict(dataset.warnings),
         "sha256": dataset.sha256,
@@ -66,6 +69,11 @@ def info(dataset: Dataset) -> dict[str, Any]:
     facts |= {f"task_{key}": task.get(key) for key in ("observed", "hidden", "delay")}
     facts["published_scores"] = task.get("published")
     return facts | {key: dataset.attributes.get(key) for key in ("source", "licence", "kind")}
+
+
+def _span(column: np.ndarray[Any, Any]) -> tuple[float, float] | None:
+    """The least and the greatest number of a column."""
+    return (float(f"{column.min():.4g}"), float(f"{column.max():.4g}")) if column.size else None
 
 
 def _constant(dataset: Dataset) -> tuple[str, ...] | None:

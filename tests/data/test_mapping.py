@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import convert, load, logs, save
+from surefoot.data import convert, info, load, logs, save
 from surefoot.data.checks import INSIDE, PAUSED
 from surefoot.data.dataset import BEST_RETURN
 from surefoot.data.formats import mapping as mappings
@@ -45,6 +45,7 @@ def test_further_columns_are_kept_under_the_names_that_the_mapping_gives_them(tm
     data = load(written(tmp_path, text + "extras: {behaviour_log_density: dq, clock: time}\n"))
     np.testing.assert_array_equal(data.extras["behaviour_log_density"], [10, 20, 30, 40])
     np.testing.assert_array_equal(data.extras["clock"], [0.0, 0.1, 0.2, 5.0])
+    assert info(data)["extras"] == {"behaviour_log_density": (10, 40), "clock": (0, 5)}
     save(data, tmp_path / "kept.npz")
     np.testing.assert_array_equal(load(tmp_path / "kept.npz").extras["clock"], data.extras["clock"])
     two = load(written(tmp_path, text.replace("log.csv", "[log.csv, log.csv]") + "extras: {margins: dq}\n"))
