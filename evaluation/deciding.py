@@ -364,17 +364,20 @@ def seeds_needed(level: float = 0.05) -> int:
     return next(n for n in itertools.count(2) if smallest_p(n) <= level)
 
 
-def too_few(seeds: int, level: float = 0.05) -> str | None:
-    """Words where with this many seeds for each algorithm nothing can be decided; None where something can."""
-    if seeds >= seeds_needed(level):
+def too_few(seeds: int, level: float = 0.05, others: int | None = None) -> str | None:
+    """Words where with so many seeds of one, and `others` or as many of the other, nothing can be decided; or None."""
+    others = seeds if others is None else others
+    ways, tied = math.comb(seeds + others, seeds), 2 if seeds == others else 1  # the mirror image is as large
+    if ways * level + _SLACK >= tied:
         return None
-    shuffles = "even the largest difference can't be told from luck" if seeds < 2 else (
-        f"even if every seed of one beat every seed of the other, {2} of the {_choose(seeds)} ways of giving the "
+    shuffles = "even the largest difference can't be told from luck" if ways < 3 else (
+        f"even if every seed of one beat every seed of the other, {tied} of the {ways} ways of giving the "
         "labels would do as well"
     )  # fmt: skip
     have = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    who = f"{have} of each algorithm" if seeds == others else f"{have} of one algorithm and {others} of the other"
     return (
-        f"with {have} of each algorithm nothing can be decided at a level of {level:g}: {shuffles}. "
+        f"with {who} nothing can be decided at a level of {level:g}: {shuffles}. "
         f"{seeds_needed(level)} seeds of each are the least"
     )
 

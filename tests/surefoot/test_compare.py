@@ -13,6 +13,7 @@ import pytest
 from surefoot.cli import main
 from surefoot.core.files import read_json, write_json
 from surefoot.core.spec import Spec
+from surefoot.evaluation import Episodes
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import IN_MEMORY, Run
 from surefoot.tools import compare
@@ -151,7 +152,7 @@ def test_three_seeds_decide_nothing_and_one_look_says_what_it_is(room: pathlib.P
     assert main(["compare", "runs/good-*", "runs/bb-*"]) == 0
     text = capsys.readouterr().out
     assert "with 3 seeds of each algorithm nothing can be decided" in text
-    assert "Welch, 95 %" in text
+    assert "(95 %, over seeds alone)" in text
     assert not list(room.glob("runs/compare*"))
     write_run(room / "runs" / "good-2", {"hidden": [1]}, range(3, 8), [score("good", s) for s in range(3, 8)])
     write_run(room / "runs" / "bb-2", {"hidden": [2]}, range(3, 8), [score("bb", s) for s in range(3, 8)])
@@ -159,6 +160,75 @@ def test_three_seeds_decide_nothing_and_one_look_says_what_it_is(room: pathlib.P
     text = capsys.readouterr().out
     assert "good has a larger return than bb (p" in text
     assert "This is one look" in text
+
+
+def evaluated(run: Run, states: np.ndarray) -> None:
+    """Give a run's seeds episodes: their scores, and what each initial state adds."""
+    scores = compare.scores_of(run, "return")
+    for seed, score in scores.items():
+        returns = score + states - states.mean()
+        found = Episodes(returns, np.full(len(returns), 7))
+        run.seed_folder(seed).mkdir(parents=True, exist_ok=True)
+        write_json(run.seed_folder(seed) / "result.json", {"evaluation": found.to_json()})
+
+
+def test_a_difference_on_the_initial_states_that_all_met_may_be_none_on_others(
+    room: pathlib.Path, trained: list[tuple[str, tuple[int, ...]]], capsys: Capture
+) -> None:
+    """Eight seeds each, all of one above all of the other, by less than the states do to the difference."""
+    two(room, "good", "bb", seeds=8)
+    luck = np.random.default_rng(0).normal(0, 40, 20)
+    evaluated(Run.open(room / "runs" / "good-1"), luck)
+    evaluated(Run.open(room / "runs" / "bb-1"), -luck)
+    assert main(["compare", "runs/good-*", "runs/bb-*", "--json"]) == 0
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert (pair["answer"], pair["on_these_states"], pair["over_states"]) == ("not separated", "larger", True)
+    assert pair["difference"]["low"] < -5 < 0 < 5 < pair["difference"]["high"]
+    assert main(["compare", "runs/good-*", "runs/bb-*"]) == 0
+    text = capsys.readouterr().out
+    assert "(95 %, over seeds and initial states)" in text
+    assert "not separated: larger from the initial states that all met, and from others perhaps not" in text
+    assert main(["compare", "runs/good-*", "runs/bb-*", "--until", "decided"]) == 0
+    text = capsys.readouterr().out
+    assert "from the 50 initial states that all runs are judged on" in text
+    assert "good has a larger return than bb" in text.split("decision:")[1]
+    assert ": from other initial states it may be otherwise" in text.split("decision:")[1]
+    for path in (room / "runs").glob("*/seeds/*/result.json"):
+        path.unlink()
+    evaluated(Run.open(room / "runs" / "good-1"), luck)
+    evaluated(Run.open(room / "runs" / "bb-1"), luck)  # the states do the same to both
+    assert main(["compare", "runs/good-*", "runs/bb-*", "--json"]) == 0
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert (pair["answer"], pair["difference"]["low"] > 0) == ("larger", True)
+
+
+def test_arms_of_different_sizes_are_decided_where_their_labelings_allow_it(
+    room: pathlib.Path, capsys: Capture
+) -> None:
+    write_run(room / "runs" / "good-1", {"hidden": [1]}, range(3), [20.0, 21.0, 22.0])
+    write_run(room / "runs" / "bb-1", {"hidden": [2]}, range(10), list(range(10)))
+    assert main(["compare", "runs/good-*", "runs/bb-*", "--json"]) == 0
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert (pair["answer"], pair["too_few"]) == ("larger", None)
+    assert pair["p"] == pytest.approx(1 / 286)
+    write_run(room / "runs" / "few-1", {"hidden": [3]}, range(2), [0.0, 1.0])
+    write_run(room / "runs" / "five-1", {"hidden": [4]}, range(4), [5.0, 6.0, 7.0, 8.0])
+    assert main(["compare", "runs/few-*", "runs/five-*"]) == 0
+    text = capsys.readouterr().out
+    assert "with 2 seeds of one algorithm and 4 of the other nothing can be decided" in text
+    assert "1 of the 15 ways" in text
+
+
+def test_a_native_system_is_one_environment_by_either_name(room: pathlib.Path, capsys: Capture) -> None:
+    for name, environment in (("a", "native/pendulum"), ("bb", "surefoot/Pendulum-v0")):
+        run = write_run(
+            room / "runs" / f"{name}-1", {"hidden": [len(name)]}, range(5), [score(name, s) for s in range(5)]
+        )
+        config = read_json(run.folder / "config.json")
+        config["plan"]["environment"] = environment
+        write_json(run.folder / "config.json", config)
+    assert main(["compare", "runs/a-*", "runs/bb-*"]) == 0
+    assert "not separated" in capsys.readouterr().out
 
 
 def test_what_can_not_be_compared_is_refused_in_one_sentence(room: pathlib.Path, capsys: Capture) -> None:

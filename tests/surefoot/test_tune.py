@@ -19,8 +19,12 @@ from surefoot.core.errors import ConfigError, DivergenceError
 from surefoot.core.files import read_json, write_json
 from surefoot.evaluation.results import collect
 from surefoot.experiment.run import Run
+from surefoot.experiment.training import fit
+from surefoot.offline import BC
 from surefoot.offline.iql import IQLConfig
-from surefoot.tools import tune
+from surefoot.tools import states, tune
+from surefoot.tools.compare import scores_of
+from surefoot.tools.generate import load
 
 Capture = pytest.CaptureFixture[str]
 optuna = pytest.importorskip("optuna", reason="optuna is not installed")
@@ -63,6 +67,17 @@ class Trainer:
             self.after.remove(number)
             raise Killed
         return run
+
+
+def from_fresh_states(run: Run, metric: str) -> dict[int, np.ndarray]:
+    """What `states.fresh_scores` gives of real runs: here 0.05 below the scores of the states that chose the winner."""
+    states = np.linspace(-0.01, 0.01, 5) - 0.05
+    return {seed: score + states for seed, score in scores_of(run, metric).items()}
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "fresh_scores", from_fresh_states)
 
 
 def study(folder: pathlib.Path, trainer: Trainer, **changes: Any) -> list[tuple[dict[str, Any], list[float] | None]]:
@@ -143,10 +158,41 @@ def test_the_winner_and_the_default_are_judged_on_test_seeds(tmp_path: pathlib.P
     assert result["winners_curse"]["measured"] == pytest.approx(max(means) - result["test"]["incumbent"]["mean"])
     assert result["winners_curse"]["expected_of_equal_ones"] > 0
     assert told[0][:2] == ("incumbent", "default")
+    kept = [Run.open(path) for path in sorted((folder / "test" / "incumbent").iterdir())]
+    assert result["test"]["incumbent"]["mean"] == pytest.approx(
+        np.mean([one for run in kept for one in scores_of(run, "return").values()]) - 0.05
+    )
+    assert result["over_states"]["low"] > 0
     splits = {pathlib.Path(row[0]).relative_to(folder).parts[0]: row[9] for row in collect([folder]).table}
     assert splits == {"trials": "tune", "test": "test"}
     seeds = {seed for row in collect([folder]).table if row[9] == "test" for seed in json.loads(row[8])}
     assert seeds <= set(tuning.test_seeds)
+
+
+@pytest.mark.parametrize(("count", "per_stage", "stages"), [(4, 4, 1), (9, 9, 1), (10, 5, 2), (12, 6, 2), (17, 5, 3)])
+def test_all_test_seeds_but_a_stages_remainder_are_used(count: int, per_stage: int, stages: int) -> None:
+    tuning = tune.Tuning((), SPACE, 1, (0, 1), tuple(range(10, 10 + count)))
+    assert (tuning.looks.per_stage, tuning.looks.stages) == (per_stage, stages)
+
+
+def test_a_study_goes_on_with_the_looks_that_its_file_fixes(tmp_path: pathlib.Path) -> None:
+    value = tune.Tuning((), SPACE, 1, (0, 1), tuple(range(10, 19))).to_json()
+    assert "planned" not in value
+    write_json(tmp_path / "tune.json", {**value, "looks": {**value["looks"], "per_stage": 5}})
+    assert tune.Tuning.read(tmp_path).looks.seeds == 5, "as studies of before had it"
+
+
+def test_fresh_states_are_others_than_those_of_the_runs_own_evaluation(tmp_path: pathlib.Path) -> None:
+    dataset = load("native/pendulum-mixed").select_episodes(np.arange(4))
+    run = fit(BC(dataset), dataset, steps=2, seeds=2, episodes=3, out=tmp_path / "run", progress=False)
+    found = states.fresh_scores(run, "return")
+    assert sorted(found) == [0, 1]
+    own = states.episode_scores([run], "return")
+    assert own is not None
+    assert all(found[seed].shape == own[seed].shape == (3,) for seed in found)
+    assert not np.isclose(found[0], own[0]).any()
+    (run.folder / "policy" / "seed0.safetensors").unlink()
+    np.testing.assert_array_equal(states.fresh_scores(run, "return")[0], found[0])  # kept, not run again
 
 
 def test_a_winner_that_diverges_on_test_seeds_is_named_with_its_values(tmp_path: pathlib.Path) -> None:

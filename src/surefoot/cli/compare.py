@@ -74,7 +74,9 @@ def _tell_differences(arms: Sequence[Arm]) -> None:
 def _once(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     """One look at all the seeds that there are."""
     from surefoot.evaluation import difference_interval, permutation_p, too_few
+    from surefoot.tools.states import episode_scores, holds_zero, over_states
 
+    episodes = {arm.label: episode_scores(arm.runs, arguments.metric) for arm in arms}
     scores = {arm.label: np.array(list(arm.scores(arguments.metric).values())) for arm in arms}
     pairs, level = list(itertools.combinations(scores, 2)), arguments.level
     if not 0 < level < 1:
@@ -82,28 +84,35 @@ def _once(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     facts: list[dict[str, Any]] = []
     for first, second in pairs:
         x, y = scores[first], scores[second]
-        words = too_few(min(len(x), len(y)), level / len(pairs))
+        words = too_few(len(x), level / len(pairs), len(y))
         p = None if words else permutation_p(x, y)
-        answer = None if p is None else ("not separated" if p > level / len(pairs) else
-                                         "larger" if x.mean() > y.mean() else "smaller")  # fmt: skip
-        interval = difference_interval([[v] for v in x], [[v] for v in y], shared_episodes=False)  # type: ignore[misc]
+        here = None if p is None or p > level / len(pairs) else "larger" if x.mean() > y.mean() else "smaller"
+        wide, sure = (over_states(episodes[first], episodes[second], q) for q in (0.95, 1 - level / len(pairs)))
+        answer = None if p is None else "not separated" if here is None or holds_zero(sure) else here
+        seeds_alone = difference_interval([[v] for v in x], [[v] for v in y], shared_episodes=False)  # type: ignore[misc]
         facts.append({"first": first, "second": second, "seeds": [len(x), len(y)], "p": p, "answer": answer,
-                      "difference": interval.to_json(), "too_few": words})  # fmt: skip
+                      "difference": (wide or seeds_alone).to_json(), "over_states": wide is not None,
+                      "on_these_states": here, "too_few": words})  # fmt: skip
     if arguments.json:
         output.print_json({"metric": arguments.metric, "level": level, "pairs": facts})
         return 0
     _print_means({name: list(values) for name, values in scores.items()}, arguments.metric)
     for fact in facts:
         first, second, shown = fact["first"], fact["second"], fact["difference"]
-        bounds = "" if shown["low"] is None else f" [{shown['low']:.4g}, {shown['high']:.4g}] (Welch, 95 %)"
+        what = "seeds and initial states" if fact["over_states"] else "seeds alone"
+        bounds = "" if shown["low"] is None else f" [{shown['low']:.4g}, {shown['high']:.4g}] (95 %, over {what})"
         output.say(f"\n{first} - {second}: difference {shown['mean']:.4g}{bounds}")
         if fact["too_few"]:
             output.say(f"  {fact['too_few']}")
             continue
+        seen = fact["on_these_states"]
         words = {
             "larger": f"{first} has a larger {arguments.metric} than {second}",
             "smaller": f"{first} has a smaller {arguments.metric} than {second}",
-            "not separated": "not separated: too few seeds for this difference, which does not make them equal",
+            "not separated": "not separated: too few seeds for this difference, which does not make them equal"
+            if seen is None
+            else f"not separated: {seen} from the initial states that all met, and from others perhaps not: judge "
+            "them in more episodes (episodes=)",
         }[str(fact["answer"])]
         output.say(f"  {words} (p {fact['p']:.3g}, shuffled labels; level {level / len(pairs):.2g})")
     output.say(
@@ -141,6 +150,7 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     from surefoot.cli.train import Style
     from surefoot.experiment.stopping import resumable
     from surefoot.tools import compare as comparing
+    from surefoot.tools.states import episode_scores, holds_zero, over_states
 
     folder = pathlib.Path(arguments.output or pathlib.Path("runs", f"compare-{'-'.join(arm.label for arm in arms)}"))
     style = Style(arguments.quiet, arguments.json)
@@ -148,18 +158,20 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     rule = "anytime" if arguments.anytime else "group-sequential"
     comparing.check_trainable(arms, looks, arguments.metric, arguments.trust)
     fixed = comparing.planned(folder, arms, rule, looks, arguments.metric)
-    style.say(f"plan: {fixed.sentence()}")
+    style.say(f"plan: {fixed.sentence()}, from the {arms[0].plan.episodes} initial states that all runs are judged on")
     had = ", ".join(f"{count} of {name}" for name, count in fixed.had.items())
     style.say(
         f"written {fixed.written} to {output.short(folder / comparing.FILE)}, when these seeds were trained: {had}\n"
     )
     trained = {arm.label: 0 for arm in arms}
+    runs = {arm.label: list(arm.runs) for arm in arms}
 
     def train_seeds(arm: Arm, seeds: tuple[int, ...]) -> Run:
         shown = ", ".join(map(str, seeds))
         with style.watcher(f"{arm.label} ", f"{arm.label}, seeds {shown}") as watcher:
             run = comparing.train_missing(arm, seeds, folder, watcher, arguments.trust)
         trained[arm.label] += len(seeds)
+        runs[arm.label].append(run)
         return run
 
     def notify(first: str, second: str, look: Look) -> None:
@@ -168,13 +180,27 @@ def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
 
     with resumable(folder, lambda: arguments.line):
         found = comparing.carry_out(fixed, arms, folder, notify, train_seeds)
+    episodes = {name: episode_scores(some, fixed.metric) for name, some in runs.items()}
+    wide = {(a, b): over_states(episodes[a], episodes[b]) for a, b in found}
     if arguments.json:
+        pairs = [
+            {**one, "over_states": None if (known := wide[one["first"], one["second"]]) is None else known.to_json()}
+            for one in comparing.pairs_json(found)
+        ]
         output.print_json({"folder": str(folder), "rule": rule, "plan": fixed.plan.to_json(), "metric": fixed.metric,
-                           "trained": trained, "pairs": comparing.pairs_json(found)})  # fmt: skip
+                           "trained": trained, "pairs": pairs})  # fmt: skip
         return 0
     output.say("\ndecision:")
     for (first, second), seen in found.items():
         output.say(f"  {seen[-1].sentence(first, second, fixed.metric)}")
+        if (known := wide[first, second]) is not None and not np.isnan(known.low):
+            other = "" if seen[-1].answer not in ("larger", "smaller") or not holds_zero(known) else (
+                ": from other initial states it may be otherwise; judge them in more episodes (episodes=)"
+            )  # fmt: skip
+            output.say(
+                f"  over seeds and initial states, as if looked at once: {known.estimate:.4g} [{known.low:.4g}, "
+                f"{known.high:.4g}] (95 %){other}"
+            )
     if any(seen[-1].stage < looks.stages or rule == "anytime" for seen in found.values()):
         output.say("  (a difference after an early stop is too far from 0 on average; its interval allows for that)")
     steps = ", ".join(

@@ -152,7 +152,9 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
     from surefoot.experiment.stopping import resumable
     from surefoot.tools import tune as tuner
 
-    counts = f"{tuning.trials} trials of {len(tuning.seeds)} seeds, then {len(tuning.test_seeds)} test seeds"
+    counts = f"{tuning.trials} trials of {len(tuning.seeds)} seeds, then {tuning.looks.seeds} test seeds"
+    if left := len(tuning.test_seeds) - tuning.looks.seeds:
+        counts += f" in {tuning.looks.stages} stages, which leave {left} of {len(tuning.test_seeds)}"
     style.say(f"study: {output.short(folder)}; {counts}")
 
     def train_run(values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str) -> Run:
@@ -240,11 +242,18 @@ def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> No
             f"{name:<9} mean {tuning.metric} {test[name]['mean']:.4g} over {test[name]['seeds']} test seeds ({how})"
         )
     output.say(f"decision: {answer}; difference {look['difference']['mean']:.4g}{bounds}")
+    if (wide := result["over_states"]) is not None and wide["low"] is not None:
+        held = wide["low"] <= 0 <= wide["high"] and result["decision"]["answer"] != "not separated"
+        other = ": from other initial states it may be otherwise; judge in more episodes (episodes=)" if held else ""
+        output.say(
+            f"over seeds and initial states, as if looked at once: {wide['mean']:.4g} [{wide['low']:.4g}, "
+            f"{wide['high']:.4g}]{other}"
+        )
     luck = curse["expected_of_equal_ones"]
     known = "" if luck is None else f"; of equally good settings the best would look {luck:.4g} too good by luck alone"
     output.say(
         f"on its tuning seeds the incumbent had {result['tuning']['mean']:.4g}: {curse['measured']:.4g} more than on "
-        f"the test seeds{known}"
+        f"the test seeds, which are judged from other initial states{known}"
     )
     if budget["diverged"]:
         output.say(f"{budget['diverged']} of the trials diverged, or had settings that don't go together")

@@ -20,6 +20,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.schema import Many, Maybe, Number, Record, Text
+from surefoot.envs.names import short_name
 from surefoot.evaluation.deciding import LOOK_PLAN, Look, LookPlan, anytime_looks, looks
 from surefoot.evaluation.runs import SUMMARY
 from surefoot.evaluation.statistics import Array
@@ -171,8 +172,14 @@ def _label(pattern: str, run: Run, others: Sequence[str]) -> str:
 
 
 def settings(plan: Plan) -> dict[str, Any]:
-    """All of a plan but its seeds, and what can't change its numbers."""
-    return {key: value for key, value in plan.to_json().items() if key not in ("seeds", "patience", "checkpoint_every")}
+    """All of a plan but its seeds, and what can't change its numbers; a native system by one of its two names."""
+    found = {k: v for k, v in plan.to_json().items() if k not in ("seeds", "patience", "checkpoint_every")}
+    return _named(found)
+
+
+def _named(run: dict[str, Any]) -> dict[str, Any]:
+    environment = run.get("environment")
+    return {**run, "environment": short_name(environment)} if isinstance(environment, str) else run
 
 
 def _same(runs: Sequence[Run]) -> str | None:
@@ -204,7 +211,7 @@ def _same_task(arms: Sequence[Arm]) -> None:
     first = arms[0]
     for arm in arms[1:]:
         for name in ("environment", "episodes"):
-            mine, theirs = getattr(first.plan, name), getattr(arm.plan, name)
+            mine, theirs = settings(first.plan)[name], settings(arm.plan)[name]
             if mine != theirs:
                 raise ConfigError(
                     f"{first.label} and {arm.label} were evaluated differently: {name} {mine} and {theirs}"
@@ -259,6 +266,7 @@ def _refuse_another(before: dict[str, Any], now: dict[str, Any], path: pathlib.P
             raise _fixed(path, name, value, now["looks"][name])
     nothing: dict[str, Any] = {}
     for a, b in itertools.zip_longest(before["arms"], now["arms"], fillvalue=nothing):
+        a = {**a, "run": _named(a.get("run", nothing))}
         for name in ("label", "run", "sha256"):
             if a.get(name) != b.get(name):
                 shown = (name, a.get(name), b.get(name)) if name == "label" else (f"{name} of {b.get('label')}", "", "")
@@ -279,6 +287,7 @@ def carry_out(
     folder: pathlib.Path,
     notify: Callable[[str, str, Look], None],
     train_seeds: Callable[[Arm, tuple[int, ...]], Run] | None,
+    score: Callable[[Run, str], dict[int, float]] = scores_of,
 ) -> dict[tuple[str, str], list[Look]]:
     """Look, train the seeds that the next look needs, and look again, until all pairs are decided or the plan is over.
 
@@ -288,6 +297,7 @@ def carry_out(
         folder: of the comparison.
         notify: called with both labels at each look.
         train_seeds: trains seeds of an arm; None: only what is there is looked at.
+        score: seed -> score of a run that it trained, by the metric.
 
     Returns:
         Both labels of a pair -> its looks; also written to answer.json.
@@ -306,7 +316,7 @@ def carry_out(
                 if missing and train_seeds is None:
                     return found
                 if missing and train_seeds is not None:
-                    scores[arm.label] |= scores_of(train_seeds(arm, missing), comparison.metric)
+                    scores[arm.label] |= score(train_seeds(arm, missing), comparison.metric)
         for first, second in waiting:
             x, y = (np.array([scores[name][s] for s in comparison.seeds[name][: stage * step]])
                     for name in (first, second))  # fmt: skip

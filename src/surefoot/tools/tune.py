@@ -1,4 +1,4 @@
-"""Hyperparameter search whose winner is judged on seeds that did not choose it.
+"""Hyperparameter search whose winner is judged on seeds, and from initial states, that did not choose it.
 
 A study has a folder: `tune.json`, written before the first trial, fixes the space, the budget, and two disjoint lists
 of seeds. `trials/NNN.json` has the values of a trial and `trials/NNN` its run. These are the truth: Optuna's SQLite
@@ -29,6 +29,7 @@ from surefoot.evaluation.results import TUNING
 from surefoot.evaluation.selection import expected_maximum
 from surefoot.experiment.run import Run
 from surefoot.tools.compare import METRICS, Arm, Comparison, carry_out, pairs_json, scores_of
+from surefoot.tools.states import fresh_scores, over_states
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -86,6 +87,8 @@ class Tuning:
     sampler_seed: int = 0
     folder: str = ""
     """The working folder that relative paths in `overrides` are meant from; studies of before it was kept have none."""
+    planned: LookPlan | None = None
+    """How incumbent and default are compared, as the study's file says; None: `looks` plans it."""
 
     def __post_init__(self) -> None:
         """Check all; raises ConfigError."""
@@ -105,17 +108,19 @@ class Tuning:
 
     @property
     def looks(self) -> LookPlan:
-        """How incumbent and default are compared."""
-        stage = min(5, len(self.test_seeds))
-        if len(self.test_seeds) < 4:
-            raise ConfigError(
-                f"with {len(self.test_seeds)} test seeds nothing can be decided: give at least 4, better 10"
-            )
-        return LookPlan(stage, len(self.test_seeds) // stage)
+        """How incumbent and default are compared: in stages of at least 5 seeds, or in one; a rest is not used."""
+        if self.planned is not None:
+            return self.planned
+        count = len(self.test_seeds)
+        if count < 4:
+            raise ConfigError(f"with {count} test seeds nothing can be decided: give at least 4, better 10")
+        stages = max(1, count // 5)
+        return LookPlan(count // stages, stages)
 
     def to_json(self) -> dict[str, Any]:
         """The study as JSON values, with the time."""
         own = {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}
+        del own["planned"]
         return {"format": 1, **own, "looks": self.looks.to_json(),
                 "written": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}  # fmt: skip
 
@@ -129,7 +134,7 @@ class Tuning:
         value = read_json(folder / TUNING, STUDY)
         names = [field.name for field in dataclasses.fields(cls) if field.name in value]
         own: dict[str, Any] = {n: tuple(value[n]) if isinstance(value[n], list) else value[n] for n in names}
-        return cls(**own)
+        return cls(**own, planned=LookPlan.from_json(value["looks"], folder / TUNING))
 
 
 def read_space(path: str | pathlib.Path) -> dict[str, Any]:
@@ -332,10 +337,17 @@ def judge(
         return run
 
     (folder / "test").mkdir(exist_ok=True)
-    seen = carry_out(fixed, [Arm(name, (), None) for name in settings], folder / "test", notify, train_seeds)
-    tested = {
-        name: [score for run in runs[name] for score in scores_of(run, tuning.metric).values()] for name in settings
-    }
+
+    def fresh(run: Run, metric: str) -> dict[int, float]:
+        return {seed: float(scores.mean()) for seed, scores in fresh_scores(run, metric).items()}
+
+    seen = carry_out(fixed, [Arm(name, (), None) for name in settings], folder / "test", notify, train_seeds, fresh)
+    episodes: dict[str, dict[int, np.ndarray[Any, Any]]] = {name: {} for name in settings}
+    for name, some in runs.items():
+        for run in some:
+            episodes[name] |= fresh_scores(run, tuning.metric)
+    tested = {name: [float(scores.mean()) for scores in found.values()] for name, found in episodes.items()}
+    wide = over_states(episodes[INCUMBENT], episodes[DEFAULT])
     spread = [float(np.var(scores, ddof=1)) for _, scores in scored if len(scores) > 1]
     steps = runs[INCUMBENT][0].plan.steps
     luck = None
@@ -351,6 +363,7 @@ def judge(
         "budget": {"trials": len(found), "diverged": len(found) - len(scored), "seeds": len(tuning.seeds),
                    "runs": len(found) * len(tuning.seeds), "steps_each": steps},
         "decision": pairs_json(seen)[0],
+        "over_states": None if wide is None else wide.to_json(),
     }  # fmt: skip
     write_json(folder / RESULT, result)
     return result
