@@ -32,6 +32,7 @@ UNEQUAL_SPREAD = 2.0
 """Ratio of standard deviations above which equal means can be called different too often (6.8 % at a ratio of 3)."""
 _MOST_PATHS = 10**6
 _SLACK = 1e-9  # relative; sums of the same scores in another order are ties
+_ROUNDING = 1e-12  # of the largest score beyond the first one, which is taken from all: equal scores are exact zeros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +205,7 @@ def looks(first: Array, second: Array, plan: LookPlan) -> list[Look]:
     complete = min(len(x) // plan.per_stage, len(y) // plan.per_stage, plan.stages)
     if complete == 0:
         return []
+    x, y = x - x[0], y - x[0]
     statistic, boundary, crossed = test_statistics(x[None, : complete * plan.per_stage],
                                                    y[None, : complete * plan.per_stage], plan)  # fmt: skip
     found: list[Look] = []
@@ -253,23 +255,25 @@ def test_statistics(first: Array, second: Array, plan: LookPlan) -> tuple[Array,
 
     Only the first crossing of a row counts. `first` and `second` are (T, k n) scores of k whole stages.
     """
+    first, second = first - first[:, :1], second - first[:, :1]
     trials, n = len(first), plan.per_stage
     stages = first.shape[1] // n
     shuffles = labelings(plan)
     paths = len(shuffles[0])
     total = np.zeros((trials, paths))
     alive = np.ones((trials, paths), dtype=bool)
-    spent = np.zeros(trials, dtype=np.int64)
+    spent, rounding = np.zeros(trials, dtype=np.int64), np.zeros(trials)
     statistic, boundary, crossed = (np.zeros((trials, stages)) for _ in range(3))
     for k in range(stages):
         part = slice(k * n, (k + 1) * n)
-        total += np.concatenate([first[:, part], second[:, part]], axis=1) @ shuffles[k].T
+        total += (scores := np.concatenate([first[:, part], second[:, part]], axis=1)) @ shuffles[k].T
+        rounding = np.maximum(rounding, _ROUNDING * np.abs(scores).max(axis=1))
         values = np.where(alive, np.abs(total), -1.0)  # those that crossed before are out
         allowed = math.floor(paths * plan.pair_level * (k + 1) / plan.stages + 1e-9) - spent
         most = int(allowed.max())
         largest = np.sort(np.partition(values, paths - 1 - most, axis=1)[:, paths - 1 - most :], axis=1)
         bound = np.take_along_axis(largest, (most - allowed)[:, None], axis=1)[:, 0]
-        cross = alive & (values > (bound * (1 + _SLACK) + 1e-12)[:, None])
+        cross = alive & (values > (bound * (1 + _SLACK) + rounding)[:, None])
         statistic[:, k], boundary[:, k], crossed[:, k] = np.abs(total[:, 0]), bound, cross[:, 0]
         spent += cross.sum(axis=1)
         alive &= ~cross
@@ -342,7 +346,7 @@ def permutation_p(first: Array, second: Array, paths: int = 20_000, seed: int = 
     x, y = _scores(first), _scores(second)
     if len(x) == 0 or len(y) == 0:
         raise ConfigError("a comparison needs at least one score of each side")
-    both, m = np.concatenate([x, y]), len(x)
+    both, m = np.concatenate([x, y]) - x[0], len(x)
     if math.comb(len(both), m) <= paths:
         rows = np.array(list(itertools.combinations(range(len(both)), m)))
     else:
@@ -351,7 +355,7 @@ def permutation_p(first: Array, second: Array, paths: int = 20_000, seed: int = 
         rows = order[:, :m]
     sums = both[rows].sum(axis=1)
     distance = np.abs(sums / m - (both.sum() - sums) / len(y))
-    return float(np.mean(distance >= distance[0] * (1 - _SLACK) - 1e-12))
+    return float(np.mean(distance >= distance[0] * (1 - _SLACK) - _ROUNDING * np.abs(both).max()))
 
 
 def smallest_p(seeds: int) -> float:

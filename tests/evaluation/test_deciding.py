@@ -140,6 +140,27 @@ def test_equal_scores_are_never_told_apart() -> None:
     assert found[-1].interval.low == found[-1].interval.high == 0
 
 
+@pytest.mark.parametrize("score", [0.1, 8319.4, 1e6 + 0.7, -3e8 - 0.3])
+def test_equal_scores_of_any_size_are_not_told_apart_by_rounding(score: float) -> None:
+    for plan in (LookPlan(6, 4), LookPlan()):
+        found = looks(np.full(plan.seeds, score), np.full(plan.seeds, score), plan)
+        assert [look.answer for look in found] == ["open"] * (plan.stages - 1) + ["not separated"]
+        assert {(look.interval.estimate, look.interval.low, look.interval.high) for look in found} == {(0, 0, 0)}
+        assert {look.statistic for look in found} == {0}
+    assert permutation_p(np.full(12, score), np.full(12, score)) == 1
+
+
+@pytest.mark.parametrize(("times", "more"), [(1e-13, 0.0), (1e9, 0.0), (1.0, 1e6)])
+def test_answers_depend_on_neither_the_unit_nor_the_zero_of_scores(times: float, more: float) -> None:
+    generator = np.random.default_rng(8)
+    x, y = np.round(generator.normal(size=(2, 20)), 1)  # with many ties
+    x += 0.8
+    plain, other = looks(x, y, LookPlan(5, 4)), looks(times * x + more, times * y + more, LookPlan(5, 4))
+    assert [look.answer for look in plain] == [look.answer for look in other]
+    assert permutation_p(x, y) == permutation_p(times * x + more, times * y + more)
+    assert permutation_p(x[:6], y[:6]) == permutation_p(times * x[:6] + more, times * y[:6] + more)
+
+
 def test_unequal_spread_is_told() -> None:
     generator = np.random.default_rng(5)
     look = looks(generator.normal(0, 3, 5), generator.normal(0, 1, 5), LookPlan())[0]
