@@ -9,6 +9,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.evaluation import LookPlan, adastop, looks, permutation_p, seeds_needed, smallest_p, too_few
 from surefoot.evaluation.deciding import labelings
 from surefoot.evaluation.deciding import test_statistics as statistics_of
+from surefoot.evaluation.one_look import paths_for
 
 X, Y = np.array([0.9, 0.8, 0.85, 0.7, 0.95]), np.array([0.5, 0.6, 0.4, 0.75, 0.55])
 ONE = LookPlan(5, 1)
@@ -34,6 +35,18 @@ def test_the_first_of_five_stages_goes_on_at_its_smaller_share_of_the_level() ->
 def test_the_p_value_counts_labelings() -> None:
     assert permutation_p(X, Y) == pytest.approx(4 / 252)
     assert permutation_p(X[:2], Y) == pytest.approx(1 / 21)  # unequal sides have no mirrored labels
+
+
+def test_a_p_value_has_as_many_labelings_as_the_level_that_it_is_held_against_needs() -> None:
+    low, high = np.arange(10.0), np.arange(10.0) + 20
+    assert permutation_p(low, high) == smallest_p(10) == 2 / 184_756, "few enough to be counted"
+    low, high = np.arange(12.0), np.arange(12.0) + 20
+    assert permutation_p(low, high) == pytest.approx(1 / 20_000)
+    level = 0.05 / math.comb(60, 2)  # of 60 entries
+    assert too_few(12, level) is None
+    assert permutation_p(low, high, level=level) <= level
+    assert permutation_p(low, high[::-1] - 20, level=level) > 0.9
+    assert (paths_for(0.001), paths_for(1e-5), paths_for(1e-7)) == (100_000, 1_000_000, 10_000_000)
 
 
 def test_the_smallest_p_and_the_seeds_that_it_asks_for() -> None:

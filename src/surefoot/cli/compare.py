@@ -83,7 +83,7 @@ def _once(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     for first, second in pairs:
         x, y = scores[first], scores[second]
         words = too_few(min(len(x), len(y)), level / len(pairs))
-        p = None if words else permutation_p(x, y)
+        p = None if words else permutation_p(x, y, level=level / len(pairs))
         answer = None if p is None else ("not separated" if p > level / len(pairs) else
                                          "larger" if x.mean() > y.mean() else "smaller")  # fmt: skip
         interval = difference_interval([[v] for v in x], [[v] for v in y], shared_episodes=False)  # type: ignore[misc]
