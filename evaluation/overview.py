@@ -13,7 +13,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
-from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval
+from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated
 from surefoot.evaluation.report import STYLE, table
 from surefoot.evaluation.results import Results, groups
 from surefoot.evaluation.runs import CurvePoint, RunData
@@ -108,7 +108,9 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         "episodes are not there. The best of many settings is too high on the seeds that chose it. Which of two is "
         f"better: surefoot compare.{more}"
     )
-    return [*parts, f'<p class="note">{html.escape(note)}</p><div class="figures">', *figures, "</div>"]
+    twice = [f"{rank}. {label}: {said}" for rank, label in enumerate(order, 1) for said in repeated(settings[label])]
+    notes = "".join(f'<p class="note">{html.escape(one)}</p>' for one in (note, *twice))
+    return [*parts, f'{notes}<div class="figures">', *figures, "</div>"]
 
 
 def _short(label: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from surefoot.core.errors import ConfigError
 from surefoot.evaluation import Episodes, RunData, hierarchical_interval
 from surefoot.evaluation.overview import render, write_overview
-from surefoot.evaluation.pooling import Pooled, pooled_interval
+from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated, repeated_seeds
 from surefoot.evaluation.results import NUMBERS, collect, groups, run_folders, write
 
 MakeRun = Callable[..., pathlib.Path]
@@ -115,6 +115,33 @@ def test_runs_that_differ_in_seeds_alone_are_one_setting(make_run: MakeRun, tmp_
         "iql (expectile=0.7)": ["a", "b"],
         "iql (expectile=0.9)": ["c"],
     }
+
+
+def test_runs_of_other_collectors_are_not_pooled(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    plans = {"a": {}, "b": {"workers": 1, "collect_steps": 32}, "c": {"workers": 4}, "d": {"collect_steps": 1}}
+    for k, (name, plan) in enumerate(plans.items()):
+        folder = make_run(name, seeds=[3 * k, 3 * k + 1, 3 * k + 2])
+        (folder / "config.json").write_text(json.dumps({"plan": {"config": {}, "collectors": "processes", **plan}}))
+    (found,) = groups(collect([tmp_path])).values()
+    assert sorted([run.name for run in runs] for runs in found.values()) == [["a", "b"], ["c"], ["d"]]
+
+
+def test_seeds_that_several_folders_hold_are_told(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("a", seeds=[0, 1], per_seed_returns=[1.0, 2.0])
+    make_run("b", seeds=[1, 2, 3], per_seed_returns=[5.0, 3.0, 4.0], episodes=9)
+    make_run("c", seeds=[2, 3, 4], per_seed_returns=[6.0, 6.0, 7.0])
+    a, b, c = (tmp_path / name for name in "abc")
+    runs = [RunData.load(folder) for folder in (a, b, c)]
+    assert list(pooled(runs, "per_seed_returns").values()) == [1, 2, 3, 4, 7]
+    said = [
+        f"seed 1 occurs in {a}, {b}: counted once, as in {a}",
+        f"seeds 2, 3 occur in {b}, {c}: counted once, as in {b}",
+    ]
+    assert repeated(runs) == said
+    assert repeated(runs[:1]) == []
+    found = collect([tmp_path])
+    assert all(f'<p class="note">1. iql: {one}</p>' in render(found) for one in said)
+    assert repeated_seeds(found) == [f"native/pendulum-mixed in Pendulum-v1, iql: {one}" for one in said]
 
 
 def test_runs_that_learned_from_other_data_or_rewards_are_not_pooled(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
