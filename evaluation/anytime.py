@@ -17,8 +17,12 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.evaluation.statistics import Array, Interval
 
-NODES = 64
-"""Bets of the mixture: Gauss-Legendre nodes, exact up to 127 differences for the hypothesis of no difference."""
+NODES, PANELS, FINER = 12, 12, 4.0
+"""Bets of the mixture: Gauss-Legendre nodes of each panel, panels that the bets of either sign are cut into, and how
+much shorter a panel is than the next one away from 0. What decides after n differences are bets near 0 that differ by
+about 1 / sqrt(n). The panels are the same for every n, their weights above 0 and of sum 1: one mixture, valid as it is.
+"""
+_AT_ONCE = 128  # distinct differences whose logarithms are in memory, for all bets
 
 
 def t_e_process(differences: Array, effect_variance: float = 1.0) -> Array:
@@ -93,16 +97,20 @@ def mixture_e(differences: Array, mean: float | Array = 0.0) -> Array:
 
 
 def _log_mixture(values: Array, counts: Array, d: Array) -> Array:
-    nodes, weights = _legendre()
+    """Logarithm of the evidence, (D,), of distinct values that came so often; convex in d."""
+    nodes, weights = _bets()
     low, high = -1 / (1 - d), 1 / (1 + d)
-    bets = low + (high - low) * (nodes[:, None] + 1) / 2  # (nodes, D)
-    total = np.empty_like(bets)
+    bets = np.concatenate([nodes[:, None] * low, nodes[:, None] * high])  # (bets, D)
+    shares = np.concatenate([weights[:, None] * (1 + d) / 2, weights[:, None] * (1 - d) / 2])
+    total = np.zeros_like(bets)
     with np.errstate(divide="ignore"):
         for j, mean in enumerate(d):
-            logs = np.log1p(np.maximum(bets[:, j, None] * (values - mean), -1.0))  # (nodes, distinct values)
-            total[:, j] = (counts * logs).sum(axis=1)
+            for first in range(0, len(values), _AT_ONCE):
+                part = slice(first, first + _AT_ONCE)
+                logs = np.log1p(np.maximum(bets[:, j, None] * (values[part] - mean), -1.0))  # (bets, at most _AT_ONCE)
+                total[:, j] += (counts[part] * logs).sum(axis=1)
     top = total.max(axis=0)
-    return np.asarray(top + np.log((weights[:, None] / 2 * np.exp(total - top)).sum(axis=0)))
+    return np.asarray(top + np.log((shares * np.exp(total - top)).sum(axis=0)))
 
 
 def mixture_sequence(differences: Array, level: float = 0.05) -> Interval:
@@ -122,10 +130,11 @@ def mixture_sequence(differences: Array, level: float = 0.05) -> Interval:
         raise ConfigError("differences must be from -1 to 1: divide by the range of the scores")
     estimate, bound = float(u.mean()), math.log(1 / level)
 
-    def rejected(d: float) -> bool:
-        return bool(_log_mixture(values, counts, np.array([d]))[0] >= bound)
+    def beyond(d: float) -> float:
+        return float(_log_mixture(values, counts, np.array([d]))[0]) - bound
 
-    ends = [_edge(rejected, min(max(estimate, -1 + 1e-12), 1 - 1e-12), end) for end in (-1.0, 1.0)]
+    inside, step = min(max(estimate, -1 + 1e-12), 1 - 1e-12), 3 * (float(u.std()) / math.sqrt(len(u)) + 1 / len(u))
+    ends = [_edge(beyond, inside, end, step) for end in (-1.0, 1.0)]
     return Interval(estimate, ends[0], ends[1], f"betting mixture over {len(u)}; holds at every look")
 
 
@@ -179,25 +188,46 @@ def predictable_bets(scores: Array, level: float = 0.05) -> Array:
     return np.asarray(np.sqrt(2 * math.log(1 / level) / (t * np.log1p(t) * before)))
 
 
-def _edge(rejected: Callable[[float], bool], inside: float, end: float) -> float:
-    """Where rejection begins between a value that is kept and an end of the range; the end where it never does."""
+def _edge(beyond: Callable[[float], float], inside: float, end: float, step: float) -> float:
+    """Where rejection begins between a value that is kept and an end of the range; the end where it never does.
+
+    Args:
+        beyond: how far above its bound the evidence is, convex and below 0 at `inside`: it has one root at most.
+        inside: a value that is kept.
+        end: -1 or 1.
+        step: about how far the root is; it is doubled until it is passed.
+    """
     bad = end * (1 - 1e-12)
-    if not rejected(bad):
+    good, below, above = inside, beyond(inside), beyond(bad)
+    if above < 0:
         return end
-    good = inside
-    for _ in range(60):
-        middle = (good + bad) / 2
-        if rejected(middle):
-            bad = middle
+    while step < abs(bad - good):
+        tried = good + math.copysign(step, end)
+        value = beyond(tried)
+        if value >= 0:
+            bad, above = tried, value
+            break
+        good, below, step = tried, value, 2 * step
+    stays = 0  # -1: the bad end was replaced last, 1: the good one
+    for _ in range(100):  # regula falsi; an end that stays twice counts for half (Dowell and Jarratt, 1971)
+        if abs(bad - good) < 1e-15 or above < 1e-12:
+            break
+        middle = bad - above * (bad - good) / (above - below)
+        value = beyond(middle)
+        if value >= 0:
+            bad, above, below, stays = middle, value, below / 2 if stays < 0 else below, -1
         else:
-            good = middle
+            good, below, above, stays = middle, value, above / 2 if stays > 0 else above, 1
     return bad
 
 
 @functools.cache
-def _legendre() -> tuple[Array, Array]:
+def _bets() -> tuple[Array, Array]:
+    """Bets of one sign as shares of the largest, and their weights, which sum to 1: (PANELS * NODES,) each."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    return nodes, weights
+    edges = np.concatenate([[0.0], FINER ** np.arange(1.0 - PANELS, 1.0)])
+    left, width = edges[:-1, None], np.diff(edges)[:, None]
+    return (left + width * (nodes + 1) / 2).reshape(-1), (width * weights / weights.sum()).reshape(-1)
 
 
 def _finite(values: Array) -> Array:

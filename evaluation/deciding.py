@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.schema import Number, Record, check
 from surefoot.evaluation.anytime import t_e_process, t_sequence
+from surefoot.evaluation.one_look import ROUNDING, SLACK, choose, finite_scores, seeds_needed
 from surefoot.evaluation.statistics import Array, Interval
 
 Answer = Literal["larger", "smaller", "open", "not separated"]
@@ -31,7 +31,6 @@ Answer = Literal["larger", "smaller", "open", "not separated"]
 UNEQUAL_SPREAD = 2.0
 """Ratio of standard deviations above which equal means can be called different too often (6.8 % at a ratio of 3)."""
 _MOST_PATHS = 10**6
-_SLACK = 1e-9  # relative; sums of the same scores in another order are ties
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,7 @@ class LookPlan:
 
     def _shares(self, stages: int) -> float:
         """How many of all shuffles of so many stages a pair's level allows to cross."""
-        return min(_choose(self.per_stage) ** stages, 10**300) * self.pair_level
+        return min(choose(self.per_stage) ** stages, 10**300) * self.pair_level
 
     @property
     def pair_level(self) -> float:
@@ -100,8 +99,8 @@ class LookPlan:
         Raises:
             ConfigError: a million are too few.
         """
-        least = math.ceil(1 / self.pair_level - _SLACK)
-        found = min(_choose(self.per_stage) ** self.stages, max(self.paths, least))
+        least = math.ceil(1 / self.pair_level - SLACK)
+        found = min(choose(self.per_stage) ** self.stages, max(self.paths, least))
         if found > _MOST_PATHS:
             raise ConfigError(
                 f"a level of {self.pair_level:g} for each pair takes {least:,} shuffles, more than {_MOST_PATHS:,}: "
@@ -200,10 +199,11 @@ def looks(first: Array, second: Array, plan: LookPlan) -> list[Look]:
     Raises:
         ConfigError: a score that is not finite.
     """
-    x, y = _scores(first), _scores(second)
+    x, y = finite_scores(first), finite_scores(second)
     complete = min(len(x) // plan.per_stage, len(y) // plan.per_stage, plan.stages)
     if complete == 0:
         return []
+    x, y = x - x[0], y - x[0]
     statistic, boundary, crossed = test_statistics(x[None, : complete * plan.per_stage],
                                                    y[None, : complete * plan.per_stage], plan)  # fmt: skip
     found: list[Look] = []
@@ -233,7 +233,7 @@ def anytime_looks(first: Array, second: Array, most: int, level: float = 0.05) -
         most: seeds of each after which an open comparison is `not separated`.
         level: of this pair.
     """
-    x, y = _scores(first), _scores(second)
+    x, y = finite_scores(first), finite_scores(second)
     n = min(len(x), len(y), most)
     evidence = t_e_process(x[:n] - y[:n]) if n else np.zeros(0)
     found: list[Look] = []
@@ -253,23 +253,25 @@ def test_statistics(first: Array, second: Array, plan: LookPlan) -> tuple[Array,
 
     Only the first crossing of a row counts. `first` and `second` are (T, k n) scores of k whole stages.
     """
+    first, second = first - first[:, :1], second - first[:, :1]
     trials, n = len(first), plan.per_stage
     stages = first.shape[1] // n
     shuffles = labelings(plan)
     paths = len(shuffles[0])
     total = np.zeros((trials, paths))
     alive = np.ones((trials, paths), dtype=bool)
-    spent = np.zeros(trials, dtype=np.int64)
+    spent, rounding = np.zeros(trials, dtype=np.int64), np.zeros(trials)
     statistic, boundary, crossed = (np.zeros((trials, stages)) for _ in range(3))
     for k in range(stages):
         part = slice(k * n, (k + 1) * n)
-        total += np.concatenate([first[:, part], second[:, part]], axis=1) @ shuffles[k].T
+        total += (scores := np.concatenate([first[:, part], second[:, part]], axis=1)) @ shuffles[k].T
+        rounding = np.maximum(rounding, ROUNDING * np.abs(scores).max(axis=1))
         values = np.where(alive, np.abs(total), -1.0)  # those that crossed before are out
         allowed = math.floor(paths * plan.pair_level * (k + 1) / plan.stages + 1e-9) - spent
         most = int(allowed.max())
         largest = np.sort(np.partition(values, paths - 1 - most, axis=1)[:, paths - 1 - most :], axis=1)
         bound = np.take_along_axis(largest, (most - allowed)[:, None], axis=1)[:, 0]
-        cross = alive & (values > (bound * (1 + _SLACK) + 1e-12)[:, None])
+        cross = alive & (values > (bound * (1 + SLACK) + rounding)[:, None])
         statistic[:, k], boundary[:, k], crossed[:, k] = np.abs(total[:, 0]), bound, cross[:, 0]
         spent += cross.sum(axis=1)
         alive &= ~cross
@@ -285,7 +287,7 @@ def labelings(plan: LookPlan) -> tuple[Array, ...]:
     n = plan.per_stage
     observed = np.concatenate([np.full(n, 1 / n), np.full(n, -1 / n)])
     paths = plan.shuffles
-    if _choose(n) ** plan.stages == paths:
+    if choose(n) ** plan.stages == paths:
         every = all_labelings(n)
         chosen_rows = np.array(list(itertools.product(range(len(every)), repeat=plan.stages)))
         return tuple(every[chosen_rows[:, k]] for k in range(plan.stages))
@@ -300,7 +302,7 @@ def labelings(plan: LookPlan) -> tuple[Array, ...]:
 
 def all_labelings(n: int) -> Array:
     """(C(2 n, n), 2 n) weights +1/n or -1/n: every way of labelling 2 n scores, the observed one first."""
-    every = np.full((_choose(n), 2 * n), -1 / n)
+    every = np.full((choose(n), 2 * n), -1 / n)
     for row, chosen in enumerate(itertools.combinations(range(2 * n), n)):
         every[row, list(chosen)] = 1 / n
     return every
@@ -333,66 +335,6 @@ def _repeated_interval(x: Array, y: Array, plan: LookPlan) -> Interval:
     return Interval(estimate, float(bad[0]), float(bad[1]), method)
 
 
-def permutation_p(first: Array, second: Array, paths: int = 20_000, seed: int = 0) -> float:
-    """Two-sided p value of one look: the share of labelings with as large a difference of means as the observed.
-
-    Exact where there are at most `paths` labelings, else over random ones with the observed among them. It is the
-    level of one look at a number of seeds that was fixed beforehand, and of nothing else.
-    """
-    x, y = _scores(first), _scores(second)
-    if len(x) == 0 or len(y) == 0:
-        raise ConfigError("a comparison needs at least one score of each side")
-    both, m = np.concatenate([x, y]), len(x)
-    if math.comb(len(both), m) <= paths:
-        rows = np.array(list(itertools.combinations(range(len(both)), m)))
-    else:
-        order = np.random.default_rng(seed).permuted(np.tile(np.arange(len(both)), (paths, 1)), axis=1)
-        order[0] = np.arange(len(both))
-        rows = order[:, :m]
-    sums = both[rows].sum(axis=1)
-    distance = np.abs(sums / m - (both.sum() - sums) / len(y))
-    return float(np.mean(distance >= distance[0] * (1 - _SLACK) - 1e-12))
-
-
-def smallest_p(seeds: int) -> float:
-    """What `permutation_p` gives where each of `seeds` scores of one side is above all of the other's."""
-    return 2 / _choose(seeds)
-
-
-def seeds_needed(level: float = 0.05) -> int:
-    """The least number of seeds for each of two algorithms with which anything can be decided: 4 at 0.05."""
-    return next(n for n in itertools.count(2) if smallest_p(n) <= level)
-
-
-def too_few(seeds: int, level: float = 0.05, others: int | None = None) -> str | None:
-    """Words where with so many seeds of one, and `others` or as many of the other, nothing can be decided; or None."""
-    others = seeds if others is None else others
-    ways, tied = math.comb(seeds + others, seeds), 2 if seeds == others else 1  # the mirror image is as large
-    if ways * level + _SLACK >= tied:
-        return None
-    shuffles = "even the largest difference can't be told from luck" if ways < 3 else (
-        f"even if every seed of one beat every seed of the other, {tied} of the {ways} ways of giving the "
-        "labels would do as well"
-    )  # fmt: skip
-    have = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    who = f"{have} of each algorithm" if seeds == others else f"{have} of one algorithm and {others} of the other"
-    return (
-        f"with {who} nothing can be decided at a level of {level:g}: {shuffles}. "
-        f"{seeds_needed(level)} seeds of each are the least"
-    )
-
-
 def _decides(shares: float) -> bool:
     """Whether the largest difference can cross where so many of all shuffles may: its mirror image ties with it."""
-    return math.floor(shares + _SLACK) >= 2
-
-
-def _choose(n: int) -> int:
-    return math.comb(2 * n, n)
-
-
-def _scores(values: Array | Sequence[float]) -> Array:
-    scores = np.asarray(values, dtype=np.float64).reshape(-1)
-    if not np.isfinite(scores).all():
-        raise ConfigError("a score is not finite; leave out seeds without a score on both sides before comparing")
-    return scores
+    return math.floor(shares + SLACK) >= 2

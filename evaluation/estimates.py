@@ -98,7 +98,7 @@ def estimate_lines(run: RunData) -> list[str]:
             f"  its whole interval lies above the best return in the data: not supported, do not rely on it{few}"
         )
     if mean is not None and drift is not None and abs(drift) > 0.02 * abs(mean):
-        found.append(
-            f"  it still moved by {drift:.1f} in the last fifth of its steps: not converged, do not rely on it"
-        )
+        whose = "it" if len(run.seeds) == 1 else "that of a seed"
+        by = f"{abs(drift):.1f}" if len(run.seeds) == 1 else f"{abs(drift):.1f} on average"
+        found.append(f"  {whose} still moved by {by} in the last fifth of its steps: not converged, do not rely on it")
     return found

@@ -12,7 +12,9 @@ MOST = 4
 """Options that a name holds; of more the number is told."""
 OF_THE_PLAN = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
 """What else of a plan decides a run's numbers, beside the algorithm's options."""
-USUAL = {"reward": None, "mixed_precision": False, "collectors": None, "staleness": 0}
+USUAL = {
+    "reward": None, "mixed_precision": False, "collectors": None, "workers": 1, "staleness": 0, "collect_steps": 32,
+}  # fmt: skip
 """More of it, with what runs have of before it was written down."""
 
 

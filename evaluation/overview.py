@@ -13,7 +13,7 @@ import numpy as np
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
-from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval
+from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated
 from surefoot.evaluation.report import STYLE, table
 from surefoot.evaluation.results import Results, groups
 from surefoot.evaluation.runs import CurvePoint, RunData
@@ -24,6 +24,8 @@ from surefoot.evaluation.survival import median_steps, steps_to
 MOST_DRAWN = 7
 """Settings in a picture: those with the best mean return; the table has all."""
 REPETITIONS = 500
+ENOUGH = 10
+"""Seeds below which a percentile bootstrap's bands are noticeably too narrow."""
 MOST_LETTERS = 28
 """Of a legend's line."""
 
@@ -99,7 +101,8 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
     if curves:
         steps_of = RunData.steps_of_all([run for label in drawn for run in settings[label]])
         figure = plots.learning_curves(curves, "Learning curves", data, steps_of, "IQM of return over seeds")
-        figures.append(_figure(figure, "IQM over seeds; 95 % band, the same resampled seeds at all steps."))
+        few = _few([len(seed_curves(settings[label])) for label in drawn if names[label] in curves])
+        figures.append(_figure(figure, f"IQM over seeds; 95 % band, the same resampled seeds at all steps.{few}"))
     if len(drawn) > 1:
         figures.append(_profiles({names[label]: scores[label] for label in drawn}))
     more = f" The pictures show the {MOST_DRAWN} best of {len(order)} settings." if len(order) > MOST_DRAWN else ""
@@ -108,7 +111,9 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         "episodes are not there. The best of many settings is too high on the seeds that chose it. Which of two is "
         f"better: surefoot compare.{more}"
     )
-    return [*parts, f'<p class="note">{html.escape(note)}</p><div class="figures">', *figures, "</div>"]
+    twice = [f"{rank}. {label}: {said}" for rank, label in enumerate(order, 1) for said in repeated(settings[label])]
+    notes = "".join(f'<p class="note">{html.escape(one)}</p>' for one in (note, *twice))
+    return [*parts, f'{notes}<div class="figures">', *figures, "</div>"]
 
 
 def _short(label: str) -> str:
@@ -130,13 +135,18 @@ def seed_curves(runs: Sequence[RunData]) -> dict[int, dict[int, float]]:
 
 
 def curve(runs: Sequence[RunData]) -> list[CurvePoint]:
-    """Interquartile mean over seeds at the steps that all have, with percentile bands of jointly resampled seeds."""
+    """Interquartile mean over seeds at the steps that all have, with percentile bands of jointly resampled seeds.
+
+    Bounds are nan of one seed, which says nothing of others.
+    """
     found = side_by_side(seed_curves(runs))
     if not found:
         return []
     steps, matrix = [step for step, _ in found], np.array([values for _, values in found]).T
     rows = np.random.default_rng(0).integers(len(matrix), size=(REPETITIONS, len(matrix)))
     low, high = np.quantile(_iqm(matrix[rows]), [0.025, 0.975], axis=0)
+    if len(matrix) == 1:
+        low, high = np.full((2, len(steps)), math.nan)
     middle = _iqm(matrix[None])[0]
     return [CurvePoint(*point) for point in zip(steps, middle.tolist(), low.tolist(), high.tolist(), strict=True)]
 
@@ -174,8 +184,22 @@ def _profiles(scores: Mapping[str, Array]) -> str:
         label: statistics.performance_profile_interval(values[:, None], thresholds, generator, REPETITIONS)
         for label, values in scores.items()
     }
+    for label, (profile, *_) in profiles.items():
+        if len(scores[label]) == 1:
+            profiles[label] = (profile, *np.full((2, len(profile)), math.nan))
     figure = plots.performance_profiles(profiles, thresholds, "Performance profile", "return")
-    return _figure(figure, "Share of seeds whose final return is above the threshold; 95 % bands.")
+    few = _few([len(values) for values in scores.values()])
+    return _figure(figure, f"Share of seeds whose final return is above the threshold; 95 % bands.{few}")
+
+
+def _few(seeds: Sequence[int]) -> str:
+    """What is to be said of percentile bands over so many seeds of each setting, after a caption."""
+    if min(seeds) >= ENOUGH:
+        return ""
+    alone = " One seed has none." if min(seeds) == 1 else ""
+    several = [count for count in seeds if 1 < count < ENOUGH]
+    narrow = f" With only {min(several)} seeds such bands are too narrow; trust the table." if several else ""
+    return f"{alone}{narrow}"
 
 
 def _figure(figure: plots.Figure, caption: str) -> str:

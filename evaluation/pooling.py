@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import SurefootError
-from surefoot.evaluation.results import last_evaluation
+from surefoot.evaluation.results import Results, groups, last_evaluation
 from surefoot.evaluation.rollout import Episodes
 from surefoot.evaluation.runs import RunData
 from surefoot.evaluation.statistics import Interval, cost_interval, hierarchical_interval
@@ -31,12 +31,39 @@ class Pooled:
 
 
 def pooled(runs: Sequence[RunData], field: str) -> dict[int, float]:
-    """Seed -> score over runs of one setting; a seed that several have counts once."""
+    """Seed -> score over runs of one setting; a seed that several have counts once, as the first of them has it."""
     found: dict[int, float] = {}
     for run in runs:
         for seed, score in zip(run.seeds, getattr(run, field), strict=False):
             found.setdefault(seed, float(score))
     return found
+
+
+def repeated(runs: Sequence[RunData]) -> list[str]:
+    """Of runs of one setting, a sentence for each set of folders that hold the same seeds: whose scores count."""
+    holders: dict[int, list[str]] = {}
+    for run in runs:
+        for seed in run.seeds:
+            holders.setdefault(seed, []).append(str(run.folder or run.name))
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for seed, folders in sorted(holders.items()):
+        if len(folders) > 1:
+            shared.setdefault(tuple(folders), []).append(str(seed))
+    return [
+        f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(seeds)} occur{'' if len(seeds) > 1 else 's'} in "
+        f"{', '.join(folders)}: counted once, as in {folders[0]}"
+        for folders, seeds in shared.items()
+    ]
+
+
+def repeated_seeds(results: Results) -> list[str]:
+    """A sentence for each setting's seeds that several folders hold, with its task."""
+    return [
+        f"{task}, {label}: {said}"
+        for task, settings in groups(results).items()
+        for label, runs in settings.items()
+        for said in repeated(runs)
+    ]
 
 
 def pooled_interval(runs: Sequence[RunData], field: str) -> Pooled:

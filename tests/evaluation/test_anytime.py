@@ -17,7 +17,7 @@ from surefoot.evaluation import (
     t_e_process,
     t_sequence,
 )
-from surefoot.evaluation.anytime import predictable_bets
+from surefoot.evaluation.anytime import _bets, _log_mixture, predictable_bets
 
 U = np.array([0.3, -0.1, 0.5, 0.2, 0.4, 0.1, 0.6, 0.3])
 X = np.array([0.2, 0.8, 0.5, 0.9, 0.4])
@@ -46,6 +46,43 @@ def test_the_evidence_of_many_distinct_differences_is_the_mean_over_bets_and_qui
     began = time.process_time()
     mixture_sequence(values)
     assert time.process_time() - began < 0.6  # one python loop over the values of each of 120 means takes 1 s
+
+
+def test_intervals_go_on_shrinking_as_those_of_the_exact_mixture_do() -> None:
+    from scipy.optimize import brentq
+    from scipy.special import betaln
+
+    for n, won in ((100, 50), (1000, 900), (10_000, 5000), (1_000_000, 500_000), (1_000_000, 999_000)):
+
+        def beyond(p: float, won: int = won, lost: int = n - won) -> float:
+            """Log evidence against the rate p, of bets all of which a Beta function averages, less its bound."""
+            return betaln(won + 1, lost + 1) - won * np.log(p) - lost * np.log1p(-p) - np.log(20)
+
+        wanted = brentq(beyond, 1e-6, won / n), brentq(beyond, won / n, 1 - 1e-9)
+        found = mean_sequence(np.repeat([1.0, 0.0], [won, n - won]))
+        assert (found.low, found.high) == pytest.approx(wanted, abs=1e-5 * (wanted[1] - wanted[0])), (n, won)
+    fair = mean_sequence(np.repeat([1.0, 0.0], 500_000))
+    assert fair.high - fair.estimate < 0.003
+    assert mean_sequence(np.repeat([1.0, 0.0], 25_000)).high - 0.5 < 0.01  # which one may ask for
+
+
+def test_the_bets_are_one_mixture() -> None:
+    bets, weights = _bets()
+    assert weights.sum() == pytest.approx(1, abs=1e-12)
+    assert weights.min() > 0
+    assert 0 < bets.min() < bets.max() < 1
+    assert mixture_e(np.zeros(0), np.array([-0.9, 0.0, 0.5])) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_rate_is_kept_at_all_of_many_looks_however_many_episodes() -> None:
+    generator = np.random.default_rng(2)
+    looks = np.unique(np.geomspace(20, 100_000, 30).astype(int))
+    solved = np.cumsum(generator.binomial(np.diff(looks, prepend=0), 0.5, (400, len(looks))), axis=1)
+    values, fair, missed = np.array([-1.0, 1.0]), np.zeros(1), 0
+    for row in solved:
+        counts = [np.array([n - k, k]) for n, k in zip(looks.tolist(), row.tolist(), strict=True)]
+        missed += any(_log_mixture(values, count, fair)[0] >= math.log(20) for count in counts)
+    assert missed / 400 <= 0.05
 
 
 def test_eight_pairs_that_all_go_one_way_are_the_least_that_decide() -> None:

@@ -9,6 +9,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.evaluation import LookPlan, adastop, looks, permutation_p, seeds_needed, smallest_p, too_few
 from surefoot.evaluation.deciding import labelings
 from surefoot.evaluation.deciding import test_statistics as statistics_of
+from surefoot.evaluation.one_look import paths_for
 
 X, Y = np.array([0.9, 0.8, 0.85, 0.7, 0.95]), np.array([0.5, 0.6, 0.4, 0.75, 0.55])
 ONE = LookPlan(5, 1)
@@ -34,6 +35,18 @@ def test_the_first_of_five_stages_goes_on_at_its_smaller_share_of_the_level() ->
 def test_the_p_value_counts_labelings() -> None:
     assert permutation_p(X, Y) == pytest.approx(4 / 252)
     assert permutation_p(X[:2], Y) == pytest.approx(1 / 21)  # unequal sides have no mirrored labels
+
+
+def test_a_p_value_has_as_many_labelings_as_the_level_that_it_is_held_against_needs() -> None:
+    low, high = np.arange(10.0), np.arange(10.0) + 20
+    assert permutation_p(low, high) == smallest_p(10) == 2 / 184_756, "few enough to be counted"
+    low, high = np.arange(12.0), np.arange(12.0) + 20
+    assert permutation_p(low, high) == pytest.approx(1 / 20_000)
+    level = 0.05 / math.comb(60, 2)  # of 60 entries
+    assert too_few(12, level) is None
+    assert permutation_p(low, high, level=level) <= level
+    assert permutation_p(low, high[::-1] - 20, level=level) > 0.9
+    assert (paths_for(0.001), paths_for(1e-5), paths_for(1e-7)) == (100_000, 1_000_000, 10_000_000)
 
 
 def test_the_smallest_p_and_the_seeds_that_it_asks_for() -> None:
@@ -138,6 +151,27 @@ def test_equal_scores_are_never_told_apart() -> None:
     found = looks(np.full(25, 2.0), np.full(25, 2.0), LookPlan())
     assert found[-1].answer == "not separated"
     assert found[-1].interval.low == found[-1].interval.high == 0
+
+
+@pytest.mark.parametrize("score", [0.1, 8319.4, 1e6 + 0.7, -3e8 - 0.3])
+def test_equal_scores_of_any_size_are_not_told_apart_by_rounding(score: float) -> None:
+    for plan in (LookPlan(6, 4), LookPlan()):
+        found = looks(np.full(plan.seeds, score), np.full(plan.seeds, score), plan)
+        assert [look.answer for look in found] == ["open"] * (plan.stages - 1) + ["not separated"]
+        assert {(look.interval.estimate, look.interval.low, look.interval.high) for look in found} == {(0, 0, 0)}
+        assert {look.statistic for look in found} == {0}
+    assert permutation_p(np.full(12, score), np.full(12, score)) == 1
+
+
+@pytest.mark.parametrize(("times", "more"), [(1e-13, 0.0), (1e9, 0.0), (1.0, 1e6)])
+def test_answers_depend_on_neither_the_unit_nor_the_zero_of_scores(times: float, more: float) -> None:
+    generator = np.random.default_rng(8)
+    x, y = np.round(generator.normal(size=(2, 20)), 1)  # with many ties
+    x += 0.8
+    plain, other = looks(x, y, LookPlan(5, 4)), looks(times * x + more, times * y + more, LookPlan(5, 4))
+    assert [look.answer for look in plain] == [look.answer for look in other]
+    assert permutation_p(x, y) == permutation_p(times * x + more, times * y + more)
+    assert permutation_p(x[:6], y[:6]) == permutation_p(times * x[:6] + more, times * y[:6] + more)
 
 
 def test_unequal_spread_is_told() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from surefoot.core.errors import ConfigError
 from surefoot.evaluation import Episodes, RunData, hierarchical_interval
-from surefoot.evaluation.overview import render, write_overview
-from surefoot.evaluation.pooling import Pooled, pooled_interval
+from surefoot.evaluation.overview import curve, render, write_overview
+from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated, repeated_seeds
 from surefoot.evaluation.results import NUMBERS, collect, groups, run_folders, write
 
 MakeRun = Callable[..., pathlib.Path]
@@ -117,6 +117,33 @@ def test_runs_that_differ_in_seeds_alone_are_one_setting(make_run: MakeRun, tmp_
     }
 
 
+def test_runs_of_other_collectors_are_not_pooled(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    plans = {"a": {}, "b": {"workers": 1, "collect_steps": 32}, "c": {"workers": 4}, "d": {"collect_steps": 1}}
+    for k, (name, plan) in enumerate(plans.items()):
+        folder = make_run(name, seeds=[3 * k, 3 * k + 1, 3 * k + 2])
+        (folder / "config.json").write_text(json.dumps({"plan": {"config": {}, "collectors": "processes", **plan}}))
+    (found,) = groups(collect([tmp_path])).values()
+    assert sorted([run.name for run in runs] for runs in found.values()) == [["a", "b"], ["c"], ["d"]]
+
+
+def test_seeds_that_several_folders_hold_are_told(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    make_run("a", seeds=[0, 1], per_seed_returns=[1.0, 2.0])
+    make_run("b", seeds=[1, 2, 3], per_seed_returns=[5.0, 3.0, 4.0], episodes=9)
+    make_run("c", seeds=[2, 3, 4], per_seed_returns=[6.0, 6.0, 7.0])
+    a, b, c = (tmp_path / name for name in "abc")
+    runs = [RunData.load(folder) for folder in (a, b, c)]
+    assert list(pooled(runs, "per_seed_returns").values()) == [1, 2, 3, 4, 7]
+    said = [
+        f"seed 1 occurs in {a}, {b}: counted once, as in {a}",
+        f"seeds 2, 3 occur in {b}, {c}: counted once, as in {b}",
+    ]
+    assert repeated(runs) == said
+    assert repeated(runs[:1]) == []
+    found = collect([tmp_path])
+    assert all(f'<p class="note">1. iql: {one}</p>' in render(found) for one in said)
+    assert repeated_seeds(found) == [f"native/pendulum-mixed in Pendulum-v1, iql: {one}" for one in said]
+
+
 def test_runs_that_learned_from_other_data_or_rewards_are_not_pooled(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     for name, sha, reward in (("a", "1" * 64, None), ("b", "2" * 64, None), ("c", "2" * 64, "mine:reward")):
         folder = make_run(name, dataset="/a/log.hdf5" if name == "a" else "/b/log.hdf5")
@@ -157,6 +184,30 @@ def test_the_page_has_all_settings_and_says_what_is_left_out(make_run: MakeRun, 
     assert "0 (3 of 3 got there)" in page  # the first evaluation is above the data's mean return
     write_overview(collect([tmp_path]), tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_bands_of_few_seeds_are_not_to_be_relied_on_and_one_seed_has_none(
+    make_run: MakeRun, tmp_path: pathlib.Path
+) -> None:
+    make_run("three", steps=10000)
+    folder = make_run("one", seeds=[0], per_seed_returns=[-140.0])
+    (folder / "config.json").write_text(json.dumps({"plan": {"config": {"expectile": 0.9}}}))
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["seed"] == 0))
+    one, three = curve([RunData.load(folder)]), curve([RunData.load(tmp_path / "three")])
+    assert [(point.step, point.mean) for point in one] == [(0, -1000), (5000, -500)]
+    assert all(math.isnan(point.low) and math.isnan(point.high) for point in one)
+    assert all(point.low < point.mean < point.high for point in three)
+    said = "One seed has none. With only 3 seeds such bands are too narrow; trust the table."
+    assert render(collect([tmp_path])).count(said) == 2, "below the curves and below the profile"
+    many = {f"many{k}": list(range(5 * k, 5 * k + 5)) for k in range(2)}
+    for name, seeds in many.items():
+        folder = make_run(name, seeds=seeds, per_seed_returns=[-150.0 - seed for seed in seeds])
+        line = {"step": 0, "kind": "eval", "values": {"return_mean": -1000.0}}
+        (folder / "metrics.jsonl").write_text("".join(json.dumps({"seed": s, **line}) + "\n" for s in seeds))
+    page = render(collect([tmp_path / name for name in many]))
+    assert "95 % band" in page
+    assert "too narrow" not in page
 
 
 def test_intervals_of_shares_and_costs_end_where_they_can(make_run: MakeRun, tmp_path: pathlib.Path) -> None:

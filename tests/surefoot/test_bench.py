@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_ranks_are_ranges_of_what_the_seeds_separate() -> None:
     leaderboard.rank(few)
     assert few[0]["verdicts"] == {"b": "undecidable"}
     assert few[0]["rank"] == [1, 2]
+
+
+@pytest.mark.parametrize("seeds", [10, 11])
+def test_entries_are_separated_at_the_level_that_a_pair_of_many_has(
+    seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaderboard, "LEVEL", 0.05 / math.comb(46, 2))  # what each pair of 46 entries has
+    lines = [entry("low", [float(s) for s in range(seeds)]), entry("high", [20.0 + s for s in range(seeds)])]
+    leaderboard.rank(lines)
+    assert [line["rank"] for line in lines] == [[2, 2], [1, 1]]
 
 
 def test_options_that_were_tuned_on_the_suites_seeds_are_refused(suite: str, tmp_path: pathlib.Path) -> None:

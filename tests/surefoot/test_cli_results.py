@@ -102,6 +102,9 @@ def test_evaluate_until_stops_once_the_mean_is_known(
     assert returns.shape == (2, count)
     assert shown["until"]["mean"] == pytest.approx(returns.clip(-2000, 0).mean())
     assert shown["until"]["reached"] is False
+    row = shown["rows"][0]
+    assert row["returns"]["mean"] == pytest.approx(returns.mean())
+    assert (row["returns"]["low"], row["returns"]["high"], row["smoothness"]["action_change"]["high"]) == (None,) * 3
     assert main([*arguments, "--episodes", "6"]) == 0
     assert "not known to +-60 yet (--until) after the 6 episodes" in capsys.readouterr().out
     assert main([*arguments[:3], "1e4", *arguments[4:], "--episodes", "6"]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import shutil
 from collections.abc import Sequence
 
 import numpy as np
@@ -288,8 +289,6 @@ def test_missing_seeds_are_trained_with_the_runs_own_plan(
 
 
 def _copied(run: pathlib.Path, where: pathlib.Path) -> str:
-    import shutil
-
     shutil.copytree(run, where / "copy")
     return str(where / "copy")
 
@@ -305,7 +304,11 @@ def test_results_are_one_table_and_one_page(room: pathlib.Path, capsys: Capture)
     assert (room / "results.html").is_file()
     assert len((room / "t.csv").read_text().splitlines()) == 7
     assert main(["results", "runs", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["left_out"]) == ["runs/torn"]
+    told = json.loads(capsys.readouterr().out)
+    assert (list(told["left_out"]), told["repeated"]) == (["runs/torn"], [])
+    shutil.copytree("runs/a-1", "runs/other")
+    assert main(["results", "runs", "-q"]) == 0
+    assert "occur in runs/a-1, runs/other: counted once, as in runs/a-1" in capsys.readouterr().err
     assert main(["results", "runs", "-o", "t.xlsx"]) == 2
     kept = pathlib.Path("t.csv").read_text()
     assert main(["results", "runs/torn", "-o", "t.csv"]) == 2

@@ -12,6 +12,7 @@ import pytest
 from small_runs import metrics
 
 import surefoot
+from surefoot.cli import main
 from surefoot.core.errors import CheckpointError
 from surefoot.data import Dataset
 from surefoot.evaluation import RunData, tables, write_report
@@ -94,3 +95,21 @@ def test_costs_and_lengths_have_curves_where_the_environment_has_costs(
     assert {("eval/cost_mean", None), ("eval/length_mean", None), ("eval/cost", 2)} <= logged
     write_report([RunData.load(run.folder)], tmp_path / "report.html")
     assert "Mean cost of an evaluation episode" in (tmp_path / "report.html").read_text()
+
+
+def test_evaluate_until_shows_no_interval_but_the_one_that_holds_at_every_look(
+    run_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", str(run_folder), "--until", "0.2", "--trust", "-q"]
+    assert main([*command, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    row = shown["rows"][0]
+    assert {key: shown["until"][key] for key in ("mean", "low", "high", "method")} == row["success"]
+    assert "holds at every look" in row["success"]["method"]
+    assert (row["returns"]["low"], row["returns"]["high"]) == (None, None)
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    share = tables.format_share(row["success"])
+    assert share in text
+    assert text.count("[") - text.count("[95 %]") == 2, "of the success, in the table and below it"
+    assert "Other means have no interval" in text

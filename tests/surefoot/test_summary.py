@@ -9,7 +9,9 @@ import pytest
 
 from surefoot.evaluation import RunData, hierarchical_interval
 from surefoot.evaluation.estimates import estimate_lines
+from surefoot.experiment import summary
 from surefoot.experiment.summary import possible_returns
+from surefoot.tools.generate import generate
 
 
 def test_an_estimates_interval_holds_nothing_that_rewards_in_the_data_can_not_come_to() -> None:
@@ -37,3 +39,18 @@ def test_an_estimate_whose_whole_interval_lies_above_the_data_is_not_to_be_relie
     cut = said(-19.0, past_time_limits=False)
     assert "(discount 0.99; the data's is cut off at time limits, the policy's runs on past them)" in cut
     assert "lies above" not in cut  # unlike quantities
+
+
+def test_estimates_of_seeds_that_still_move_apart_are_not_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"mean": -90.0, "best": -20.0, "discount": 0.99, "past_time_limits": True}
+    monkeypatch.setattr(summary, "data_return", lambda *unused: own)
+    results = [{"fitted_q": [-60.0, -50.0], "fitted_q_drift": drift} for drift in (30.0, -30.0, 6.0, -6.0)]
+    found: dict[str, Any] = {"seeds": [0, 1, 2, 3]}
+    data = generate("native/pendulum-mixed", transitions=600)
+    summary._without_simulator(found, results, data, None)  # type: ignore[arg-type]  # the spec is data_return's
+    assert found["fitted_q"]["drift"] == 18
+    run = RunData("run", "bc", "line", None, 1, (0, 1, 2, 3), 0, fitted_q=found["fitted_q"], data_discounted_return=own)
+    said = (
+        "that of a seed still moved by 18.0 on average in the last fifth of its steps: not converged, do not rely on it"
+    )
+    assert estimate_lines(run)[-1].strip() == said

@@ -85,7 +85,7 @@ def _once(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     for first, second in pairs:
         x, y = scores[first], scores[second]
         words = too_few(len(x), level / len(pairs), len(y))
-        p = None if words else permutation_p(x, y)
+        p = None if words else permutation_p(x, y, level=level / len(pairs))
         here = None if p is None or p > level / len(pairs) else "larger" if x.mean() > y.mean() else "smaller"
         wide, sure = (over_states(episodes[first], episodes[second], q) for q in (0.95, 1 - level / len(pairs)))
         answer = None if p is None else "not separated" if here is None or holds_zero(sure) else here

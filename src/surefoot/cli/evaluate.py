@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
@@ -12,9 +13,11 @@ from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.core.policy import Policy
+    from surefoot.evaluation.statistics import Interval
     from surefoot.evaluation.tables import Row
 
 
+NO_OTHERS = "Other means have no interval: theirs are for a number of episodes that was fixed beforehand."
 DRAWN = "Actions were drawn, as in training (--sample); without it the mean ones are taken."
 
 
@@ -99,6 +102,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(policies.values())]
     row = _row(judged, found)
     row = dataclasses.replace(row, smoothness=smoothness(found, norms))
+    if known is not None:
+        row = _stopped(row, known, cut)
     if arguments.json:
         listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
         shown = {"run": arguments.folder, "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed}
@@ -116,6 +121,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             f"mean {what} of {whose}: {known.estimate:.4g} [{known.low:.4g}, {known.high:.4g}] "
             f"after {len(found[0].returns):,} episodes each (95 %, holds at every look; it says nothing of other seeds)"
         )
+        output.say(NO_OTHERS)
         if not is_known(known, arguments.until):
             output.say(
                 f"it is not known to +-{arguments.until:g} yet (--until) after the {wanted:,} episodes that were "
@@ -254,4 +260,28 @@ def _row(judged: Judged, found: list[Any]) -> Row:
         updates_per_second=None,
         safety=safety(found, judged.cost_limit),
         success=None if (solved := success_rate(found)) is None else solved.to_json(),
+    )
+
+
+def _stopped(row: Row, known: Interval, cut: tuple[float, float] | None) -> Row:
+    """The row of episodes that ended by looking at them.
+
+    The success that was looked at has the interval that holds at every look. No other mean has one, the return where
+    it was cut to a range neither: those of `_row` hold for a number of episodes that was fixed beforehand.
+    """
+
+    def bare(bounds: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        why = "none: the number of episodes was not fixed beforehand"
+        return None if bounds is None else {"mean": bounds["mean"], "low": None, "high": None, "method": why}
+
+    smoothness = row.smoothness
+    if smoothness is not None:
+        smoothness = {**smoothness, "action_change": bare(smoothness["action_change"])}
+    return dataclasses.replace(
+        row,
+        returns=bare(row.returns),
+        normalized=bare(row.normalized),
+        cost=bare(row.cost),
+        success=known.to_json() if cut is None else bare(row.success),
+        smoothness=smoothness,
     )

@@ -11,7 +11,8 @@ from surefoot.core.errors import ConfigError
 
 PAGE = "results.html"
 SHOWN = 5
-"""Folders that are left out and named one by one; the others are counted, and the page and --json name all."""
+"""Folders that are left out, and seeds that several hold, that are named one by one; the others are counted, and
+the page and --json name all."""
 
 
 def add_parser(commands: Any) -> None:
@@ -29,6 +30,7 @@ def add_parser(commands: Any) -> None:
 def gather(arguments: argparse.Namespace) -> int:
     """Collect, write, show."""
     from surefoot.evaluation import tables
+    from surefoot.evaluation.pooling import repeated_seeds
     from surefoot.evaluation.results import WRITERS, collect, write
 
     if arguments.output is not None and pathlib.Path(arguments.output).suffix not in WRITERS:
@@ -41,6 +43,7 @@ def gather(arguments: argparse.Namespace) -> int:
     if not found.runs:  # before anything is written over
         left_out = "".join(f"; left out: {why}" for why in list(found.left_out.values())[:SHOWN])
         raise ConfigError(f"{', '.join(map(str, arguments.roots))}: holds no finished run{left_out}")
+    repeated = repeated_seeds(found)
     written: dict[str, str | None] = {"numbers": None, "runs": None, "page": None}
     if arguments.output is not None:
         numbers, runs = write(found, arguments.output)
@@ -52,12 +55,16 @@ def gather(arguments: argparse.Namespace) -> int:
         written["page"] = str(arguments.plot)
     if arguments.json:
         counts = {"runs": len(found.runs), "rows": len(found.numbers)}
-        output.print_json({**counts, "written": written, "left_out": found.left_out})
+        output.print_json({**counts, "written": written, "left_out": found.left_out, "repeated": repeated})
         return 0
     for why in list(found.left_out.values())[:SHOWN]:
         output.say(f"left out: {why}", stderr=True)
     if len(found.left_out) > SHOWN:
         output.say(f"and {len(found.left_out) - SHOWN} more are left out; --json names all", stderr=True)
+    for said in repeated[:SHOWN]:
+        output.say(f"note: {said}", stderr=True)
+    if len(repeated) > SHOWN:
+        output.say(f"and {len(repeated) - SHOWN} more seeds are in several folders; --json names all", stderr=True)
     if not arguments.quiet:
         output.print_table(tables.rows(found.runs), details=True)
         output.say()

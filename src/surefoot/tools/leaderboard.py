@@ -20,7 +20,7 @@ from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.files import read_json, written_aside
 from surefoot.core.schema import Many, Number, Plain, Record, Table, Text, check
 from surefoot.data import normalized_score, reference_scores
-from surefoot.evaluation.deciding import permutation_p, too_few
+from surefoot.evaluation.one_look import permutation_p, too_few
 from surefoot.evaluation.runs import SUMMARY
 from surefoot.experiment.run import CONFIG, Run
 from surefoot.tools.compare import dataset_hash
@@ -192,7 +192,7 @@ def rank(entries: Sequence[dict[str, Any]]) -> None:
         level = LEVEL / len(pairs)
         if too_few(min(len(x), len(y)), level) is not None:
             answers = ("undecidable", "undecidable")
-        elif permutation_p(x, y) > level:
+        elif permutation_p(x, y, level=level) > level:
             answers = ("not separated", "not separated")
         else:
             answers = ("larger", "smaller") if x.mean() > y.mean() else ("smaller", "larger")
