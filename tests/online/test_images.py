@@ -16,7 +16,7 @@ from surefoot.core.spec import mapped
 from surefoot.envs.acting import spec_of
 from surefoot.envs.pixels import PixelVectorEnv
 from surefoot.evaluation.rollout import evaluate
-from surefoot.online import PPO, SAC
+from surefoot.online import MOORL, PPO, SAC
 from surefoot.online.loop import make_loop
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
@@ -134,6 +134,14 @@ def test_a_policy_acts_alone_as_in_a_batch_before_and_after_its_file(kind: str, 
     for row in range(3):
         one = mapped(lambda values, row=row: values[row], seen)
         np.testing.assert_allclose(loaded.select_action(one), batch[row].numpy(), atol=1e-6)
+
+
+def test_the_policy_of_moorl_reads_images_by_the_encoder() -> None:
+    agent = MOORL(spec_of(environment("camera")), **SMALL).fresh(0)
+    seen, _ = environment("camera", 3).reset(seed=1)
+    policy, rows = agent.policy(), mapped(torch.from_numpy, seen)
+    expected = agent.action_high * agent.act(agent.encode(rows))
+    torch.testing.assert_close(policy.act(rows, policy.begin(3))[0], expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
