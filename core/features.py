@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -128,21 +128,34 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     if agent.encoder is None or agent.encodes_itself:
         return list(updates)
     found = {SHIFT: Noise("uniform", 4)} if shifts_images(agent) else {}
-    own: list[Any] = [  # of rules and updates, which this module can't import
-        dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) if trained(u) else u
-        for u in cast("list[Any]", updates)
-    ]
+
+    def unshifted(u: Any) -> Any:  # a rule or an update, which this module can't import
+        return dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) if trained(u) else u
+
+    own = each_once(unshifted, updates)
     if not any(True for _ in agent.encoder.parameters()):
         return own
     beside = next((name for name in TRAINED_WITH if any(name in trained(u) for u in updates)), None)
     if beside is None:
         raise ConfigError(f"{agent.name} trains none of {', '.join(TRAINED_WITH)}, so nothing would train its encoder")
-    return [
-        dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"))
-        if beside in trained(u)
-        else u
-        for u in own
-    ]
+
+    def encoding(u: Any) -> Any:
+        if beside not in trained(u):
+            return u
+        return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"))
+
+    return each_once(encoding, own)
+
+
+def each_once(change: Callable[[Any], Any], entries: Sequence[Any]) -> list[Any]:
+    """`change` of each entry of an order; one that stands there twice stands there twice again, as one."""
+    before: list[Any] = []
+    after: list[Any] = []
+    for entry in entries:
+        if entry not in before:
+            before.append(entry)
+            after.append(change(entry))
+    return [after[before.index(entry)] for entry in entries]
 
 
 def encodes_twice(updates: Sequence[Update], annotates: bool) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Agent, Loss, Metrics, Rule, Update
 from surefoot.core.errors import ConfigError
+from surefoot.core.features import each_once
 from surefoot.core.masked import reduce
 from surefoot.core.policy import Policy
 from surefoot.core.random import Noise
@@ -112,12 +113,13 @@ def penalised(agent: Agent, updates: Sequence[Update | Rule], weight: float) -> 
         return list(updates)
     check_penalty(agent, updates)
     noise = {NOISE: Noise("normal", agent.spec.observation_dim)}
-    return [
-        dataclasses.replace(u, loss=_with_penalty(agent, u.loss, weight), noise={**u.noise, **noise})
-        if isinstance(u, Update) and "actor" in u.trains
-        else u
-        for u in updates
-    ]
+
+    def smoothed(u: Update | Rule) -> Update | Rule:
+        if not isinstance(u, Update) or "actor" not in u.trains:
+            return u
+        return dataclasses.replace(u, loss=_with_penalty(agent, u.loss, weight), noise={**u.noise, **noise})
+
+    return each_once(smoothed, updates)
 
 
 def _with_penalty(agent: Agent, loss: Loss, weight: float) -> Loss:

@@ -217,11 +217,15 @@ class Blocks:
                 step["costs"] = acting.rows(acting.tensor(done.info["cost"]))
             self._write(block, step, time)
             acting.received, seen = received, following
+        if self.episodes.has_costs and "costs" not in block:
+            block["costs"] = torch.zeros_like(block["rewards"])
         self.episodes.add_block(block)
         return block
 
     def _write(self, block: Block, step: Block, time: int) -> None:
-        """Put the (S, N, ...) columns of a step into those of the block."""
+        """Put the (S, N, ...) columns of a step into those of the block; costs that begin later were 0 before."""
+        if time > 0 and "costs" in step and "costs" not in block:
+            block["costs"] = torch.zeros_like(block["rewards"])
         if time == 0:
             for name, value in step.items():
                 block[name] = value.new_empty((self.seeds, self.horizon, *value.shape[1:]))

@@ -35,7 +35,7 @@ class DQNConfig(OffPolicyConfig, EncoderConfig):
     error: str = "huber"  # of the TD error: huber (its gradient is cut at 1) or squared
     first_epsilon: float = 1.0  # share of random choices when learning begins
     last_epsilon: float = 0.05
-    epsilon_steps: int = 10_000  # environment steps over which it falls, from `initial_steps` on
+    epsilon_steps: int = 10_000  # environment steps over which it falls, or rises, from `initial_steps` on
     target_rate: float = 1.0  # of the target network: 1 copies
     target_every: int = 250  # training steps between its moves
     learning_rate: float = 5e-4
@@ -158,10 +158,11 @@ class DQN(OffPolicyAgent):
         return loss.mean(), {"q": q, "epsilon": self.epsilon}
 
     def fall(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """Epsilon, one training step lower on its straight line."""
+        """Epsilon, one training step further on its straight line from the first to the last."""
         c = self.config
+        ends = sorted((c.first_epsilon, c.last_epsilon))
         each = (c.first_epsilon - c.last_epsilon) / (c.epsilon_steps * c.updates_per_step)
-        return {"epsilon": (self.epsilon - each).clamp(min=c.last_epsilon)}, {}
+        return {"epsilon": (self.epsilon - each).clamp(*ends)}, {}
 
     def updates(self) -> list[Update | Rule]:
         """The values, then epsilon, and now and then the target network."""

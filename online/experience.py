@@ -155,7 +155,9 @@ class Experience:
             if self._reads_costs:
                 self._bad_cost.note(bad_costs(batch["costs"], valid), batch["costs"], number)
         elif self._reads_costs:
-            raise acting.no_costs("the agent")
+            if not acting.episodes.has_costs:
+                raise acting.no_costs("the agent")
+            batch["costs"] = torch.zeros_like(batch["terminations"], dtype=torch.float32)
         acting.received = received
         steps = acting.tensor(done.info["steps"]) if "steps" in done.info else None
         diverged = acting.tensor(done.info["diverged"]) if "diverged" in done.info else None

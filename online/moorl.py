@@ -105,4 +105,4 @@ class MOORL(OffPolicyAgent):
 
     def policy(self) -> Policy:
         """A copy of the meta-policy that stands on its own."""
-        return Policy.of(self.meta_actor, self.normalizer, self.action_low, self.action_high)
+        return Policy.of(self.meta_actor, self.normalizer, self.action_low, self.action_high, self.encoder)

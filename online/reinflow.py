@@ -118,6 +118,7 @@ class ReinFlow(OnPolicyAgent):
         "consistency": {"transition": "consistency"},
     }
     anneals = True
+    counts: ClassVar[tuple[str, ...]] = ("actor.ceiling",)
     config: ReinFlowConfig
     actor: FlowChainActor  # type: ignore[assignment]
 

@@ -54,6 +54,7 @@ class RLCM(OnPolicyAgent):
         "pi_rl": {"transition": "flow_sde", "normalisation": "joint", "clip": 0.2},
     }
     anneals = True
+    counts: ClassVar[tuple[str, ...]] = ("actor.ceiling",)
     config: RLCMConfig
     actor: FlowChainActor  # type: ignore[assignment]
     build, build_actor, updates = of_reinflow.build, of_reinflow.build_actor, of_reinflow.updates

@@ -29,7 +29,7 @@ Tensors = dict[str, Tensor]
 STATE, AGENT, ROWS, MOMENTS = "state/", "agent/", "rows/", "moments/"
 """What names of tensors begin with: a collector's state, weights, what was met, statistics of observations."""
 NOT_FOR_ACTING = ("critic", "value", "target_")
-"""What names of networks begin with that no acting needs."""
+"""What names of networks begin with that no acting needs, unless one is the actor, as DQN's critic is."""
 DEATHS_IN_A_ROW = 5
 """Times that a collector may be lost without an answer in between."""
 
@@ -68,8 +68,11 @@ def unpacked(message: bytes) -> tuple[dict[str, Any], Tensors]:
 
 def weights(learner: Learner) -> Tensors:
     """Parameters and buffers of a lone agent that acting may need, by full names behind "agent/"."""
-    own = learner.agents_parameters(0)
-    return {f"{AGENT}{name}": value for name, value in own.items() if not name.startswith(NOT_FOR_ACTING)}
+    tensors = learner.agent.state_dict(keep_vars=True)
+    acting = {id(value) for value in learner.agent.actor.state_dict(keep_vars=True).values()}
+    needed = {name for name, value in tensors.items() if id(value) in acting}
+    own = learner.agents_parameters(0).items()
+    return {f"{AGENT}{n}": value for n, value in own if n in needed or not n.startswith(NOT_FOR_ACTING)}
 
 
 def take_weights(learner: Learner, tensors: Mapping[str, Tensor]) -> None:

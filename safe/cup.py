@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from surefoot.core.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.features import named
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
-from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.on_policy_agent import OnPolicyAgent, in_parts
 from surefoot.online.ppo import of_ppo
 from surefoot.safe.constrained import add_penalty, cost_advantages, with_costs
 from surefoot.safe.multipliers import HeldMultiplier
@@ -81,8 +82,19 @@ class CUP(OnPolicyAgent):
 
     def begin_projection(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """Columns with the improved policy to project from; `projecting` is 1."""
-        behaviour = self.behaviour(batch["observations"].unsqueeze(0)).squeeze(0)
+        behaviour = self.behaviour(self.seen(batch)).squeeze(0)
         return {"behaviour": behaviour, "projecting": torch.ones_like(batch["projecting"])}, {}
+
+    def seen(self, batch: Batch) -> Tensor:
+        """(1, R, O) observations of (R, ...) rows, or the features of their arrays by the encoder as it is."""
+        if self.encoder is None:
+            return batch["observations"].unsqueeze(0)
+        arrays = named(batch, self.encoder, "observations")
+
+        def features(*parts: Tensor) -> Tensor:
+            return self.encode(dict(zip(arrays, parts, strict=True)))
+
+        return in_parts(features, *(array.unsqueeze(0) for array in arrays.values()))
 
     def updates(self) -> list[Update | Rule]:
         """PPO-Lag's twice: to improve, and to project."""

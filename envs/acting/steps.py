@@ -301,7 +301,8 @@ class Acting(Stepping):
         """The same where a constrained agent acts in an environment without costs."""
         return EnvironmentMismatchError(
             f"{agent} keeps a limit on costs, and {name_of(self.env)} gives none: put each step's cost into "
-            "info['cost'] (or a safety margin into info['margin']), or train an algorithm without a constraint"
+            "info['cost'], 0.0 on a safe step (or a safety margin into info['margin']), or train an algorithm without "
+            "a constraint"
         )
 
 

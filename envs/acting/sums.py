@@ -23,7 +23,8 @@ class EpisodeMeans:
         self.seeds, self.num_envs = seeds, num_envs
         self._running = torch.zeros(3, seeds, num_envs, dtype=torch.float64, device=device)
         self._ended = torch.zeros(4, seeds, dtype=torch.float64, device=device)  # sums over episodes, and their count
-        self._has_costs = False
+        self.has_costs = False
+        """Whether the environment has given a cost: one that is not spoken of later is 0."""
 
     @property
     def lengths(self) -> Tensor:
@@ -42,7 +43,7 @@ class EpisodeMeans:
         self._running[0] += rewards.view(shape)
         self._running[1] += 1 if valid is None else valid.view(shape)
         if costs is not None:
-            self._has_costs = True
+            self.has_costs = True
             self._running[2] += costs.view(shape)
         if ended.device.type == "cpu" and not bool(ended.any()):
             return
@@ -61,7 +62,7 @@ class EpisodeMeans:
         values = [rewards * steps, steps * block["steps"].double() if "steps" in block else steps]
         if "costs" in block:
             values.append(block["costs"].double() * steps)
-        self._has_costs |= "costs" in block
+        self.has_costs |= "costs" in block
         sums = []
         for index, value in enumerate(values):
             found, self._running[index] = sums_of_episodes(value, self._running[index], ended)
@@ -76,7 +77,7 @@ class EpisodeMeans:
 
     def add_sums(self, block: PolicyBlock, horizon: int) -> None:
         """Take in the sums of a rollout of `horizon` steps."""
-        self._has_costs = True
+        self.has_costs = True
         finished = block.finished.view(self.seeds, self.num_envs)
         totals = (block.returns, torch.full_like(block.returns, horizon), block.costs.sum(0))
         parts = (block.finished_returns, block.finished_lengths, block.finished_costs)
@@ -90,7 +91,7 @@ class EpisodeMeans:
         """The means since the last call, a number per seed; NaN where none ended."""
         sums = self._ended.T.tolist()
         self._ended.zero_()
-        names = SUMS if self._has_costs else SUMS[:2]
+        names = SUMS if self.has_costs else SUMS[:2]
         return {f"episode_{n}": [row[i] / row[3] if row[3] else math.nan for row in sums] for i, n in enumerate(names)}
 
     def take_ended(self) -> tuple[Tensor, bool]:
@@ -98,21 +99,23 @@ class EpisodeMeans:
         number; and whether there are costs."""
         sums = self._ended.clone()
         self._ended.zero_()
-        return sums, self._has_costs
+        return sums, self.has_costs
 
     def add_ended(self, sums: Tensor, has_costs: bool) -> None:
         """Take in what `take_ended` gave elsewhere."""
         self._ended += sums.to(self._ended.device)
-        self._has_costs |= has_costs
+        self.has_costs |= has_costs
 
     def state(self, position: int) -> dict[str, Tensor]:
         """The sums of one seed, copied."""
-        return {"running": self._running[:, position].clone(), "ended": self._ended[:, position].clone()}
+        sums = {"running": self._running[:, position].clone(), "ended": self._ended[:, position].clone()}
+        return {**sums, "has_costs": torch.tensor(self.has_costs)}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave."""
         self._running[:, position] = state["running"]
         self._ended[:, position] = state["ended"]
+        self.has_costs |= bool(state.get("has_costs", False))  # version 0.2.0 did not keep it
 
 
 class RecentEpisodes:

@@ -61,7 +61,7 @@ class Second:
         self.adam.step()
         self.taken += 1
         share = self.taken / (c.epsilon_steps * c.updates_per_step)
-        self.epsilon = max(c.last_epsilon, c.first_epsilon + share * (c.last_epsilon - c.first_epsilon))
+        self.epsilon = c.first_epsilon + min(1.0, share) * (c.last_epsilon - c.first_epsilon)
         if self.taken % c.target_every == 0:
             average([self.target], [self.values], c.target_rate)
 
@@ -96,6 +96,7 @@ def windows(count: int, steps: int) -> list[dict[str, Tensor]]:
         {"max_gradient_norm": 0.05},
         {"max_gradient_norm": None, "double": False, "error": "squared", "target_rate": 0.1, "target_every": 1},
         {"n_step": 3, "updates_per_step": 0.5, "epsilon_steps": 8},
+        {"first_epsilon": 0.1, "last_epsilon": 0.4, "epsilon_steps": 5},
     ],
 )
 def test_full_updates_equal_the_second_implementation(options: dict[str, Any]) -> None:

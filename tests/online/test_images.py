@@ -16,10 +16,11 @@ from surefoot.core.spec import mapped
 from surefoot.envs.acting import spec_of
 from surefoot.envs.pixels import PixelVectorEnv
 from surefoot.evaluation.rollout import evaluate
-from surefoot.online import PPO, SAC
+from surefoot.online import MOORL, PPO, SAC
 from surefoot.online.loop import make_loop
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.safe.cup import CUP
 from surefoot.safe.ppo_lag import PPOLag
 from surefoot.safe.sac_lag import SACLag
 
@@ -58,6 +59,7 @@ def with_costs(kind: str, algorithm: Any, **options: Any) -> Any:
         ppo,
         lambda kind: with_costs(kind, SACLag, initial_steps=20),
         lambda kind: with_costs(kind, PPOLag, horizon=8, minibatches=4, epochs=1),
+        lambda kind: with_costs(kind, CUP, horizon=8, minibatches=4, epochs=1),
     ],
 )
 def test_an_agent_that_acts_trains_its_encoder(make: Any, kind: str) -> None:
@@ -67,6 +69,17 @@ def test_an_agent_that_acts_trains_its_encoder(make: Any, kind: str) -> None:
     after = loop.learner.agents_parameters(0)
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert "encoder.images.image.convolutions.0.weight" in changed
+
+
+def test_cup_projects_from_the_policy_of_the_images_features() -> None:
+    loop = with_costs("camera", CUP, horizon=8, minibatches=4, epochs=1)
+    loop.run(16)
+    agent, store = loop.agent, loop.store
+    batch = {key: store[key] for key in store.keys if key.startswith("observations/") or key == "projecting"}
+    found, _ = agent.begin_projection(batch, {})
+    features = agent.encode({key: batch[f"observations/{key}"] for key in agent.encoder.arrays})
+    torch.testing.assert_close(found["behaviour"], agent.actor.to_rows(agent.actor(features)))
+    assert bool(found["projecting"].all())
 
 
 def test_the_buffer_holds_what_the_environment_showed() -> None:
@@ -121,6 +134,14 @@ def test_a_policy_acts_alone_as_in_a_batch_before_and_after_its_file(kind: str, 
     for row in range(3):
         one = mapped(lambda values, row=row: values[row], seen)
         np.testing.assert_allclose(loaded.select_action(one), batch[row].numpy(), atol=1e-6)
+
+
+def test_the_policy_of_moorl_reads_images_by_the_encoder() -> None:
+    agent = MOORL(spec_of(environment("camera")), **SMALL).fresh(0)
+    seen, _ = environment("camera", 3).reset(seed=1)
+    policy, rows = agent.policy(), mapped(torch.from_numpy, seen)
+    expected = agent.action_high * agent.act(agent.encode(rows))
+    torch.testing.assert_close(policy.act(rows, policy.begin(3))[0], expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

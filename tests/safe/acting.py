@@ -83,6 +83,7 @@ def loop(algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), planned: int =
     """A loop of small networks; `kernels=False` for plain torch."""
     kind: Any = ALGORITHMS[algorithm]
     given = {"kernels": options.pop("kernels", len(seeds) == 1), "batch_size": options.pop("batch_size", 16)}
+    given |= {"jacobian_penalty": options.pop("jacobian_penalty", 0.0)}
     dataset = options.pop("dataset", None)
     config = kind.configure(**{**(SMALL if algorithm in ON_POLICY else SMALL_OFF), **options})
     made = [kind(spec_of(env), config).fresh(seed) for seed in seeds]

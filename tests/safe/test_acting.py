@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from acting import ON_POLICY, Free, Walk, loop
+from gymnasium.spaces import Box
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, DataError, EnvironmentMismatchError
@@ -15,7 +17,10 @@ from surefoot.core.sources import MAIN
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.envs.acting import RecentEpisodes
+from surefoot.envs.adapters import adapt
 from surefoot.envs.native import NativeVectorEnv
+from surefoot.online import PPO, spec_of
+from surefoot.online.loop import make_loop
 from surefoot.safe import ALGORITHMS
 
 ACTING = (*ON_POLICY, "sac_lag")
@@ -66,6 +71,53 @@ def test_episodes_that_began_in_the_steps_for_the_first_statistics_count_as_a_wh
 def test_an_environment_without_costs_is_refused_with_what_to_do(algorithm: str) -> None:
     with pytest.raises(EnvironmentMismatchError, match=r"keeps a limit on costs, and Free gives none: put each step"):
         loop(algorithm, Free(rows(algorithm))).run(64)
+
+
+class Late(gymnasium.Env[Any, Any]):
+    """Episodes of 50 steps that speak of a cost, 1, only from step `first` on, counted from 1."""
+
+    observation_space, action_space = Box(-1, 1, (1,), np.float32), Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, first: int = 30) -> None:
+        self.first, self.count = first, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        told = {"cost": 1.0} if self.count >= self.first else {}
+        return np.zeros(1, np.float32), 0.0, False, self.count == 50, told
+
+
+def late(algorithm: str, first: int = 30) -> Any:
+    env, kind = adapt([lambda: Late(first)] * 2), ({"ppo": PPO} | ALGORITHMS)[algorithm]
+    agent = kind(spec_of(env), num_envs=2, horizon=64, hidden=(4,), epochs=1, minibatches=2).fresh(0)
+    return make_loop([agent], [0], env, planned_steps=512)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "ppo_lag"])
+def test_a_cost_that_only_violating_steps_speak_of_is_none_in_the_others(algorithm: str) -> None:
+    made = late(algorithm)
+    assert made.run(128)["episode_cost"] == [21.0]
+    saved = {name: value.clone() for name, value in made.state(0).items()}
+    again = late(algorithm, first=51)  # where nothing violates any more
+    assert again.restore([saved], made.step) is not None
+    assert again.run(128)["episode_cost"] == [0.0]
+
+
+def test_off_policy_a_constraint_may_be_silent_after_the_first_cost_of_a_run_but_not_before() -> None:
+    def fresh(first: int) -> Any:
+        return loop("sac_lag", adapt([lambda: Late(first)] * 2))
+
+    with pytest.raises(EnvironmentMismatchError, match=r"info\['cost'\], 0\.0 on a safe step"):
+        fresh(30).run(8)
+    made = fresh(1)
+    made.run(8)
+    again = fresh(51)
+    assert again.restore([{name: value.clone() for name, value in made.state(0).items()}], made.step) is not None
+    assert again.run(120)["episode_cost"] == [0.0]
 
 
 @pytest.mark.parametrize("algorithm", ACTING)

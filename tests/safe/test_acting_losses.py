@@ -167,9 +167,11 @@ def test_the_projection_of_cup_is_its_formula_and_its_weight_that_of_the_paper()
     assert agent.stop_at(1) == 0.01
 
 
-def test_cup_learns_from_each_block_twice() -> None:
-    made = loop("cup", Walk(4), target_kl=None, projection_kl=None)
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_cup_learns_from_each_block_twice_with_a_jacobian_penalty_too(weight: float) -> None:
+    made = loop("cup", Walk(4), target_kl=None, projection_kl=None, jacobian_penalty=weight)
     result = made.run(64)
+    assert ("jacobian" in result, "jacobian_2" in result) == (weight > 0, weight > 0)
     assert made.learner.step == 2 * 2 * 2
     assert "policy_loss_2" in result
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,15 +20,23 @@ import torch
 
 from surefoot.cli import main
 from surefoot.core import checkpoint
-from surefoot.core.errors import SimulatorError, SurefootError
+from surefoot.core.agent import Spec
+from surefoot.core.errors import ConfigError, SimulatorError, SurefootError
 from surefoot.experiment import collectors
+from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.run import Run
-from surefoot.online.team import LostError, Team
+from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.team import LostError, Team, weights
+from surefoot.online.team_experience import check_agent
 
 SMALL = ["env=native/pendulum", "seeds=1", "episodes=2", "evaluate_episodes=1", "algo.hidden=[8,8]", "-q"]
 PPO = ["algo=ppo", "steps=256", "evaluate_every=128", "envs=2", "algo.horizon=32", "algo.minibatches=4", *SMALL]
 LAG = ["algo=ppo_lag", "algo.horizon=160", "steps=1280", "evaluate_every=640", *PPO[3:4], *PPO[5:]]
-SAC = ["algo=sac", "steps=80", "evaluate_every=40", "envs=2", "algo.initial_steps=20", "batch_size=16", *SMALL]
+OFF = ["steps=80", "evaluate_every=40", "envs=2", "algo.initial_steps=20", "batch_size=16", *SMALL]
+SAC = ["algo=sac", *OFF]
+DQN = ["algo=dqn", "env=CartPole-v1", "algo.epsilon_steps=20", "algo.learning_rate=0.1"]
+DQN += [one for one in OFF if one != SMALL[0]]
+OFF_POLICY = sorted(name for name, kind in ALGORITHMS.items() if issubclass(kind, OffPolicyAgent))
 
 
 class Here:
@@ -110,6 +119,32 @@ def test_one_collector_gives_the_local_run_to_the_bit_also_where_it_is_lost(
     assert facts(lost)["restarts"] == 2
     assert here.dies == []
     assert "collector 0 was lost (it was killed): begun again where it stood" in capsys.readouterr().out
+
+
+def test_one_collector_chooses_by_the_values_that_are_learned(tmp_path: pathlib.Path, here: type[Here]) -> None:
+    local, remote = tmp_path / "local", tmp_path / "remote"
+    assert main(["train", *DQN, f"out={local}"]) == 0
+    assert main(["train", *DQN, "collect_steps=1", "collectors=processes", f"out={remote}"]) == 0
+    assert_same(local, remote)
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_collectors_are_given_all_that_their_actions_depend_on(name: str) -> None:
+    kind: Any = ALGORITHMS[name]
+    spec = Spec.of_choices(3, 2) if kind.chooses else Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
+    agent = kind(spec).fresh(0)
+    try:
+        check_agent(agent)
+    except ConfigError:
+        return
+    own = {name: value.detach() for name, value in agent.state_dict().items()}
+    learner: Any = types.SimpleNamespace(agent=agent, agents_parameters=lambda position: own)
+    given = weights(learner)
+    for key, value in own.items():
+        if f"agent/{key}" not in given and value.is_floating_point():
+            value.fill_(torch.nan)
+    assert bool(agent.explore(torch.zeros(1, 3), torch.zeros(1, agent.explore_dim)).isfinite().all())
+    assert all(bool(parameter.isfinite().all()) for parameter in agent.actor.parameters())
 
 
 def moments(folder: pathlib.Path) -> dict[str, torch.Tensor]:

@@ -113,6 +113,18 @@ def test_a_run_of_the_same_algorithm_gives_everything(begin: Any) -> None:
         assert torch.equal(agent.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize("algorithm", ["reinflow", "rlcm"])
+def test_noise_begins_as_it_is_chosen_and_not_as_the_run_before_ended(algorithm: str, begin: Any) -> None:
+    options: dict[str, Any] = {"transition": "reinflow", "chunk": 2, "velocity_hidden": (16, 16)}
+    source = ALGORITHMS[algorithm](SPEC, noise="learn_decay", **options).fresh(3)
+    source.actor.ceiling.fill_(0.1)
+    agent, taken, _ = begin(algorithm, source, transition="reinflow", noise_high=0.3)
+    assert float(agent.actor.ceiling) == pytest.approx(0.3)
+    assert taken == ["actor", "value"]
+    for name, value in source.actor.network.state_dict().items():
+        assert torch.equal(agent.actor.network.state_dict()[name], value), name
+
+
 @pytest.mark.parametrize("options", [{}, {"diffusion_steps": 20, "sampler_steps": 5}], ids=["ddpm", "ddim"])
 def test_dppo_starts_from_a_diffusion_s_schedule_and_average(options: dict[str, Any], begin: Any) -> None:
     source: Any = ALGORITHMS["diffusion_bc"](SPEC, chunk=3, hidden=(16, 16), **options).fresh(1)

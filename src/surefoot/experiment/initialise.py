@@ -61,15 +61,13 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         agent.normalizer.fixed = True
         return adopted
     others = _other_functions(agent, source)
-    fits = {
-        name: name in theirs
-        and theirs[name].shape == value.shape
-        and not name.startswith(others)
-        and name not in agent.counts
+    fits = {  # all but what begins anew
+        name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
         for name, value in mine.items()
+        if name not in agent.counts
     }
     needed = {"encoder", *_wanted(agent, source)}  # networks that come along read its features
-    unfit = [name for name in mine if name.split(".")[0] in needed and not fits[name]]
+    unfit = [name for name, fit in fits.items() if name.split(".")[0] in needed and not fit]
     if "actor" in needed and type(agent.actor) is not type(source.actor):
         unfit = [f"a {source.actor.kind} actor is no {agent.actor.kind} one: its head"]
     elif not unfit:
@@ -80,7 +78,7 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             "differs); use the same observations, encoder, actions, actor, critics, hidden layers, layer norms and "
             "activations, or train it with the same preset first"
         )
-    agent.load_state_dict({name: theirs[name] if fits[name] else value for name, value in mine.items()})
+    agent.load_state_dict({name: theirs[name] if fits.get(name) else value for name, value in mine.items()})
     agent.normalizer.fixed = source.has_policy  # a model of the world reads observations as they are
     networks = sorted({name.split(".")[0] for name, _ in agent.named_parameters()})
     taken = [n for n in networks if all(fit for name, fit in fits.items() if name.split(".")[0] == n)]
