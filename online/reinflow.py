@@ -117,7 +117,6 @@ class ReinFlow(OnPolicyAgent):
         "pi_rl": {"normalisation": "joint", "clip": 0.2},
         "consistency": {"transition": "consistency"},
     }
-    anneals = True
     counts: ClassVar[tuple[str, ...]] = ("actor.ceiling",)
     config: ReinFlowConfig
     actor: FlowChainActor  # type: ignore[assignment]
@@ -161,6 +160,11 @@ class ReinFlow(OnPolicyAgent):
         return self.actor.deployed()
 
     @property
+    def anneals(self) -> bool:  # type: ignore[override]
+        """Whether noise decays."""
+        return self.config.transition == "reinflow" and self.config.noise == "learn_decay"
+
+    @property
     def warm_up_blocks(self) -> int:
         """Blocks that only the critic learns from."""
         return self.config.critic_warmup
@@ -174,9 +178,7 @@ class ReinFlow(OnPolicyAgent):
         """Advantages, returns, and the log-density of each chain, as a mean over its numbers."""
         columns = {**self.acted(block), **self.advantages(block)}
         columns["behaviour_log_prob"] = self.behaviour_log_prob(block) / self.numbers
-        if "moving" in block:
-            columns["moving"] = block["moving"]
-        return columns
+        return columns | {name: block[name] for name in ("moving",) if name in block}
 
     def policy_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, less the entropy bonus, and the distance from the clone."""
@@ -222,8 +224,7 @@ class ReinFlow(OnPolicyAgent):
 
     def decay_noise(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The greatest deviation of the next block."""
-        c = self.config
-        ceiling = decayed(c.noise_low, c.noise_high, batch["progress"].flatten()[0])
+        ceiling = decayed(self.config.noise_low, self.config.noise_high, batch["progress"].flatten()[0])
         return {"actor.ceiling": ceiling}, {"noise_high": ceiling}
 
     def updates(self) -> list[Update | Rule]:
@@ -240,7 +241,7 @@ class ReinFlow(OnPolicyAgent):
             Update(self.policy_loss, ("actor",), actor, noise=drawn),
             Update(self.critic_loss, ("value",), critic, together=True),
         ]
-        if c.transition == "reinflow" and c.noise == "learn_decay":
+        if self.anneals:
             found.append(Rule(self.decay_noise, ("actor",), on="block", source="block"))
         return found
 

@@ -53,14 +53,13 @@ class RLCM(OnPolicyAgent):
         "rlcm": {},
         "pi_rl": {"transition": "flow_sde", "normalisation": "joint", "clip": 0.2},
     }
-    anneals = True
     counts: ClassVar[tuple[str, ...]] = ("actor.ceiling",)
     config: RLCMConfig
     actor: FlowChainActor  # type: ignore[assignment]
     build, build_actor, updates = of_reinflow.build, of_reinflow.build_actor, of_reinflow.updates
     settle = classmethod(settle)
     adopt, leaving_actor = of_reinflow.adopt, of_reinflow.leaving_actor
-    warm_up_blocks, numbers = of_reinflow.warm_up_blocks, of_reinflow.numbers
+    anneals, warm_up_blocks, numbers = of_reinflow.anneals, of_reinflow.warm_up_blocks, of_reinflow.numbers
     clone_distance, critic_loss = of_reinflow.clone_distance, of_reinflow.critic_loss
     decay_noise = of_reinflow.decay_noise
 

@@ -27,9 +27,9 @@ from surefoot.streaming.agent import StreamingAgent
 def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None = None, trust: bool = False) -> Run:
     """Train a run, complete or not, up to more steps; its evaluations stay as far apart as they were.
 
-    The numbers are those of a run that was told `steps` at once, and the same `evaluate_every`, but for learning rates
-    and exploration with a schedule, which goes on to the new end: a note says so. A run that can't be extended is left
-    as it was.
+    The numbers are those of a run that was told `steps` at once, and the same `evaluate_every`, but for learning rates,
+    exploration and weights with a schedule, which goes on to the new end: a note says so. A run that can't be extended
+    is left as it was.
 
     Args:
         folder: of the run.
@@ -60,7 +60,7 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
             training.read_again(run, notify)
             _check(longer)
             heard = training.with_logger(run, notify)
-        say(notify, *_schedules(run, steps))
+        say(notify, *schedule_notes(run, steps))
         config = read_json(run.folder / "config.json", CONFIG)
         history = [
             *config.get("extended", []),
@@ -105,7 +105,7 @@ def _check(longer: Run) -> None:
         torch.cuda.empty_cache()
 
 
-def _schedules(run: Run, steps: int) -> list[str]:
+def schedule_notes(run: Run, steps: int) -> list[str]:
     """What follows a schedule that ends with the run, in sentences."""
     agent = run.agent()
     if isinstance(agent, StreamingAgent):
@@ -121,7 +121,15 @@ def _schedules(run: Run, steps: int) -> list[str]:
         for entry in agent.updates()
         if isinstance(entry, Update) and getattr(entry.optimizer, "schedule", "constant") not in steady
     )
-    if not scheduled:
-        return []
-    names = ", ".join(scheduled)
-    return [f"the learning rate of {names} follows a schedule, which now ends at step {steps:,}: it jumps here"]
+    found = []
+    if scheduled:
+        names = ", ".join(scheduled)
+        found.append(
+            f"the learning rate of {names} follows a schedule, which now ends at step {steps:,}: it jumps here"
+        )
+    if getattr(agent, "anneals", False):
+        found.append(
+            f"{agent.name} changes its noise, or the weight of its divergence, with the part of the run that is over, "
+            f"which now ends at step {steps:,}: that jumps here"
+        )
+    return found
