@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,7 +49,7 @@ class TeamSteps:
         if self.next >= self.length:
             answers = self.team.collect(number // self.length, lambda: ({"steps": self.length}, weights(learner)))
             parts = [under(tensors, ROWS) for _, tensors in answers]
-            self.rows = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
+            self.rows = joined(parts, lambda columns: torch.cat(columns, 1))
             self.next = 0
         found = {name: column[self.next].to(learner.device) for name, column in self.rows.items()}
         self.next += 1
@@ -72,6 +72,22 @@ def store(experience: Experience, step: Tensors) -> None:
     experience.store(columns, step[RAW], step.get("steps"), step.get("diverged"), over)
 
 
+def joined(parts: Sequence[Tensors], join: Callable[[list[Tensor]], Tensor]) -> Tensors:
+    """Columns of several steps, or of several collectors' steps; where some lack `valid` or `costs`, with 1 or 0 there.
+
+    An environment gives `valid` with rows that are no transitions, and may speak of costs from a violation on.
+    """
+
+    def column(part: Tensors, name: str) -> Tensor:
+        if name in part or name not in ("valid", "costs"):
+            return part[name]
+        rewards = part["rewards"]
+        return torch.ones_like(rewards, dtype=torch.bool) if name == "valid" else torch.zeros_like(rewards)
+
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: join([column(part, name) for part in parts]) for name in names}
+
+
 def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
     """A collector's answer to an order: its next steps, and its state.
 
@@ -90,12 +106,8 @@ def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told:
         loop.decisions = number * loop.num_envs
         loop.act()
     heard, experience.heard = experience.heard, None
-    kept = [name for name in heard[0] if name != "returns_to_go"]
-    valid = any("valid" in step for step in heard)
-    columns = {name: torch.stack([step[name] for step in heard]) for name in kept if name != "valid"}
-    if valid:
-        every = torch.ones_like(heard[0]["terminations"])
-        columns["valid"] = torch.stack([step.get("valid", every) for step in heard])
+    columns = joined(heard, torch.stack)
+    columns.pop("returns_to_go", None)
     answer = {f"{ROWS}{name}": value for name, value in columns.items()}
     state = experience.acting.state(0, "experience/", "experience/observations")  # what its buffer holds is sent on
     answer |= {f"{STATE}{name}": value for name, value in state.items()}

@@ -27,7 +27,7 @@ from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.run import Run
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.team import LostError, Team, weights
-from surefoot.online.team_experience import check_agent
+from surefoot.online.team_experience import check_agent, joined
 
 SMALL = ["env=native/pendulum", "seeds=1", "episodes=2", "evaluate_episodes=1", "algo.hidden=[8,8]", "-q"]
 PPO = ["algo=ppo", "steps=256", "evaluate_every=128", "envs=2", "algo.horizon=32", "algo.minibatches=4", *SMALL]
@@ -151,6 +151,19 @@ def moments(folder: pathlib.Path) -> dict[str, torch.Tensor]:
     """The statistics of observations that a run ended with."""
     tensors, _ = checkpoint.load(Run.open(folder).checkpoint_path(0), kind="checkpoint")
     return {name: value for name, value in tensors.items() if name.startswith("blocks/moments/")}
+
+
+def test_a_collector_without_a_violation_or_an_inserted_row_says_so_beside_one_with() -> None:
+    quiet = {"rewards": torch.tensor([[1.0]])}
+    loud = {"rewards": torch.tensor([[2.0]]), "costs": torch.tensor([[3.0]]), "valid": torch.tensor([[False]])}
+    for parts, order in (((quiet, loud), [0, 1]), ((loud, quiet), [1, 0])):
+        found = joined(parts, lambda columns: torch.cat(columns, 1))
+        assert found["costs"][0, order].tolist() == [0.0, 3.0]
+        assert found["valid"][0, order].tolist() == [True, False]
+    with pytest.raises(KeyError):  # what every step has
+        joined(
+            ({"rewards": quiet["rewards"], "actions": quiet["rewards"]}, loud), lambda columns: torch.cat(columns, 1)
+        )
 
 
 def test_a_run_from_another_keeps_its_normaliser_with_collectors_too(tmp_path: pathlib.Path, here: type[Here]) -> None:

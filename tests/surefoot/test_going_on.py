@@ -76,9 +76,7 @@ def test_what_goes_by_the_part_of_the_run_that_is_over_is_told(
 ) -> None:
     agent = ALGORITHMS[algorithm](Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), **options)
     run: Any = SimpleNamespace(agent=lambda: agent)
-    told = [
-        text for text in schedule_notes(run, 4000) if text.startswith(f"{algorithm} goes by how much of the run is")
-    ]
+    told = [text for text in schedule_notes(run, 4000) if text.startswith(f"{algorithm} changes its noise")]
     assert len(told) == said
     assert all("now ends at step 4,000: that jumps here" in text for text in told)
 
