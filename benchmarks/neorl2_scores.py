@@ -180,6 +180,7 @@ def table(found: Results) -> list[str]:
         "100 (return - low) / (high - low) with 95 % intervals over seeds and initial states. Published ones are of "
         "NeoRL-2's own table, tuned by task in the simulator, mean and standard deviation over 3 seeds. TD3+BC's "
         "default weight of the critic is 2.5; NeoRL-2 tried 0.05, 0.1 and 0.2, and `td3bc-0.1` is the middle of these. "
+        "Reached is what the mean reaches, in the one decimal that is shown. "
         "Written by `python benchmarks/neorl2_scores.py` on one core of an x86 server CPU.",
         "",
         f"| task | the data | {' | '.join(METHODS)} | wanted | reached |",
@@ -188,7 +189,9 @@ def table(found: Results) -> list[str]:
     for task in TASKS:
         entries = {method: _score(found, task, method) for method in METHODS}
         data = theirs.get(task.name, {}).get("data")
-        reached = [method for method, (mean, _) in entries.items() if mean is not None and mean >= task.wanted]
+        reached = [
+            method for method, (mean, _) in entries.items() if mean is not None and round(mean, 1) >= task.wanted
+        ]
         answer = "no" if any(mean is not None for mean, _ in entries.values()) else ""
         shown = " | ".join(text for _, text in entries.values())
         lines.append(
