@@ -14,7 +14,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
 from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated
-from surefoot.evaluation.report import STYLE, table
+from surefoot.evaluation.report import STYLE, profiles_figure, table
 from surefoot.evaluation.results import Results, groups
 from surefoot.evaluation.runs import CurvePoint, RunData
 from surefoot.evaluation.side_by_side import side_by_side
@@ -24,8 +24,6 @@ from surefoot.evaluation.survival import median_steps, steps_to
 MOST_DRAWN = 7
 """Settings in a picture: those with the best mean return; the table has all."""
 REPETITIONS = 500
-ENOUGH = 10
-"""Seeds below which a percentile bootstrap's bands are noticeably too narrow."""
 MOST_LETTERS = 28
 """Of a legend's line."""
 
@@ -176,28 +174,18 @@ def _cell(found: Pooled, digits: int = 1, times: float = 1.0) -> str:
 
 
 def _profiles(scores: Mapping[str, Array]) -> str:
-    every = np.concatenate(list(scores.values()))
-    margin = 0.05 * float(np.ptp(every)) or 1.0
-    thresholds = np.linspace(every.min() - margin, every.max() + margin, 200)
-    generator = np.random.default_rng(0)
-    profiles = {
-        label: statistics.performance_profile_interval(values[:, None], thresholds, generator, REPETITIONS)
-        for label, values in scores.items()
-    }
-    for label, (profile, *_) in profiles.items():
-        if len(scores[label]) == 1:
-            profiles[label] = (profile, *np.full((2, len(profile)), math.nan))
-    figure = plots.performance_profiles(profiles, thresholds, "Performance profile", "return")
+    columns = {label: values[:, None] for label, values in scores.items()}
+    figure = profiles_figure(columns, np.random.default_rng(0), REPETITIONS)
     few = _few([len(values) for values in scores.values()])
     return _figure(figure, f"Share of seeds whose final return is above the threshold; 95 % bands.{few}")
 
 
 def _few(seeds: Sequence[int]) -> str:
     """What is to be said of percentile bands over so many seeds of each setting, after a caption."""
-    if min(seeds) >= ENOUGH:
+    if min(seeds) >= statistics.ENOUGH:
         return ""
     alone = " One seed has none." if min(seeds) == 1 else ""
-    several = [count for count in seeds if 1 < count < ENOUGH]
+    several = [count for count in seeds if 1 < count < statistics.ENOUGH]
     narrow = f" With only {min(several)} seeds such bands are too narrow; trust the table." if several else ""
     return f"{alone}{narrow}"
 

@@ -7,7 +7,7 @@ import html
 import itertools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -280,26 +280,26 @@ def _comparisons(group: list[RunData]) -> list[str]:
     parts.append("<h3>Probability of improvement</h3>")
     heads = [("X", "left"), ("Y", "left"), ("P(a seed of X beats a seed of Y) [95 %]", "right")]
     parts.append(table(heads, pairs))
-    parts.append(_profile(scores, generator))
+    figure = profiles_figure(scores, generator, REPETITIONS)
+    parts.append(_figure(figure, "Fraction of seeds whose mean return is above the threshold; bands are 95 %."))
     fewest = min(len(matrix) for matrix in scores.values())
     note = f"Percentile bootstrap over seeds, {REPETITIONS} resamples, as rliable defines these."
-    if fewest < 10:
+    if fewest < statistics.ENOUGH:
         seeds = f"{fewest} seed{'s' if fewest > 1 else ''}"
         note += f" With only {seeds} such intervals are too narrow; trust the table of scores."
     return [*parts, f'<p class="note">{html.escape(note)}</p>']
 
 
-def _profile(scores: dict[str, Any], generator: np.random.Generator) -> str:
-    """Performance profiles of the runs' mean returns, between the lowest and the highest."""
+def profiles_figure(scores: Mapping[str, Any], generator: np.random.Generator, repetitions: int) -> plots.Figure:
+    """Performance profiles of (seeds, tasks) returns of each label, between the lowest and the highest of all."""
     values = np.concatenate([matrix.reshape(-1) for matrix in scores.values()])
     margin = 0.05 * float(np.ptp(values)) or 1.0
     thresholds = np.linspace(values.min() - margin, values.max() + margin, 200)
     profiles = {
-        label: statistics.performance_profile_interval(matrix, thresholds, generator, REPETITIONS)
+        label: statistics.performance_profile_interval(matrix, thresholds, generator, repetitions)
         for label, matrix in scores.items()
     }
-    figure = plots.performance_profiles(profiles, thresholds, "Performance profile", "return")
-    return _figure(figure, "Fraction of seeds whose mean return is above the threshold; bands are 95 %.")
+    return plots.performance_profiles(profiles, thresholds, "Performance profile", "return")
 
 
 def _run_details(run: RunData) -> str:

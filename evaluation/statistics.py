@@ -17,6 +17,8 @@ from surefoot.core.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
 Statistic = Callable[[Array], float]
+ENOUGH = 10
+"""Runs below which a percentile bootstrap's intervals are noticeably too narrow."""
 ROUNDING = 1e-14
 """Of equal numbers the mean may differ from them by this share of them."""
 
@@ -137,9 +139,14 @@ def performance_profile_interval(
     repetitions: int = 2000,
     confidence: float = 0.95,
 ) -> tuple[Array, Array, Array]:
-    """(profile, low, high), (T,) each: `performance_profile` with pointwise stratified bootstrap bands."""
+    """(profile, low, high), (T,) each: `performance_profile` with pointwise stratified bootstrap bands.
+
+    Bands are nan of one run, which says nothing of others.
+    """
     matrix = _matrix(scores)
     _check(repetitions, confidence)
+    if len(matrix) == 1:
+        return performance_profile(matrix, thresholds), *np.full((2, len(thresholds)), math.nan)
     draws = [performance_profile(_resample(matrix, generator), thresholds) for _ in range(repetitions)]
     low, high = _percentiles(np.array(draws), confidence)
     return performance_profile(matrix, thresholds), low, high

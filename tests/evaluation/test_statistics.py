@@ -59,6 +59,13 @@ def test_profile_bands_hold_the_profile_and_repeat() -> None:
     assert np.all((high - low)[3:6] > 0.1)
 
 
+def test_the_profile_of_one_run_has_no_bands() -> None:
+    thresholds = np.linspace(-1, 1, 5)
+    profile, low, high = st.performance_profile_interval(np.array([[0.2]]), thresholds, np.random.default_rng(0), 50)
+    np.testing.assert_array_equal(profile, [1, 1, 1, 0, 0])
+    assert np.isnan([low, high]).all()
+
+
 def test_the_bootstrap_depends_on_its_generator_alone() -> None:
     np.random.seed(0)  # noqa: NPY002 - the global generator must not matter
     first = st.stratified_bootstrap_interval(SCORES, st.mean, np.random.default_rng(3), 200)
