@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.core.options import require
 from surefoot.core.random import Noise
 
 
@@ -66,6 +67,14 @@ def lowest(critic: Callable[..., Tensor], pairs: Tensor, members: Tensor | None 
 
 AGGREGATES = ("min", "mean")
 """Words for `aggregate`."""
+
+
+def check_aggregate(algorithm: str, how: str, deviations: float = 0.0) -> None:
+    """Refuse, by the names of an algorithm's options, what `aggregate` could not do."""
+    require(how in AGGREGATES, algorithm, "aggregate", how, "min or mean")
+    require(deviations >= 0, algorithm, "deviations", deviations, ">= 0")
+    possible = deviations == 0 or how == "mean"
+    require(possible, algorithm, "deviations", deviations, "0 for aggregate=min; aggregate=mean takes them off")
 
 
 def aggregate(values: Tensor, how: str = "mean", deviations: float = 0.0) -> Tensor:

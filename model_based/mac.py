@@ -57,7 +57,7 @@ class MACConfig(AlarmConfig):
         require(played is None or 1 <= played <= self.chunk, "mac", "execute", played, f"null, or in 1 .. {self.chunk}")
         require(0 <= self.trace <= 1, "mac", "trace", self.trace, "in [0, 1]")
         require(0 < self.discount < 1, "mac", "discount", self.discount, "in (0, 1)")
-        require(self.aggregate in ensembles.AGGREGATES, "mac", "aggregate", self.aggregate, "min or mean")
+        ensembles.check_aggregate("mac", self.aggregate)
 
 
 class MAC(Agent):

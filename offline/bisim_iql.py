@@ -90,8 +90,9 @@ class BisimIQL(Agent):
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions and rewards, normalise observations, put the last L of them side by side; find rho."""
         ready = prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
-        deviation = float(ready.rewards[ready.valid].std(dtype=np.float64))
-        self.reward_deviation.fill_(deviation if deviation > 0 else 1.0)  # rewards all alike tell nothing apart
+        if not self.rewards_fixed:
+            deviation = float(ready.rewards[ready.valid].std(dtype=np.float64))
+            self.reward_deviation.fill_(deviation if deviation > 0 else 1.0)  # rewards all alike tell nothing apart
         return ready
 
     def encoded(self, histories: Tensor) -> Tensor:

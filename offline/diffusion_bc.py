@@ -45,6 +45,8 @@ class DiffusionBCConfig(HistoryConfig):
         require(self.noise_schedule in {"cosine", "vp"}, name, "noise_schedule", self.noise_schedule, "cosine or vp")
         require(self.network in {"mlp", "residual"}, name, "network", self.network, "mlp or residual")
         require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
+        kept = self.dropout == 0 or self.network == "residual"
+        require(kept, name, "dropout", self.dropout, "0 for network=mlp, which has none; network=residual has it")
         require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
 
 

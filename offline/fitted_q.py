@@ -12,7 +12,7 @@ from torch import Tensor
 from surefoot.core.actions import to_agent
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
-from surefoot.core.errors import DataError
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.learner import Learner
 from surefoot.core.networks import Critic
 from surefoot.core.policy import Policy
@@ -91,11 +91,17 @@ def fitted_q_estimate(policy: Policy, dataset: Dataset, steps: int, seed: int, d
 
     Raises:
         DataError: observations are images or several arrays.
+        ConfigError: the policy remembers its episode (histories, chunks, recurrent ones): rows are judged one by one.
     """
     if dataset.observation_dim == 0:
         raise DataError(
             f"{dataset.name}: fitted Q learns from one vector, and observations are {in_words(dataset.arrays)}: "
             "evaluate the policy in its environment"
+        )
+    if policy.has_memory:
+        raise ConfigError(
+            "fitted Q asks a policy for its action at single rows, and this one remembers what came before them "
+            "(a history, a chunk or a recurrent state): evaluate it in its environment"
         )
     low, high = policy.action_low.numpy(), policy.action_high.numpy()
     memory = policy.begin(len(dataset.observations))

@@ -57,6 +57,8 @@ class FlowBCConfig(HistoryConfig):
         name = algorithm_of(self)
         require(self.objective in OBJECTIVES, name, "objective", self.objective, "rectified, shortcut or mean_flow")
         require(self.times in LAWS, name, "times", self.times, "uniform, beta or logit_normal")
+        used = self.objective == "rectified" or self.times == "uniform"
+        require(used, name, "times", self.times, f"uniform: {self.objective} has times of its own")
         require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
         for field in ("chunk", "flow_steps"):
             require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")

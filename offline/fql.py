@@ -43,11 +43,10 @@ class FQLConfig(HistoryConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         name = algorithm_of(self)
-        for field in ("alpha", "deviations"):
-            require(getattr(self, field) >= 0, name, field, getattr(self, field), ">= 0")
+        require(self.alpha >= 0, name, "alpha", self.alpha, ">= 0")
         for field in ("chunk", "flow_steps", "critics"):
             require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
-        require(self.aggregate in ensembles.AGGREGATES, name, "aggregate", self.aggregate, "min or mean")
+        ensembles.check_aggregate(name, self.aggregate, self.deviations)
 
 
 class FQL(Agent):

@@ -41,10 +41,9 @@ class IFQLConfig(HistoryConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         require(0 < self.expectile < 1, "ifql", "expectile", self.expectile, "in (0, 1)")
-        require(self.deviations >= 0, "ifql", "deviations", self.deviations, ">= 0")
         for field in ("samples", "chunk", "flow_steps", "critics"):
             require(getattr(self, field) >= 1, "ifql", field, getattr(self, field), ">= 1")
-        require(self.aggregate in ensembles.AGGREGATES, "ifql", "aggregate", self.aggregate, "min or mean")
+        ensembles.check_aggregate("ifql", self.aggregate, self.deviations)
 
 
 class IFQL(Agent):

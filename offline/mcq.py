@@ -50,7 +50,8 @@ class MCQ(EDAC):
     What the policy does at the batch's states is valued as the best of N actions that the data would take there: an
     action outside of the data seems no better than those within, and needs not seem bad. With lambda = 1 this is SAC
     with the critics' minimum. A step takes the behaviour model, the critics, the actor and the temperature, each
-    reading the new networks; policy and critics start as EDAC's.
+    reading the new networks; policy and critics start as EDAC's. OfflineRL-Kit's actor drops out a tenth of its units,
+    and its alpha is at most 1; here neither is so.
     """
 
     name = "mcq"

@@ -42,7 +42,7 @@ class QCConfig(HistoryConfig):
         """Refuse values out of range."""
         for field in ("samples", "chunk", "flow_steps", "critics"):
             require(getattr(self, field) >= 1, "qc", field, getattr(self, field), ">= 1")
-        require(self.aggregate in ensembles.AGGREGATES, "qc", "aggregate", self.aggregate, "min or mean")
+        ensembles.check_aggregate("qc", self.aggregate)
 
 
 class QC(Agent):

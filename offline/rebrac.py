@@ -55,13 +55,12 @@ class ReBRACConfig(HistoryConfig):
             "critic_penalty",
             "target_noise",
             "target_noise_clip",
-            "deviations",
             "last_layer",
         ):
             require(getattr(self, field) >= 0, "rebrac", field, getattr(self, field), ">= 0")
         for field in ("chunk", "actor_every", "critics"):
             require(getattr(self, field) >= 1, "rebrac", field, getattr(self, field), ">= 1")
-        require(self.aggregate in ensembles.AGGREGATES, "rebrac", "aggregate", self.aggregate, "min or mean")
+        ensembles.check_aggregate("rebrac", self.aggregate, self.deviations)
         require(self.critic_loss in {"sum", "mean"}, "rebrac", "critic_loss", self.critic_loss, "sum or mean")
         require(self.order in {"sequential", "together"}, "rebrac", "order", self.order, "sequential or together")
 

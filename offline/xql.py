@@ -82,7 +82,8 @@ class XQL(Agent):
     V is T log E exp(Q / T) over the data's actions; the clip c biases it low, and the factor exp(-m) is the authors'
     stabiliser. h is Huber's loss. As in their code the value is stepped first and actor and critics see the new one,
     and of all networks only the value has layer norms. Where theirs differs: several steps of the value there see the
-    same rows. With random actions theirs adds noise to the data's actions alone, here to all.
+    same rows. With random actions theirs adds noise to the data's actions alone, here to all. Presets by task have
+    the T and c of their scripts, of which many also train with batches of 1024 (`batch_size=1024`).
     """
 
     name = "xql"
@@ -92,16 +93,20 @@ class XQL(Agent):
         "antmaze": {**ANTMAZE, "gumbel_temperature": 0.6},
         "kitchen": {**KITCHEN, "gumbel_temperature": 5.0},
         "halfcheetah-medium": {"gumbel_temperature": 1.0, "action_noise": 0.1},
-        "halfcheetah": {"gumbel_temperature": 1.0},
+        "halfcheetah": {"gumbel_temperature": 1.0, "clip": 5.0},
         "hopper-medium": {"gumbel_temperature": 5.0},
         "hopper-medium-expert": {"gumbel_temperature": 2.0, "random_actions": 1},
         "walker2d-medium": {"gumbel_temperature": 10.0},
-        "walker2d-medium-replay": {"gumbel_temperature": 5.0},
+        "walker2d-medium-replay": {"gumbel_temperature": 5.0, "clip": 5.0},
+        "walker2d-medium-expert": {"gumbel_temperature": 2.0, "clip": 5.0},
         "antmaze-umaze": {**ANTMAZE, "gumbel_temperature": 2.0},
         "antmaze-umaze-diverse": {**ANTMAZE, "gumbel_temperature": 5.0, "random_actions": 1},
-        "antmaze-medium-play": {**ANTMAZE, "gumbel_temperature": 0.8},
+        "antmaze-medium-play": {**ANTMAZE, "gumbel_temperature": 0.8, "clip": 5.0},
         "antmaze-medium-diverse": {**ANTMAZE, "gumbel_temperature": 0.6, "value_updates": 4},
-        "antmaze-large-diverse": {**ANTMAZE, "gumbel_temperature": 0.55},
+        "antmaze-large-play": {**ANTMAZE, "gumbel_temperature": 0.6, "clip": 5.0},
+        "antmaze-large-diverse": {**ANTMAZE, "gumbel_temperature": 0.55, "clip": 5.0},
+        "kitchen-complete": {**KITCHEN, "gumbel_temperature": 2.0},
+        "kitchen-mixed": {**KITCHEN, "gumbel_temperature": 8.0},
     }
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: Any

@@ -44,6 +44,17 @@ def test_the_loss_is_that_of_rewards_in_other_units(scale: float) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
+def test_held_out_rows_are_judged_in_the_units_of_the_training_data() -> None:
+    data = distracted(200)
+    agent = BisimIQL(Spec(3, 1, (-1.0,), (1.0,)), latent=4, hidden=(8,), history=1)
+    agent.prepare(data)
+    scale = float(agent.reward_deviation)
+    assert scale == pytest.approx(float(data.rewards.std()), rel=1e-5)
+    agent.rewards_fixed = True  # as where held-out losses are computed
+    agent.prepare(data.replace(rewards=10 * data.rewards))
+    assert float(agent.reward_deviation) == scale
+
+
 def test_a_representation_of_long_episodes_stays_small_whatever_its_rewards() -> None:
     agent = lasting(1_000.0)
     with torch.no_grad():

@@ -8,7 +8,7 @@ import torch
 
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Spec
-from surefoot.core.errors import DataError
+from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.data.dataset import Dataset
@@ -43,6 +43,13 @@ def two_step_episodes(count: int = 400) -> Dataset:
         episode_ids=np.repeat(np.arange(count), 2),
         valid=np.ones(steps, bool),
     )
+
+
+def test_a_policy_that_remembers_its_episode_is_refused() -> None:
+    data = two_step_episodes(4)
+    policy = BC(Spec.of(data, np.array([-1.0]), np.array([1.0])), history=2).policy()
+    with pytest.raises(ConfigError, match=r"remembers what came before them .*: evaluate it in its environment"):
+        fitted_q_estimate(policy, data, steps=1, seed=0)
 
 
 @pytest.mark.parametrize("action", [0.5, -0.5])

@@ -40,6 +40,12 @@ from surefoot.online import ALGORITHMS as ONLINE
         ("mopo", "reward_range", ["a", "b"]),
         ("tdmpc2", "std_range", [0.1, 0.2, 0.3]),
         ("flow_bc", "weight_decay", -0.1),
+        ("flow_bc", "times", "gaussian"),
+        ("diffusion_bc", "dropout", 0.1),
+        ("rebrac", "deviations", 0.5),
+        ("ifql", "deviations", 0.5),
+        ("fql", "deviations", -0.5),
+        ("qc", "aggregate", "median"),
         ("imagined_sac", "actor_schedule", "adaptive"),
         ("token_dynamics", "schedule", "warm_up"),
         ("trajectory_transformer", "schedule", "cosin"),
@@ -49,6 +55,17 @@ def test_an_option_that_could_not_do_what_it_says_is_refused(name: str, option: 
     kind = {**ALGORITHMS, **ONLINE, **MODELS}[name]
     with pytest.raises(ConfigError, match=rf"{name}\.{option} is "):
         kind(spec(), **{option: value})
+
+
+@pytest.mark.parametrize("objective", ["shortcut", "mean_flow"])
+def test_a_law_of_times_that_an_objective_does_not_read_is_refused(objective: str) -> None:
+    few = {"shortcut": 4, "mean_flow": 1}[objective]
+    options = {"objective": objective, "network": "shortcut", "flow_steps": few}
+    ALGORITHMS["flow_bc"].configure(**options)
+    with pytest.raises(
+        ConfigError, match=f"flow_bc.times is 'beta', must be uniform: {objective} has times of its own"
+    ):
+        ALGORITHMS["flow_bc"].configure(**options, times="beta")
 
 
 @pytest.mark.parametrize("name", ["mbpo", "cocoa_iql"])
