@@ -27,7 +27,7 @@ class CPOConfig(ConstraintConfig, TRPOConfig):
     horizon: int | None = 1024
     minibatches: int = 64
     conjugate_steps: int = 15
-    backtracks: int = 20
+    backtracks: int = 20  # times that the step is shortened, at most
     decay: float = 0.8  # of the step in the line search
 
     def __post_init__(self) -> None:
@@ -36,6 +36,8 @@ class CPOConfig(ConstraintConfig, TRPOConfig):
         self.check_constraint("cpo")
         require(0 <= self.cost_gae_lambda <= 1, "cpo", "cost_gae_lambda", self.cost_gae_lambda, "in [0, 1]")
         require(0 < self.decay < 1, "cpo", "decay", self.decay, "in (0, 1)")
+        gains = "left alone: its search takes any gain"
+        require(self.accept_ratio == TRPOConfig.accept_ratio, "cpo", "accept_ratio", self.accept_ratio, gains)
 
 
 class CPO(OnPolicyAgent):

@@ -112,13 +112,14 @@ class LeastRestrictive(nn.Module):
 
 
 class BarrierQP(LeastRestrictive):
-    """min |u - u_nominal|^2 such that b(f(x, u)) >= (1 - a) b(x), b = -V - margin, within the bounds of u.
+    """min |u - u_nominal|^2 such that b(f(x, u)) >= max((1 - a) b(x), 0), b = -V - margin, within the bounds of u.
 
-    A discrete-time control barrier function. The policy's action passes where it satisfies the condition exactly. Else
-    b(f(x, u)) is taken as affine in u, by its secant along each action from bound to bound, and `project` solves the
-    programme. Where that has no solution, or its action leaves b < 0 (a value with kinks, far from affine), the
-    fallback acts; this is counted as `short` unless the fallback keeps b >= 0. a = 1 is the least restrictive
-    filter, but nearer to the policy's action.
+    A discrete-time control barrier function. From b < 0, where a step of the fallback can have led, actions must lead
+    back at once: whatever passes leaves b >= 0, as `promises` needs. The policy's action passes where it satisfies the
+    condition exactly. Else b(f(x, u)) is taken as affine in u, by its secant along each action from bound to bound, and
+    `project` solves the programme. Where that has no solution, or its action leaves b < 0 (a value with kinks, far from
+    affine), the fallback acts; this is counted as `short` unless the fallback keeps b >= 0. a = 1 is the least
+    restrictive filter, but nearer to the policy's action.
 
     Args:
         model: of a system that is affine in the action.
@@ -145,17 +146,21 @@ class BarrierQP(LeastRestrictive):
         """(N,) b = -V - margin, safe where >= 0."""
         return -self.value(states) - self.margin
 
+    def needed(self, states: Tensor) -> Tensor:
+        """(N,) what b must be after a step."""
+        return ((1 - self.rate) * self.barrier(states)).clamp_min(0)
+
     def forward(self, states: Tensor, actions: Tensor) -> Filtered:
         """Actions are clipped to the model's bounds before they are checked."""
         low, high = self.model.action_low.to(actions), self.model.action_high.to(actions)
         actions = torch.clamp(actions, low, high)
         if torch.compiler.is_compiling():
-            needed = (1 - self.rate) * self.barrier(states)
+            needed = self.needed(states)
             reached = self.barrier(self.model(states, actions))
             changed = ~(reached >= needed)
             bent, short = self._bent(states, actions, reached - needed)
             return Filtered(torch.where(changed[:, None], bent, actions), changed, changed & short)
-        reached, needed = self.barrier(self.model(states, actions)), (1 - self.rate) * self.barrier(states)
+        reached, needed = self.barrier(self.model(states, actions)), self.needed(states)
         changed = ~(reached >= needed)
         short = torch.zeros_like(changed)
         if bool(changed.any()):

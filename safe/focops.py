@@ -28,6 +28,8 @@ class FOCOPSConfig(PPOLagConfig):
         """Refuse values out of range."""
         super().__post_init__()
         require(self.trust_region > 0, "focops", "trust_region", self.trust_region, "> 0")
+        clips = "left alone: focops clips no ratio, trust_region leaves samples out"
+        require(self.clip == PPOLagConfig.clip, "focops", "clip", self.clip, clips)
         require(self.focops_temperature > 0, "focops", "focops_temperature", self.focops_temperature, "> 0")
 
 

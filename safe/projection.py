@@ -18,7 +18,7 @@ def half_space(nominal: Tensor, gain: Tensor, constant: Tensor) -> Tensor:
 
 
 def project(nominal: Tensor, gain: Tensor, constant: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest actions in a box with gain . u + constant >= 0: the quadratic programme, solved exactly.
+    """The actions in a box with gain . u + constant >= 0 nearest to nominal ones in it: a quadratic programme, exactly.
 
     Its solution is u(m) = clip(nominal + m gain) for the smallest multiplier m >= 0 that keeps the constraint, and
     gain . u(m) is piecewise linear in m with a bend where an action meets its bound: the bends are sorted, and m is
@@ -28,7 +28,7 @@ def project(nominal: Tensor, gain: Tensor, constant: Tensor, low: Tensor, high: 
     with the policy; a solver of general programmes iterates to a tolerance, and can't be exported to ONNX.
 
     Args:
-        nominal: (N, A).
+        nominal: (N, A); what lies outside of the box is clipped to it first.
         gain: (N, A).
         constant: (N,).
         low: (A,).

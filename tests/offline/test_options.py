@@ -16,6 +16,7 @@ from surefoot.core.temperature import Temperature
 from surefoot.model_based import ALGORITHMS as MODELS
 from surefoot.offline import ALGORITHMS
 from surefoot.online import ALGORITHMS as ONLINE
+from surefoot.safe import ALGORITHMS as SAFE
 
 
 @pytest.mark.parametrize(
@@ -46,13 +47,16 @@ from surefoot.online import ALGORITHMS as ONLINE
         ("ifql", "deviations", 0.5),
         ("fql", "deviations", -0.5),
         ("qc", "aggregate", "median"),
+        ("mbrcsl", "termination", "math:nan"),
+        ("focops", "clip", 0.1),
+        ("cpo", "accept_ratio", 0.5),
         ("imagined_sac", "actor_schedule", "adaptive"),
         ("token_dynamics", "schedule", "warm_up"),
         ("trajectory_transformer", "schedule", "cosin"),
     ],
 )
 def test_an_option_that_could_not_do_what_it_says_is_refused(name: str, option: str, value: Any) -> None:
-    kind = {**ALGORITHMS, **ONLINE, **MODELS}[name]
+    kind = {**ALGORITHMS, **ONLINE, **MODELS, **SAFE}[name]
     with pytest.raises(ConfigError, match=rf"{name}\.{option} is "):
         kind(spec(), **{option: value})
 

@@ -229,6 +229,22 @@ def test_the_barrier_may_fall_by_its_rate_and_bent_actions_use_that_up(rate):
     assert torch.equal(found.actions[~found.changed], actions[~found.changed])
 
 
+def test_whatever_passes_the_barrier_leaves_it_at_zero_or_above_also_from_below_it():
+    model = Model(Line())
+    generator = torch.Generator().manual_seed(3)
+    barrier = BarrierQP(model, value, 0.3, rate=0.2)
+    states = starts(5_000, generator)
+    states = states[barrier.barrier(states) < 0]
+    assert len(states) > 100
+    actions = torch.rand(len(states), 1, dtype=torch.float64, generator=generator) * 2 - 1
+    found = barrier(states, actions)
+    passed = ~found.changed
+    reached = barrier.barrier(model(states, found.actions))
+    assert passed.sum() > 20
+    assert (reached[passed] >= 0).all()
+    assert torch.equal(barrier.needed(states), torch.zeros(len(states), dtype=torch.float64))
+
+
 def test_the_barrier_bends_less_than_the_shield_replaces():
     model = Model(Line())
     generator = torch.Generator().manual_seed(1)
