@@ -14,7 +14,8 @@ from make_files import random_walk, write_hdf5
 from test_formats import assert_same, made
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import convert, load, save
+from surefoot.data import convert, load, save, verify
+from surefoot.data.files import sha256_of
 from surefoot.data.formats import lerobot, lerobot_write
 from surefoot.data.formats.lerobot_write import USUAL_FPS, fps_of
 
@@ -293,3 +294,22 @@ def test_a_mapping_of_a_lerobot_dataset_does_not_join_its_episodes(tmp_path: pat
     found = load(tmp_path / "folder", mapping=tmp_path / "m.yaml")
     assert found.episode_lengths.tolist() == data.episode_lengths.tolist()
     assert len(data.episode_lengths) > 1
+
+
+def test_a_lerobot_folder_is_known_by_the_sha_256_of_its_files(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    save(made(tmp_path), tmp_path / "a", "lerobot")
+    save(made(tmp_path, other=1.0), tmp_path / "b", "lerobot")
+    known = load(tmp_path / "a").sha256
+    assert known == sha256_of(tmp_path / "a")
+    assert known != load(tmp_path / "b").sha256
+    sound = verify(tmp_path / "a", known)
+    assert (sound.ok, sound.sha256) == (True, known)
+    (tmp_path / "b.sha256").write_text(f"{known}  b\n")
+    assert "another file, or damaged" in verify(tmp_path / "b").problems[0]
+    part = tmp_path / "a" / "data" / "chunk-000" / "file-000.parquet"
+    part.write_bytes(part.read_bytes()[:-100])
+    assert not verify(tmp_path / "a").ok
+    assert len(verify(tmp_path / "a", known).problems) == 2
+    (tmp_path / "empty").mkdir()
+    assert "its SHA-256 can't be found" in verify(tmp_path / "empty", known).problems[-1]
