@@ -121,8 +121,8 @@ def remarks(dataset: Dataset) -> list[str]:
 def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verification:
     """Compare a file with its known SHA-256 (given, or in `<path>.sha256`) and check every invariant.
 
-    That of a mapping is of it and of the logs that it names (`logs.digest`), that of a LeRobot folder of all files in it,
-    and that of a Minari folder of its `main_data.hdf5`.
+    That of a mapping is of it and of the logs that it names (`logs.digest`), that of a LeRobot folder of all files in
+    it, and that of a Minari folder of its `main_data.hdf5`.
 
     Raises:
         ConfigError: there is no such path.

@@ -41,12 +41,14 @@ STATE, ENVIRONMENT, ACTION, NEXT = (
 REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
 EPISODE, EXTRAS = "episode_index", "extras."
 UNKNOWN_ENDS = "episode ends taken as cut off"
+FPS = (1e-3, 1e6)
+"""Fewest and most steps a second of a dataset."""
 _SHAPE = Many(Number(1, 2**31, whole=True), 0, 5)
 INFO = Record(
     {
         "codebase_version": Text(40),
         "features": Table(Record({"dtype": Text(40), "shape": _SHAPE}, others=True)),
-        "fps": Number(1e-3, 1e6),
+        "fps": Number(*FPS),
     },
     others=True,
 )

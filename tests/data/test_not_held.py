@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from surefoot.data import Dataset, load, not_held, save
-from surefoot.data.save import LAYOUTS, OF_FILES, WRITERS
+from surefoot.data.save import CUT_OFF, LAYOUTS, OF_FILES, WRITERS
 from surefoot.tools import generate
 
 
@@ -35,9 +35,10 @@ def test_what_is_not_held_is_what_is_gone(name: str, layout: str | None, tmp_pat
     path.parent.mkdir(exist_ok=True)
     save(before, path, layout)
     after = load(path)
-    gone = ["costs"] if after.costs is None else []
+    gone = [key for key in ("env_id", "costs") if getattr(after, key) is None]
     gone += sorted({*before.extras} - {*after.extras})
     gone += sorted({*before.attributes} - {*after.attributes} - OF_FILES)
+    gone += [CUT_OFF] if (before.valid & ~after.valid).any() else []
     assert not_held(before, path, layout) == gone
 
 

@@ -80,6 +80,37 @@ def test_convert_names_what_the_other_layout_has_no_place_for(
     assert "no place" not in capsys.readouterr().err
 
 
+def test_a_made_dataset_says_what_its_file_has_no_place_for(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    made, attacked = tmp_path / "made.csv", tmp_path / "attacked.csv"
+    assert main(["datasets", "generate", "native/pendulum", "--transitions", "200", "-o", str(made)]) == 0
+    assert f"note: {made} has no place for env_id" in capsys.readouterr().err
+    assert main(["datasets", "corrupt", str(small), "-o", str(attacked)]) == 0
+    note = capsys.readouterr().err
+    assert f"note: {attacked} has no place for env_id" in note
+    assert "corruptions" in note
+
+
+def test_corrupt_does_not_write_over_the_report_of_another_attack(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    path, report = tmp_path / "attacked.hdf5", tmp_path / "attacked.hdf5.corruption.json"
+    report.write_text("{}")
+    assert main(["datasets", "corrupt", str(small), "-o", str(path)]) == 2
+    assert f"{report}: exists already; delete it" in capsys.readouterr().err
+    assert (report.read_text(), path.exists()) == ("{}", False)
+
+
+def test_a_rate_that_is_not_whole_is_kept_in_lerobots_layout_and_said(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    for fps, said in (("12.5", True), ("25", False)):
+        assert main(["datasets", "convert", str(small), str(tmp_path / fps), "--layout", "lerobot", "--fps", fps]) == 0
+        assert ("says fps 12.5" in capsys.readouterr().err) == said
+
+
 def test_generate_writes_the_asked_number_of_transitions(tmp_path: pathlib.Path, capsys: Capture) -> None:
     path = tmp_path / "decent.hdf5"
     arguments = ["native/pendulum", "--transitions", "600", "--behaviour", "decent", "--seed", "3", "-o", str(path)]

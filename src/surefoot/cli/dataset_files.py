@@ -70,6 +70,14 @@ def new_file(name: str) -> pathlib.Path:
     return path
 
 
+def report_lost(dataset: Dataset, path: Any, layout: str | None = None) -> None:
+    """Name what a dataset has and the file that was written has no place for."""
+    from surefoot import data
+
+    if lost := data.not_held(dataset, path, layout):
+        output.say(f"note: {path} has no place for {', '.join(lost)}", stderr=True)
+
+
 def report_written(path: Any, dataset: Dataset, as_json: bool) -> None:
     """Say what was written, and where."""
     from surefoot import data

@@ -8,7 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import dataset_making, output
-from surefoot.cli.dataset_files import add, add_loading, load, report_written, reward_of, show
+from surefoot.cli.dataset_files import add, add_loading, load, report_lost, report_written, reward_of, show
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def verify(arguments: argparse.Namespace) -> int:
 def convert(arguments: argparse.Namespace) -> int:
     """Store a dataset in another format."""
     from surefoot import data
+    from surefoot.data.formats.lerobot_write import fps_of
     from surefoot.envs.suites import is_benchmark
     from surefoot.tools import generate, suites
 
@@ -179,8 +180,13 @@ def convert(arguments: argparse.Namespace) -> int:
             fps=arguments.fps,
             files_done=files_done,
         )
-    if lost := data.not_held(dataset, arguments.destination, arguments.layout):
-        output.say(f"note: {arguments.destination} has no place for {', '.join(lost)}", stderr=True)
+    report_lost(dataset, arguments.destination, arguments.layout)
+    if arguments.layout == "lerobot" and isinstance(fps := fps_of(dataset), float):
+        output.say(
+            f"note: {arguments.destination} says fps {fps:g}, as its times do; LeRobot's own tools write whole numbers "
+            "only, and some may refuse another",
+            stderr=True,
+        )
     report_written(arguments.destination, dataset, arguments.json)
     return 0
 
