@@ -9,7 +9,7 @@ from collections.abc import Callable
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.files import remove_asides_of_the_dead
 from surefoot.data import logs
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.data.formats import csv, d4rl, dppo, lerobot_write, minari, npz, ogbench, parquet, robomimic
 from surefoot.data.formats.flat import OWN_MARK
 from surefoot.data.formats.lerobot import FPS
@@ -92,7 +92,7 @@ def writer_of(path: pathlib.Path, layout: str | None) -> Callable[[Dataset, path
 
 
 def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str | None = None) -> list[str]:
-    """What the dataset has and a file of this name and layout does not: `env_id`, `costs`, names of extras and attributes.
+    """What the dataset has and a file of this name and layout has not: `env_id`, `costs`, extras, attributes, by name.
 
     In DPPO's layout, whose last steps lead nowhere, also what followed those of episodes that were cut off.
     """
@@ -103,7 +103,8 @@ def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str 
     held = {*ogbench.STATES} if layout == "ogbench" else set()
     found = [key for key in ("env_id", "costs") if key in lacks and getattr(dataset, key) is not None]
     found += sorted({*dataset.extras} - held) if "extras" in lacks else []
-    found += sorted({*dataset.attributes} - OF_FILES) if "attributes" in lacks else []
+    told = {REWARDS} if minari_id and not dataset.has_rewards else set()
+    found += sorted({*dataset.attributes} - OF_FILES - told) if "attributes" in lacks else []
     return found + ([CUT_OFF] if layout == "dppo" and (dataset.truncations & dataset.valid).any() else [])
 
 

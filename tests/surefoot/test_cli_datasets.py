@@ -13,7 +13,8 @@ from surefoot import data
 from surefoot.cli import main
 from surefoot.core.errors import ConfigError
 from surefoot.data.catalogue import neorl2_rows
-from surefoot.evaluation.dataset_map import mapped
+from surefoot.data.dataset import NO_REWARDS, REWARDS
+from surefoot.evaluation.dataset_map import mapped, picture
 from surefoot.tools import generate, suites
 
 Capture = pytest.CaptureFixture[str]
@@ -246,6 +247,21 @@ def test_a_dataset_that_is_alone_of_its_task_has_no_saco(small: pathlib.Path, tm
     (alone,) = mapped([data.load(small)])
     assert (alone["saco"], alone["saco_of"], alone["unique_cells"] > 0) == (None, None, True)
     assert main(["datasets", "map", str(small), "-o", str(tmp_path / "map.png")]) == 0
+
+
+def test_data_without_rewards_have_no_return_on_the_map(small: pathlib.Path) -> None:
+    dataset = data.load(small)
+    none = dataset.replace(rewards=0 * dataset.rewards, attributes={REWARDS: NO_REWARDS}, name="none.npz")
+    rows = mapped([dataset, none])
+    assert (rows[1]["return_mean"], rows[1]["tq"], rows[1]["saco"]) == (None, None, 1)
+    assert rows[0]["return_mean"] == pytest.approx(dataset.episode_returns.mean())
+    figure = picture(rows)
+    assert [axis.get_ylabel() for axis in figure.axes] == ["TQ: 0 random, 1 expert"] * 2
+    assert all(axis.get_xlabel().endswith("; 1 without rewards") for axis in figure.axes)
+    alone = picture(rows[1:]).axes
+    assert [(axis.get_ylabel(), len(axis.get_yticks()), len(axis.texts)) for axis in alone] == [
+        ("no rewards", 0, 1)
+    ] * 2
 
 
 def test_info_names_observations_that_stay_equal(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
