@@ -114,6 +114,7 @@ def convert(
     *,
     strict: bool = False,
     view: str = "corrected",
+    max_episode_steps: int | None = None,
     layout: str | None = None,
     mapping: str | os.PathLike[str] | None = None,
     reward: Reward | None = None,
@@ -128,7 +129,7 @@ def convert(
     Args:
         source: as of `load`.
         destination: must not exist.
-        strict, view, mapping, reward: as of `load`.
+        strict, view, max_episode_steps, mapping, reward: as of `load`.
         layout: as of `save`.
         fps: steps a second that the data were recorded at, which LeRobot's layout holds.
         files_done: called with the number of log files that are read, and of all.
@@ -153,7 +154,7 @@ def convert(
     if not to_minari and (mapping is not None or pathlib.Path(os.fspath(source)).suffix.lower() in MAPPINGS):
         keep = logs.parts_folder(path)
     options = {"mapping": mapping, "reward": reward, "keep": keep, "files_done": files_done}
-    dataset = load(source, strict=strict, view=view, **options)  # type: ignore[arg-type]
+    dataset = load(source, strict=strict, view=view, max_episode_steps=max_episode_steps, **options)  # type: ignore[arg-type]
     if fps is not None:
         dataset = dataset.replace(attributes={**dataset.attributes, "fps": fps})
     if to_minari:

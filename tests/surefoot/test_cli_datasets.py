@@ -264,6 +264,41 @@ def test_data_without_rewards_have_no_return_on_the_map(small: pathlib.Path) -> 
     ] * 2
 
 
+def test_a_mapping_is_of_the_source_and_of_other_logs_that_need_it(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    log, mapping = tmp_path / "log.csv", tmp_path / "m.yaml"
+    dataset = data.load(small)
+    rows = np.column_stack([dataset.episode_ids, dataset.observations, dataset.actions])
+    np.savetxt(log, rows, delimiter=",", header="trial,a,b,c,u", comments="")
+    mapping.write_text("observations: [a, b, c]\nactions: [u]\nepisode: trial\n")
+    by = ["--mapping", str(mapping)]
+    for reference in (small, log):
+        facts = shown(capsys, "info", str(log), *by, "--reference", str(reference))
+        assert (facts["saco"], facts["limits_of"]) == (1, str(reference))
+    found = shown(capsys, "map", str(log), str(small), *by, "-o", str(tmp_path / "map.png"))
+    assert [row["dataset"] for row in found["rows"]] == [str(log), str(small)]
+    mapping.write_text("observations: [a, b, c]\nactions: [torque]\n")
+    assert main(["datasets", "map", str(log), *by, "-o", str(tmp_path / "none.png")]) == 2
+    said = capsys.readouterr().err
+    assert "torque" in said
+    assert "(by --mapping; without it: " in said
+
+
+def test_a_file_without_time_outs_is_viewed_as_d4rl_does_by_its_step_limit(
+    tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    path, dataset = tmp_path / "a.npz", small_dataset()
+    columns = {name: getattr(dataset, name) for name in ("observations", "actions", "rewards")}
+    np.savez(path, **columns, terminals=dataset.terminations)
+    assert main(["datasets", "info", str(path), "--view", "d4rl"]) == 2
+    assert "give max_episode_steps" in capsys.readouterr().err
+    limit = ["--view", "d4rl", "--max-episode-steps", "200"]
+    assert shown(capsys, "info", str(path), *limit)["transitions"] == 398
+    assert shown(capsys, "convert", str(path), str(tmp_path / "b.npz"), *limit)["transitions"] == 398
+    assert shown(capsys, "info", str(path), "--max-episode-steps", "100")["episodes"] == 4
+
+
 def test_info_names_observations_that_stay_equal(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
     assert shown(capsys, "info", str(small))["constant_observations"] is None
     dataset = data.load(small)
