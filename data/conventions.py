@@ -6,8 +6,8 @@
 | Kitchen | sub-tasks done by then | as they are | all four sub-tasks | 25 times the most that are done at a step |
 | Adroit | dense | as they are | its flag at the last step, where stored | by the reference returns |
 
-A stored flag wins over the other rules. It counts at an episode's last step, as in evaluations (docs/evaluation.md): what
-was solved and lost again is not counted. The rules without one are of tasks that end an episode once it is solved.
+A stored flag wins over the other rules. It counts at an episode's last step, as in evaluations (docs/evaluation.md):
+what was solved and lost again is not counted. The rules without one are of tasks that end an episode once it is solved.
 
 Source: Fu, Kumar, Nachum, Tucker and Levine, "D4RL: datasets for deep data-driven reinforcement learning" (2020); for
 r - 1: Kostrikov, Nair and Levine, "Offline reinforcement learning with implicit Q-learning" (2022). An AntMaze episode
