@@ -2,9 +2,12 @@
 
 | task | rewards in the file | trained on | an episode's success | score |
 |---|---|---|---|---|
-| AntMaze | 1 at the goal, else 0 | r - 1 | a reward of 1 in it | 100 times the share of successes |
+| AntMaze | 1 at the goal, else 0 | r - 1 | the goal's reward in it | 100 times the share of successes |
 | Kitchen | sub-tasks done by then | as they are | all four sub-tasks | 25 times the most that are done at a step |
-| Adroit | dense | as they are | its own flag, where stored | by the reference returns |
+| Adroit | dense | as they are | its flag at the last step, where stored | by the reference returns |
+
+A stored flag wins over the other rules. It counts at an episode's last step, as in evaluations (docs/evaluation.md):
+what was solved and lost again is not counted. The rules without one are of tasks that end an episode once it is solved.
 
 Source: Fu, Kumar, Nachum, Tucker and Levine, "D4RL: datasets for deep data-driven reinforcement learning" (2020); for
 r - 1: Kostrikov, Nair and Levine, "Offline reinforcement learning with implicit Q-learning" (2022). An AntMaze episode
@@ -40,29 +43,42 @@ def family(dataset: Dataset) -> str | None:
 
 def success(dataset: Dataset) -> Array | None:
     """(E,) bool: which episodes were solved, by the task's own rule; None where neither rule nor column says it."""
-    starts = dataset.episode_starts[:-1]
+    starts = dataset.episode_starts
     if SUCCESS in dataset.extras:
-        solved = np.asarray(dataset.extras[SUCCESS]).reshape(len(dataset), -1).any(1)
-        return np.logical_or.reduceat(solved, starts)
+        last = np.asarray(dataset.extras[SUCCESS])[starts[1:] - 1]
+        solved: Array = (last.reshape(len(last), -1) > 0).any(1)
+        return solved
     kind = family(dataset)
     if kind == "antmaze":
-        return np.maximum.reduceat(dataset.rewards, starts) > dataset.rewards.min() if _two_valued(dataset) else None
+        goal = _goal_reward(dataset)
+        return None if goal is None else np.maximum.reduceat(dataset.rewards, starts[:-1]) == goal
     if kind == "kitchen":
         return scored(dataset) >= SUB_TASKS
     return None
 
 
 def scored(dataset: Dataset) -> Array:
-    """(E,) float64: what is compared with the reference returns of an episode; its return, or a kitchen's sub-tasks."""
-    if family(dataset) == "kitchen":
+    """(E,) float64: what is compared with the reference returns of an episode.
+
+    Its return; of a kitchen its sub-tasks; of an AntMaze 1 where it is solved and else 0, whatever its rewards are.
+    """
+    kind = family(dataset)
+    if kind == "kitchen":
         return np.maximum.reduceat(dataset.rewards, dataset.episode_starts[:-1]).astype(np.float64)
+    if kind == "antmaze" and (solved := success(dataset)) is not None:
+        return solved.astype(np.float64)
     return dataset.episode_returns
 
 
-def _two_valued(dataset: Dataset) -> bool:
-    """Whether rewards are 0 and 1, or -1 and 0: of an antmaze's."""
-    values = np.unique(dataset.rewards)
-    return len(values) == 2 and float(np.ptp(values)) == 1
+def _goal_reward(dataset: Dataset) -> float | None:
+    """The reward at an antmaze's goal: 1 of rewards 0 and 1, 0 of -1 and 0; None of others.
+
+    Where all are 0 nothing was solved, since the files have 0 and 1.
+    """
+    values = {float(value) for value in np.unique(dataset.rewards)}
+    if not dataset.has_rewards:
+        return None
+    return 1.0 if values <= {0.0, 1.0} else 0.0 if values <= {-1.0, 0.0} else None
 
 
 def notes(dataset: Dataset, options: Mapping[str, Any]) -> list[str]:
@@ -73,7 +89,7 @@ def notes(dataset: Dataset, options: Mapping[str, Any]) -> list[str]:
         options: of the algorithm; those without `rewards` are told nothing.
     """
     found = []
-    raw = family(dataset) == "antmaze" and _two_valued(dataset) and dataset.rewards.min() == 0
+    raw = family(dataset) == "antmaze" and _goal_reward(dataset) == 1
     if raw and options.get("rewards", "minus_one") != "minus_one":
         found.append(
             f"{dataset.name}: AntMaze's rewards are 0 and 1, and published scores are of r - 1, without which most "

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.core.schema import Many, Plain, Table, check, parse
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import BEST_RETURN, Dataset
 from surefoot.data.formats.named import need_one_vector
 
 Array = np.ndarray[Any, Any]
@@ -32,6 +32,8 @@ COLUMNS = {  # element -> the one column that an attack on it changes
 }
 ALIASES = {"obs": "observations", "act": "actions", "rew": "rewards", "reward": "rewards", "dyn": "dynamics"}
 MODES = ("random", "adversarial")
+RECORD = "corruptions"
+"""Attribute that holds a JSON list of the attacks' settings."""
 REWARD_RANGE = 30.0  # random rewards are uniform on +-30 scale, whatever the rewards were
 ATTACK_STEPS = 100
 ATTACK_STEP = 0.01  # in units of scale: from the middle of the box an attack can just reach a face
@@ -84,7 +86,8 @@ def corrupt(
       (s' + z std, policy(s' + z std)): 100 sign-gradient steps of 0.01 scale from a uniform start.
 
     Only the named column changes ("dynamics" is `next_observations`), nothing is clipped, and rows that are
-    not valid stay as they are. Extras computed from the clean column are not computed anew. Where this
+    not valid stay as they are. Extras computed from the clean column are not computed anew, and an attack on rewards
+    drops the attribute `best_return`, which is of others. Where this
     differs from the official code, on purpose: the start is uniform in the box (there it is multiplied by
     std twice), and the dynamics attack goes through the policy's deterministic mean (there through a sample,
     passed as a tuple, which the critic can't take). Steps are by the gradient's sign; there they are those of
@@ -148,7 +151,7 @@ def corrupt(
         "element": element, "mode": mode, "rate": rate, "scale": scale, "seed": seed,
         "exact_count": exact_count, "consistent": consistent,
     }  # fmt: skip
-    corrupted = dataset.replace(**changes, **_labels(dataset, settings))
+    corrupted = dataset.replace(**changes, **_labels(dataset, settings, len(attacked)))
     report = settings | {
         "dataset": dataset.name,
         "sha256": dataset.sha256,
@@ -313,18 +316,34 @@ def _propagated(dataset: Dataset, attacked: Array, added: Array) -> Array:
     return _replaced(dataset.next_observations, rows, dataset.next_observations[rows] + added[same], dataset.name)
 
 
-def _labels(dataset: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
-    """Name and attributes that record this attack and those before it."""
-    stored = dataset.attributes.get("corruptions", "[]")
+def history(dataset: Dataset) -> list[dict[str, Any]]:
+    """Settings of the attacks on a dataset, the first one first.
+
+    Raises:
+        DataError: the attribute that records them holds something else.
+    """
+    stored = dataset.attributes.get(RECORD, "[]")
     if not isinstance(stored, str):
-        raise DataError(f"{dataset.name}: attribute 'corruptions' is {stored!r}, not a JSON list: remove it")
-    where = f"{dataset.name}, attribute 'corruptions'"
-    history = [*check(parse(stored, where, DataError), Many(Table(Plain())), where, DataError), settings]
+        raise DataError(f"{dataset.name}: attribute {RECORD!r} is {stored!r}, not a JSON list: remove it")
+    where = f"{dataset.name}, attribute {RECORD!r}"
+    return [*check(parse(stored, where, DataError), Many(Table(Plain())), where, DataError)]
+
+
+def moved(dataset: Dataset, element: str) -> bool:
+    """Whether an attack may have changed rows of this element of a dataset; another's attribute says nothing of it."""
+    try:
+        return any(one.get("element") == element and one.get("rate") != 0 for one in history(dataset))
+    except DataError:
+        return False
+
+
+def _labels(dataset: Dataset, settings: dict[str, Any], attacked: int) -> dict[str, Any]:
+    """Name and attributes that record this attack, on so many rows, and those before it."""
+    attributes = {**dataset.attributes, RECORD: json.dumps([*history(dataset), settings])}
+    if settings["element"] == "rewards" and attacked:
+        attributes.pop(BEST_RETURN, None)  # of other rewards
     how = f"{settings['mode']} {settings['element']}, rate {settings['rate']:g}, scale {settings['scale']:g}"
-    return {
-        "name": f"{dataset.name} ({how}, seed {settings['seed']})",
-        "attributes": {**dataset.attributes, "corruptions": json.dumps(history)},
-    }
+    return {"name": f"{dataset.name} ({how}, seed {settings['seed']})", "attributes": attributes}
 
 
 def _statistics(noise: Array) -> dict[str, list[float]] | None:

@@ -18,6 +18,8 @@ NAMED = f"{spec.VECTOR}/"
 REWARDS, NO_REWARDS, NO_TASK = "rewards", "none: the log has none", "none: the data name no task"
 """Attribute that says what rewards are, and what it says of data without any, whose rewards are 0: recorded without, or
 of no task yet."""
+WITHOUT = (NO_REWARDS, NO_TASK)
+"""The two together."""
 BEST_RETURN = "best_return"
 """Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 
@@ -86,7 +88,7 @@ class Dataset:
     @property
     def has_rewards(self) -> bool:
         """Whether rewards were recorded or computed; else all are 0, and only cloning can learn from the data."""
-        return self.attributes.get(REWARDS) not in (NO_REWARDS, NO_TASK)
+        return self.attributes.get(REWARDS) not in WITHOUT
 
     @property
     def observation_dim(self) -> int:

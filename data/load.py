@@ -96,13 +96,13 @@ def _exists(path: pathlib.Path) -> bool:
 
 def _load_path(path: pathlib.Path, source: Source, view: str) -> Dataset:
     """Choose the reader by what the path holds."""
-    if path.is_dir() and lerobot.is_lerobot(path):
-        return lerobot.read(path, source, view)
-    if path.is_dir():
-        return minari.read_folder(path, source, view)
-    if not path.is_file():
-        raise DataError(f"{path}: is neither a file nor a folder")
     try:
+        if path.is_dir() and lerobot.is_lerobot(path):
+            return lerobot.read(path, source, view)
+        if path.is_dir():
+            return minari.read_folder(path, source, view)
+        if not path.is_file():
+            raise DataError(f"{path}: is neither a file nor a folder")
         return _load_file(path, source, view)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror or error}") from error

@@ -197,9 +197,14 @@ def reference_of(dataset: Dataset) -> tuple[float, float] | None:
 
 
 def measures(dataset: Dataset, reference: Dataset | None = None) -> dict[str, Any]:
-    """TQ, unique cells, SACo where there is a reference, and projected coverage, with what they depend on."""
+    """TQ, unique cells, SACo where there is a reference, and projected coverage, with what they depend on.
+
+    All counts are of as many rows, those of the smaller of the two, at most `ROWS`.
+    """
     bounds = limits(reference or dataset)
-    found = coverage(dataset, reference, bounds=bounds)
+    rows = min(ROWS, len(dataset), len(reference or dataset))
+    found = coverage(dataset, reference, rows=rows, bounds=bounds)
+    theirs = None if reference is None else coverage(reference, rows=rows, bounds=bounds).unique
     return {
         "tq": trajectory_quality(dataset),
         "unique_cells": found.unique,
@@ -207,8 +212,8 @@ def measures(dataset: Dataset, reference: Dataset | None = None) -> dict[str, An
         "cells_saturated": found.saturated,
         "edges": found.edges,
         "limits_of": found.limits_of,
-        "saco": None if reference is None else saco(dataset, reference),
-        "projected_coverage": projected_coverage(dataset, bounds),
+        "saco": None if theirs is None else found.unique / theirs,
+        "projected_coverage": projected_coverage(dataset, bounds, rows),
     }
 
 

@@ -13,6 +13,7 @@ from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.histories import history_of, windows
 from surefoot.core.spec import VECTOR, in_words
+from surefoot.data.corrupt import moved
 from surefoot.data.dataset import BEST_RETURN, Array, Dataset
 
 ACTION_MARGIN = 1e-5
@@ -22,10 +23,11 @@ ACTION_MARGIN = 1e-5
 def scale_actions(dataset: Dataset, low: Array, high: Array) -> Dataset:
     """Map actions from [low, high] to [-1, 1] and clip them just inside.
 
-    Actions that a corruption has moved are not clipped: where they went is what the study is about.
+    Where a corruption has moved actions, none are clipped: where they went is what the study is about. One of other
+    columns leaves actions as they were recorded, and they are clipped as those of clean data.
     """
     actions = to_agent(dataset.actions, low, high)
-    if "corruptions" not in dataset.attributes:
+    if not moved(dataset, "actions"):
         actions = np.clip(actions, -1 + ACTION_MARGIN, 1 - ACTION_MARGIN)
     return dataset.replace(actions=np.ascontiguousarray(actions, dtype=np.float32))
 

@@ -17,6 +17,7 @@ from surefoot.data.conventions import scored, success
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
+from surefoot.data.formats.lerobot import is_lerobot
 from surefoot.data.formats.mapping import SUFFIXES
 from surefoot.data.formats.named import PREFIXES
 from surefoot.data.load import load
@@ -94,7 +95,7 @@ class Verification:
 
     path: str
     ok: bool
-    sha256: str | None  # of the file as it is; of a mapping and its logs together
+    sha256: str | None  # of the file as it is; of a mapping and its logs, or of a folder's files, together
     known_sha256: str | None  # what it should be: given, or kept beside the file; None: unknown
     problems: list[str]  # sentences
     warnings: dict[str, int]  # accepted oddity -> rows
@@ -120,7 +121,8 @@ def remarks(dataset: Dataset) -> list[str]:
 def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verification:
     """Compare a file with its known SHA-256 (given, or in `<path>.sha256`) and check every invariant.
 
-    That of a mapping is of it and of the logs that it names (`logs.digest`).
+    That of a mapping is of it and of the logs that it names (`logs.digest`), that of a LeRobot folder of all files in
+    it, and that of a Minari folder of its `main_data.hdf5`.
 
     Raises:
         ConfigError: there is no such path.
@@ -136,6 +138,8 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
             known = sidecar_sha256(file)
         if file.is_file():
             digest = logs.digest(file) if file.suffix.lower() in SUFFIXES else sha256_of(file)
+        elif is_lerobot(file):
+            digest = sha256_of(file)
     except (OSError, DataError) as error:
         problems.append(str(error))
     dataset = None
@@ -144,7 +148,9 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
         digest = digest or dataset.sha256
     except DataError as error:
         problems += [] if str(error) in problems else [str(error)]
-    if known is not None and digest != known:
+    if known is not None and digest is None:
+        problems.append(f"{file}: its SHA-256 can't be found, and {known} is known for it: another folder, or damaged")
+    elif known is not None and digest != known:
         problems.append(f"{file}: has SHA-256 {digest}, but {known} is known for it: another file, or damaged")
     return Verification(
         path=str(file),

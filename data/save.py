@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -10,9 +9,10 @@ from collections.abc import Callable
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.files import remove_asides_of_the_dead
 from surefoot.data import logs
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.data.formats import csv, d4rl, dppo, lerobot_write, minari, npz, ogbench, parquet, robomimic
 from surefoot.data.formats.flat import OWN_MARK
+from surefoot.data.formats.lerobot import FPS
 from surefoot.data.formats.mapping import SUFFIXES as MAPPINGS
 from surefoot.data.load import MINARI_PREFIX, load
 from surefoot.data.rewards import Reward
@@ -34,13 +34,16 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], Callable[[Dataset, pathlib.Path], None
 """Layouts of other projects -> the endings of their files, and what writes them; a LeRobot dataset is a folder."""
 
 NOT_HELD = {
-    ".csv": ("extras", "attributes"),
+    ".csv": ("env_id", "extras", "attributes"),
     "ogbench": ("costs", "extras"),
-    "dppo": ("costs", "extras", "attributes"),
+    "dppo": ("env_id", "costs", "extras", "attributes"),
     "robomimic": ("extras", "attributes"),
     "minari": ("extras", "attributes"),
 }
 """Ending or layout -> what of a dataset its files have no place for, if not all is held."""
+
+CUT_OFF = "what followed the last step of episodes that were cut off (it is not sampled)"
+"""What DPPO's layout has no place for."""
 
 OF_FILES = {"kind", "source", "licence", "env_id", OWN_MARK}
 """Attributes that say where a file came from, and nothing of its rows."""
@@ -89,15 +92,20 @@ def writer_of(path: pathlib.Path, layout: str | None) -> Callable[[Dataset, path
 
 
 def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str | None = None) -> list[str]:
-    """Names of what the dataset has and a file of this name and layout does not: `costs`, extras, attributes."""
+    """What the dataset has and a file of this name and layout has not: `env_id`, `costs`, extras, attributes, by name.
+
+    In DPPO's layout, whose last steps lead nowhere, also what followed those of episodes that were cut off.
+    """
     text = os.fspath(destination)
     suffix = pathlib.Path(text).suffix.lower()
     minari_id = text.startswith(MINARI_PREFIX) and suffix not in WRITERS
     lacks = NOT_HELD.get("minari" if minari_id else layout or suffix, ())
     held = {*ogbench.STATES} if layout == "ogbench" else set()
-    found = ["costs"] if "costs" in lacks and dataset.costs is not None else []
+    found = [key for key in ("env_id", "costs") if key in lacks and getattr(dataset, key) is not None]
     found += sorted({*dataset.extras} - held) if "extras" in lacks else []
-    return found + (sorted({*dataset.attributes} - OF_FILES) if "attributes" in lacks else [])
+    told = {REWARDS} if minari_id and not dataset.has_rewards else set()
+    found += sorted({*dataset.attributes} - OF_FILES - told) if "attributes" in lacks else []
+    return found + ([CUT_OFF] if layout == "dppo" and (dataset.truncations & dataset.valid).any() else [])
 
 
 def convert(
@@ -106,6 +114,7 @@ def convert(
     *,
     strict: bool = False,
     view: str = "corrected",
+    max_episode_steps: int | None = None,
     layout: str | None = None,
     mapping: str | os.PathLike[str] | None = None,
     reward: Reward | None = None,
@@ -120,7 +129,7 @@ def convert(
     Args:
         source: as of `load`.
         destination: must not exist.
-        strict, view, mapping, reward: as of `load`.
+        strict, view, max_episode_steps, mapping, reward: as of `load`.
         layout: as of `save`.
         fps: steps a second that the data were recorded at, which LeRobot's layout holds.
         files_done: called with the number of log files that are read, and of all.
@@ -130,8 +139,8 @@ def convert(
         DataError: the source can't be loaded or the destination can't be written.
         MissingExtraError: a package that one of the formats needs is not installed.
     """
-    if fps is not None and not (fps > 0 and math.isfinite(fps)):
-        raise ConfigError(f"fps is {fps}; it must be a number of steps a second above 0")
+    if fps is not None and not FPS[0] <= fps <= FPS[1]:
+        raise ConfigError(f"fps is {fps}; it must be a number of steps a second from {FPS[0]:g} to {FPS[1]:,.0f}")
     text = os.fspath(destination)
     path = pathlib.Path(text)
     to_minari = text.startswith(MINARI_PREFIX) and path.suffix.lower() not in WRITERS
@@ -145,7 +154,7 @@ def convert(
     if not to_minari and (mapping is not None or pathlib.Path(os.fspath(source)).suffix.lower() in MAPPINGS):
         keep = logs.parts_folder(path)
     options = {"mapping": mapping, "reward": reward, "keep": keep, "files_done": files_done}
-    dataset = load(source, strict=strict, view=view, **options)  # type: ignore[arg-type]
+    dataset = load(source, strict=strict, view=view, max_episode_steps=max_episode_steps, **options)  # type: ignore[arg-type]
     if fps is not None:
         dataset = dataset.replace(attributes={**dataset.attributes, "fps": fps})
     if to_minari:

@@ -30,6 +30,7 @@ CORNERS = (
 def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> list[dict[str, Any]]:
     """The measures of each dataset: `saco_of` is its SACo's reference, `limits_of` what the edges divide the range of.
 
+    Data without rewards have neither `tq` nor `return_mean`.
     Without a reference, one that is alone of its task has no SACo: it would be 1 whatever it covers.
 
     Args:
@@ -61,7 +62,7 @@ def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> lis
                 "dataset": one.name,
                 "environment": one.env_id,
                 "tq": measures.trajectory_quality(one),
-                "return_mean": float(one.episode_returns.mean()),
+                "return_mean": float(one.episode_returns.mean()) if one.has_rewards else None,
                 "saco": None if alone else counts[id(one)].unique / most,
                 "unique_cells": counts[id(one)].unique,
                 "cells_of_rows": rows,
@@ -75,9 +76,15 @@ def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> lis
 
 
 def picture(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Trajectory quality against coverage: left SACo, right the projected coverage, a point a dataset that has it."""
-    known = all(row["tq"] is not None for row in rows)
+    """Trajectory quality against coverage: left SACo, right the projected coverage, a point a dataset that has it.
+
+    Where one with rewards has no reference returns, mean returns stand in for the quality. Those without rewards have
+    no place beside others, which the axes say, and lie on one line where none has any.
+    """
+    rewarded = [row for row in rows if row["return_mean"] is not None]
+    known = bool(rewarded) and all(row["tq"] is not None for row in rewarded)
     height, label = ("tq", "TQ: 0 random, 1 expert") if known else ("return_mean", "mean return")
+    drawn = [{**row, "height": row[height]} for row in rewarded] or [{**row, "height": 0.0} for row in rows]
     tasks = list(dict.fromkeys(row["environment"] for row in rows))
     figure, axes = plots.beside("Map of datasets", (9.6, 4.2), 2)
     sides = (
@@ -85,18 +92,21 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
         ("projected_coverage", "share of random planes visited"),
     )
     for one, (key, words) in zip(axes, sides, strict=True):
-        there = [row for row in rows if row[key] is not None]
+        there = [row for row in drawn if row[key] is not None]
         shades = [plots.COLOURS[tasks.index(row["environment"]) % len(plots.COLOURS)] for row in there]
         for row, colour in zip(there, shades, strict=True):
-            one.plot([row[key]], [row[height]], "o", color=colour, markersize=6, alpha=0.8, clip_on=False)
+            one.plot([row[key]], [row["height"]], "o", color=colour, markersize=6, alpha=0.8, clip_on=False)
         if known:
             for level in (0, 1):
                 one.axhline(level, color=plots.GREY, linestyle=":", linewidth=0.8)
         one.set_xlim(left=0)
         one.margins(x=0.25)
-        _name([(row[key], row[height], pathlib.Path(str(row["dataset"])).stem) for row in there], shades, one)
-        one.set_xlabel(words if len(there) == len(rows) else f"{words}; {len(rows) - len(there)} alone of their task")
-        one.set_ylabel(label)
+        _name([(row[key], row["height"], pathlib.Path(str(row["dataset"])).stem) for row in there], shades, one)
+        absent = {"alone of their task": len(drawn) - len(there), "without rewards": len(rows) - len(drawn)}
+        one.set_xlabel("; ".join([words, *(f"{count} {why}" for why, count in absent.items() if count)]))
+        one.set_ylabel(label if rewarded else "no rewards")
+        if not rewarded:
+            one.set_yticks([])
         one.grid(alpha=0.25)
     return figure
 

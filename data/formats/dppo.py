@@ -82,11 +82,16 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     """Write `path` and `normalization.npz` beside it; both appear, whole, or neither.
 
     Raises:
-        DataError: the dataset breaks its invariants, is of images, has next observations that are not the next
-            rows', or a file can't be written or is there already.
+        DataError: the dataset breaks its invariants, is of images, has no rewards, which this layout always holds, or
+            next observations that are not the next rows', or a file can't be written or is there already.
     """
     validate(dataset)
     need_one_vector(dataset, "DPPO's layout")
+    if not dataset.has_rewards:
+        raise DataError(
+            f"{dataset.name}: has no rewards, and DPPO's layout always holds some, so that they would be read as "
+            "recorded zeros; give some by --reward MODULE:FUNCTION, or write HDF5"
+        )
     need_chain(dataset, "DPPO's layout")
     beside = path.with_name(BESIDE)
     if path == beside:

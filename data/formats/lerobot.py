@@ -23,6 +23,7 @@ from surefoot.core.files import read_json
 from surefoot.core.schema import Many, Number, Record, Table, Text
 from surefoot.data.checks import concatenated, flags, matrix, vector
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
+from surefoot.data.files import sha256_of
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 
@@ -40,12 +41,14 @@ STATE, ENVIRONMENT, ACTION, NEXT = (
 REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
 EPISODE, EXTRAS = "episode_index", "extras."
 UNKNOWN_ENDS = "episode ends taken as cut off"
+FPS = (1e-3, 1e6)
+"""Fewest and most steps a second of a dataset."""
 _SHAPE = Many(Number(1, 2**31, whole=True), 0, 5)
 INFO = Record(
     {
         "codebase_version": Text(40),
         "features": Table(Record({"dtype": Text(40), "shape": _SHAPE}, others=True)),
-        "fps": Number(1e-3, 1e6),
+        "fps": Number(*FPS),
     },
     others=True,
 )
@@ -102,10 +105,13 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
 def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
     """The dataset in a folder, its states and actions; pictures come by a mapping (docs/own_data.md).
 
+    Its SHA-256 is of all files in the folder and their names (`files.sha256_of`), videos included.
+
     Raises:
         DataError: the folder is damaged, of another version, or lacks states or actions.
         MissingExtraError: pyarrow is not installed.
     """
+    digest = sha256_of(folder)
     info, held = info_of(folder), table(folder)
     features = {key: one for key, one in info["features"].items() if one["dtype"] not in ("image", "video", "string")}
     states = [key for key in (STATE, ENVIRONMENT) if key in features]
@@ -142,9 +148,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None
     ended = last & flags(name, named, got[named]) if named is not None else np.zeros(len(ids), bool)
     arrays |= {"terminals": ended, "timeouts": last & ~ended}
-    known = source.with_attributes(attributes)
-    if known.sha256 is None:
-        known = dataclasses.replace(known, sha256=None)
+    known = dataclasses.replace(source.with_attributes(attributes), sha256=digest)
     made = dataset_from_arrays(arrays, known, view, {key.removeprefix(EXTRAS): got[key] for key in extras})
     if named is None and DONE in got:
         made = made.replace(warnings={**made.warnings, UNKNOWN_ENDS: int(last.sum())})

@@ -23,7 +23,7 @@ from surefoot.data.checks import validate
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.columns import parquet
-from surefoot.data.formats.lerobot import ACTION, COST, DONE, EXTRAS, NEXT, REWARD, STATE, TERMINATED
+from surefoot.data.formats.lerobot import ACTION, COST, DONE, EXTRAS, FPS, NEXT, REWARD, STATE, TERMINATED
 
 Array = np.ndarray[Any, Any]
 
@@ -35,12 +35,15 @@ FRAMES_OF_STATISTICS = 100
 """Pictures that their statistics are of."""
 
 
-def fps_of(dataset: Dataset) -> int:
-    """Steps a second that the data say they were recorded at, or `USUAL_FPS` where they don't."""
+def fps_of(dataset: Dataset) -> int | float:
+    """Steps a second that the data say they were recorded at, or `USUAL_FPS` where they don't.
+
+    A whole number is an int, as LeRobot's recorder writes it; another one stays what it is, so that time does.
+    """
     told = dataset.attributes.get("fps")
-    if not isinstance(told, int | float) or not math.isfinite(told) or told <= 0:
+    if not isinstance(told, int | float) or not FPS[0] <= told <= FPS[1]:
         return USUAL_FPS
-    return max(1, round(told))
+    return int(told) if told == int(told) else float(told)
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:

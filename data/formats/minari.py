@@ -29,7 +29,7 @@ from surefoot.core.errors import (
 )
 from surefoot.core.files import why
 from surefoot.data.checks import concatenated, validate
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import REWARDS, WITHOUT, Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import Source, dataset_from_arrays
@@ -37,6 +37,8 @@ from surefoot.data.formats.named import need_one_vector
 
 Array = np.ndarray[Any, Any]
 
+REWARDS_KEY = "surefoot_rewards"
+"""In the metadata of data without rewards, whose rewards are 0 in the episodes: the attribute that says so."""
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 
 
@@ -114,6 +116,8 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
         attributes |= {
             key: str(metadata[key]) for key in ("author", "code_permalink", "algorithm_name") if key in metadata
         }
+        if metadata.get(REWARDS_KEY) in WITHOUT:
+            attributes[REWARDS] = str(metadata[REWARDS_KEY])
         main = pathlib.Path(loaded.spec.data_path) / "main_data.hdf5"
         digest = sha256_of(main) if main.is_file() else None
     unit = bool(np.all(actions.low == -1) and np.all(actions.high == 1))
@@ -181,7 +185,8 @@ def write(dataset: Dataset, name: str) -> None:
     """Store the dataset under a new local Minari id (namespace/name-v0).
 
     Minari keeps the environment only where it can be made on this machine; the description names it in any
-    case. A last row that may not be sampled is left out: Minari has an observation after every step.
+    case. A last row that may not be sampled is left out: Minari has an observation after every step. It has a reward
+    at every step too: of data without any they are 0, and the metadata say that they are none (`REWARDS_KEY`).
 
     Raises:
         MissingExtraError: the minari package is not installed.
@@ -214,7 +219,7 @@ def write(dataset: Dataset, name: str) -> None:
             )
             for start, stop in itertools.pairwise(starts)
         ]
-        minari.create_dataset_from_buffers(
+        made = minari.create_dataset_from_buffers(
             dataset_id=name,
             buffer=buffers,
             env=_spec(dataset.env_id),
@@ -222,6 +227,8 @@ def write(dataset: Dataset, name: str) -> None:
             action_space=_box(dataset.actions),
             description=f"converted by surefoot from {dataset.name}, recorded in {dataset.env_id}",
         )
+        if not dataset.has_rewards:
+            made.storage.update_metadata({REWARDS_KEY: str(dataset.attributes[REWARDS])})
 
 
 def _spec(env_id: str | None) -> Any:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.data.corrupt import ALIASES, COLUMNS, Victim, corrupt
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import BEST_RETURN, Dataset
+from surefoot.data.prepare import best_return, scale_actions
 
 FIELDS = ("observations", "actions", "rewards", "next_observations", "terminations", "truncations",
           "episode_ids", "valid")  # fmt: skip
@@ -270,6 +271,33 @@ def test_the_report_and_the_dataset_tell_what_was_done() -> None:
         corrupt(make_dataset(300).replace(attributes={"corruptions": "yes"}))
     nothing = corrupt(make_dataset(1000), rate=0.0, victim=Linear()).report
     assert (nothing["attacked"], nothing["noise"], nothing["victim"]) == (0, None, None)
+
+
+def test_actions_are_clipped_for_training_unless_an_attack_moved_them() -> None:
+    clean = make_dataset(300)
+    low, high = np.full(2, -0.5), np.full(2, 0.5)
+    clipped = scale_actions(clean, low, high).actions
+    assert np.abs(2 * clean.actions).max() > 1
+    assert np.abs(clipped).max() < 1
+    for element in ("rewards", "observations", "dynamics"):
+        attacked = corrupt(clean, element).dataset
+        np.testing.assert_array_equal(scale_actions(attacked, low, high).actions, clipped, err_msg=element)
+    untouched = corrupt(clean, "actions", rate=0.0).dataset
+    np.testing.assert_array_equal(scale_actions(untouched, low, high).actions, clipped)
+    moved = corrupt(corrupt(clean, "actions", scale=3.0).dataset, "rewards").dataset
+    np.testing.assert_array_equal(scale_actions(moved, low, high).actions, 2 * moved.actions)
+    foreign = clean.replace(attributes={"corruptions": "none known"})
+    np.testing.assert_array_equal(scale_actions(foreign, low, high).actions, clipped)
+
+
+def test_an_attack_on_rewards_drops_the_best_return_which_was_of_others() -> None:
+    stated = make_dataset(300).replace(attributes={BEST_RETURN: 9.0, "licence": "MIT"})
+    attacked = corrupt(stated, "rewards").dataset
+    assert BEST_RETURN not in attacked.attributes
+    assert attacked.attributes["licence"] == "MIT"
+    assert best_return(attacked) == attacked.episode_returns.max()
+    for other in (corrupt(stated, "dynamics").dataset, corrupt(stated, "rewards", rate=0.0).dataset):
+        assert best_return(other) == 9
 
 
 def test_short_names_mean_the_same() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from surefoot.core.errors import DataError
 from surefoot.data import Dataset, load, save
+from surefoot.data.dataset import NO_REWARDS, REWARDS
 
 BOUNDS = {
     "obs_min": np.array([-1.0, 5.0]), "obs_max": np.array([3.0, 5.0]), "action_min": np.array([-0.5]),
@@ -93,6 +94,13 @@ def test_a_pair_whose_second_file_can_not_be_written_leaves_nothing_and_can_be_w
     assert list(tmp_path.iterdir()) == []
     save(made, path, layout="dppo")
     assert len(load(path)) == len(made)
+
+
+def test_data_without_rewards_are_refused_since_they_would_be_read_as_recorded_zeros(tmp_path: pathlib.Path) -> None:
+    made = dataset().replace(rewards=np.zeros(40, np.float32), attributes={REWARDS: NO_REWARDS})
+    with pytest.raises(DataError, match="has no rewards, and DPPO's layout always holds some"):
+        save(made, tmp_path / "train.npz", layout="dppo")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

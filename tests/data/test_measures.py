@@ -46,6 +46,19 @@ def test_saco_counts_pairs_that_are_visited_against_those_of_the_reference() -> 
     assert measures.cells(measures.state_actions(outside), measures.limits(FULL)).tolist() == [[0, 1], [5, 1]]
 
 
+def test_all_measures_beside_a_reference_count_the_same_rows() -> None:
+    # 13 cells in 16 rows, but one in the first 4, which are as many as the reference has, in 2 cells.
+    few = grid([0, 0, 3, 3], [0, 0, 3, 3], "few")
+    repeated = grid([0, 0, 0, 0, *range(4), *range(4), *range(4)], [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4)
+    found = measures.measures(repeated, few)
+    assert (found["cells_of_rows"], found["unique_cells"], found["saco"]) == (4, 1, 0.5)
+    assert found["saco"] == measures.saco(repeated, few)
+    assert not found["cells_saturated"]
+    first = measures.projected_coverage(repeated.select_rows(np.arange(4)), measures.limits(few))
+    assert found["projected_coverage"] == first
+    assert measures.measures(repeated)["cells_of_rows"] == 16
+
+
 def test_adding_state_and_action_before_counting_as_the_official_exact_form_does_is_wrong() -> None:
     # The official exact variant adds the two cell numbers where it should concatenate them: 16 pairs become 7 sums.
     cells = measures.cells(measures.state_actions(FULL), measures.limits(FULL), edges=4)

@@ -10,7 +10,8 @@ import pytest
 from make_files import random_walk, three_episodes, write_hdf5
 
 from surefoot.core.errors import ConfigError, DataError, MissingExtraError, SurefootError
-from surefoot.data import convert, load
+from surefoot.data import convert, load, not_held
+from surefoot.data.dataset import WITHOUT
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("gymnasium")
@@ -135,6 +136,17 @@ def test_a_converted_dataset_comes_back_bit_for_bit(tmp_path: pathlib.Path) -> N
     assert back.env_id == "Pendulum-v1"
     with pytest.raises(DataError, match=r"exists already"):
         convert(source, "minari/test/made-v0")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", WITHOUT)
+def test_data_without_rewards_are_read_back_without_any(tmp_path: pathlib.Path, what: str) -> None:
+    arrays = three_episodes() | {"rewards": np.zeros(9)}
+    source = write_hdf5(tmp_path / "a.hdf5", arrays, rewards=what)
+    assert not convert(source, "minari/test/none-v0").has_rewards
+    back = load("minari/test/none-v0")
+    assert (back.has_rewards, back.attributes["rewards"]) == (False, what)
+    assert "rewards" not in not_held(load(source), "minari/test/none-v0")
 
 
 def test_dynamics_that_minari_cannot_hold_are_refused(tmp_path: pathlib.Path) -> None:

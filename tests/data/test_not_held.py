@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from surefoot.data import Dataset, load, not_held, save
-from surefoot.data.save import LAYOUTS, OF_FILES, WRITERS
+from surefoot.data.dataset import NO_REWARDS, REWARDS
+from surefoot.data.save import CUT_OFF, LAYOUTS, OF_FILES, WRITERS
 from surefoot.tools import generate
 
 
@@ -35,10 +36,24 @@ def test_what_is_not_held_is_what_is_gone(name: str, layout: str | None, tmp_pat
     path.parent.mkdir(exist_ok=True)
     save(before, path, layout)
     after = load(path)
-    gone = ["costs"] if after.costs is None else []
+    gone = [key for key in ("env_id", "costs") if getattr(after, key) is None]
     gone += sorted({*before.extras} - {*after.extras})
     gone += sorted({*before.attributes} - {*after.attributes} - OF_FILES)
+    gone += [CUT_OFF] if (before.valid & ~after.valid).any() else []
     assert not_held(before, path, layout) == gone
+
+
+@pytest.mark.parametrize(("name", "layout"), [one for one in places() if one[1] != "dppo"], ids=lambda one: str(one))
+def test_data_without_rewards_stay_so_in_a_file_that_is_written(
+    name: str, layout: str | None, tmp_path: pathlib.Path
+) -> None:
+    if layout == "lerobot" or name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    before, path = full(), tmp_path / name
+    before = before.replace(rewards=0 * before.rewards, attributes={REWARDS: NO_REWARDS})
+    path.parent.mkdir(exist_ok=True)
+    save(before, path, layout)
+    assert not load(path).has_rewards
 
 
 def test_minari_holds_no_extras_and_an_ogbench_file_holds_states() -> None:

@@ -14,7 +14,8 @@ from make_files import random_walk, write_hdf5
 from test_formats import assert_same, made
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import convert, load, save
+from surefoot.data import convert, load, save, verify
+from surefoot.data.files import sha256_of
 from surefoot.data.formats import lerobot, lerobot_write
 from surefoot.data.formats.lerobot_write import USUAL_FPS, fps_of
 
@@ -263,11 +264,25 @@ def test_a_parquet_file_with_both_names_of_a_column_is_refused(tmp_path: pathlib
         load(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("fps", [0, -3, math.nan, math.inf])
-def test_steps_a_second_must_be_a_number_above_0(tmp_path: pathlib.Path, fps: float) -> None:
-    with pytest.raises(ConfigError, match=r"fps is .*; it must be a number of steps a second above 0"):
+@pytest.mark.parametrize("fps", [0, -3, 1e-4, 1e7, math.nan, math.inf])
+def test_steps_a_second_must_be_a_number_that_lerobots_folder_can_say(tmp_path: pathlib.Path, fps: float) -> None:
+    with pytest.raises(ConfigError, match=r"fps is .*; it must be a number of steps a second from 0.001 to 1,000,000"):
         convert(tmp_path / "a.hdf5", tmp_path / "b", layout="lerobot", fps=fps)
     assert fps_of(made(tmp_path).replace(attributes={"fps": fps})) == USUAL_FPS
+
+
+@pytest.mark.parametrize("fps", [12.5, 0.2, 50.0])
+def test_times_and_steps_a_second_of_a_lerobot_folder_are_those_that_were_told(
+    tmp_path: pathlib.Path, fps: float
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+    save(made(tmp_path), tmp_path / "a.hdf5")
+    convert(tmp_path / "a.hdf5", tmp_path / "b", layout="lerobot", fps=fps)
+    held = json.loads((tmp_path / "b" / "meta" / "info.json").read_text())
+    assert held["fps"] == fps == load(tmp_path / "b").attributes["fps"]
+    assert isinstance(held["fps"], int) == (fps == 50)
+    times = parquet.read_table(tmp_path / "b/data/chunk-000/file-000.parquet")["timestamp"].to_numpy()
+    np.testing.assert_allclose(times[:50], np.arange(50) / fps, rtol=1e-6)
 
 
 def test_episodes_whose_rows_differ_in_size_are_refused(tmp_path: pathlib.Path) -> None:
@@ -293,3 +308,22 @@ def test_a_mapping_of_a_lerobot_dataset_does_not_join_its_episodes(tmp_path: pat
     found = load(tmp_path / "folder", mapping=tmp_path / "m.yaml")
     assert found.episode_lengths.tolist() == data.episode_lengths.tolist()
     assert len(data.episode_lengths) > 1
+
+
+def test_a_lerobot_folder_is_known_by_the_sha_256_of_its_files(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    save(made(tmp_path), tmp_path / "a", "lerobot")
+    save(made(tmp_path, other=1.0), tmp_path / "b", "lerobot")
+    known = load(tmp_path / "a").sha256
+    assert known == sha256_of(tmp_path / "a")
+    assert known != load(tmp_path / "b").sha256
+    sound = verify(tmp_path / "a", known)
+    assert (sound.ok, sound.sha256) == (True, known)
+    (tmp_path / "b.sha256").write_text(f"{known}  b\n")
+    assert "another file, or damaged" in verify(tmp_path / "b").problems[0]
+    part = tmp_path / "a" / "data" / "chunk-000" / "file-000.parquet"
+    part.write_bytes(part.read_bytes()[:-100])
+    assert not verify(tmp_path / "a").ok
+    assert len(verify(tmp_path / "a", known).problems) == 2
+    (tmp_path / "empty").mkdir()
+    assert "its SHA-256 can't be found" in verify(tmp_path / "empty", known).problems[-1]

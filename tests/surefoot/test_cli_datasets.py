@@ -13,7 +13,8 @@ from surefoot import data
 from surefoot.cli import main
 from surefoot.core.errors import ConfigError
 from surefoot.data.catalogue import neorl2_rows
-from surefoot.evaluation.dataset_map import mapped
+from surefoot.data.dataset import NO_REWARDS, REWARDS
+from surefoot.evaluation.dataset_map import mapped, picture
 from surefoot.tools import generate, suites
 
 Capture = pytest.CaptureFixture[str]
@@ -78,6 +79,37 @@ def test_convert_names_what_the_other_layout_has_no_place_for(
     assert f"note: {path} has no place for costs" in capsys.readouterr().err
     assert main(["datasets", "convert", str(costly), str(tmp_path / "all.npz")]) == 0
     assert "no place" not in capsys.readouterr().err
+
+
+def test_a_made_dataset_says_what_its_file_has_no_place_for(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    made, attacked = tmp_path / "made.csv", tmp_path / "attacked.csv"
+    assert main(["datasets", "generate", "native/pendulum", "--transitions", "200", "-o", str(made)]) == 0
+    assert f"note: {made} has no place for env_id" in capsys.readouterr().err
+    assert main(["datasets", "corrupt", str(small), "-o", str(attacked)]) == 0
+    note = capsys.readouterr().err
+    assert f"note: {attacked} has no place for env_id" in note
+    assert "corruptions" in note
+
+
+def test_corrupt_does_not_write_over_the_report_of_another_attack(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    path, report = tmp_path / "attacked.hdf5", tmp_path / "attacked.hdf5.corruption.json"
+    report.write_text("{}")
+    assert main(["datasets", "corrupt", str(small), "-o", str(path)]) == 2
+    assert f"{report}: exists already; delete it" in capsys.readouterr().err
+    assert (report.read_text(), path.exists()) == ("{}", False)
+
+
+def test_a_rate_that_is_not_whole_is_kept_in_lerobots_layout_and_said(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    for fps, said in (("12.5", True), ("25", False)):
+        assert main(["datasets", "convert", str(small), str(tmp_path / fps), "--layout", "lerobot", "--fps", fps]) == 0
+        assert ("says fps 12.5" in capsys.readouterr().err) == said
 
 
 def test_generate_writes_the_asked_number_of_transitions(tmp_path: pathlib.Path, capsys: Capture) -> None:
@@ -215,6 +247,56 @@ def test_a_dataset_that_is_alone_of_its_task_has_no_saco(small: pathlib.Path, tm
     (alone,) = mapped([data.load(small)])
     assert (alone["saco"], alone["saco_of"], alone["unique_cells"] > 0) == (None, None, True)
     assert main(["datasets", "map", str(small), "-o", str(tmp_path / "map.png")]) == 0
+
+
+def test_data_without_rewards_have_no_return_on_the_map(small: pathlib.Path) -> None:
+    dataset = data.load(small)
+    none = dataset.replace(rewards=0 * dataset.rewards, attributes={REWARDS: NO_REWARDS}, name="none.npz")
+    rows = mapped([dataset, none])
+    assert (rows[1]["return_mean"], rows[1]["tq"], rows[1]["saco"]) == (None, None, 1)
+    assert rows[0]["return_mean"] == pytest.approx(dataset.episode_returns.mean())
+    figure = picture(rows)
+    assert [axis.get_ylabel() for axis in figure.axes] == ["TQ: 0 random, 1 expert"] * 2
+    assert all(axis.get_xlabel().endswith("; 1 without rewards") for axis in figure.axes)
+    alone = picture(rows[1:]).axes
+    assert [(axis.get_ylabel(), len(axis.get_yticks()), len(axis.texts)) for axis in alone] == [
+        ("no rewards", 0, 1)
+    ] * 2
+
+
+def test_a_mapping_is_of_the_source_and_of_other_logs_that_need_it(
+    small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    log, mapping = tmp_path / "log.csv", tmp_path / "m.yaml"
+    dataset = data.load(small)
+    rows = np.column_stack([dataset.episode_ids, dataset.observations, dataset.actions])
+    np.savetxt(log, rows, delimiter=",", header="trial,a,b,c,u", comments="")
+    mapping.write_text("observations: [a, b, c]\nactions: [u]\nepisode: trial\n")
+    by = ["--mapping", str(mapping)]
+    for reference in (small, log):
+        facts = shown(capsys, "info", str(log), *by, "--reference", str(reference))
+        assert (facts["saco"], facts["limits_of"]) == (1, str(reference))
+    found = shown(capsys, "map", str(log), str(small), *by, "-o", str(tmp_path / "map.png"))
+    assert [row["dataset"] for row in found["rows"]] == [str(log), str(small)]
+    mapping.write_text("observations: [a, b, c]\nactions: [torque]\n")
+    assert main(["datasets", "map", str(log), *by, "-o", str(tmp_path / "none.png")]) == 2
+    said = capsys.readouterr().err
+    assert "torque" in said
+    assert "(by --mapping; without it: " in said
+
+
+def test_a_file_without_time_outs_is_viewed_as_d4rl_does_by_its_step_limit(
+    tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    path, dataset = tmp_path / "a.npz", small_dataset()
+    columns = {name: getattr(dataset, name) for name in ("observations", "actions", "rewards")}
+    np.savez(path, **columns, terminals=dataset.terminations)
+    assert main(["datasets", "info", str(path), "--view", "d4rl"]) == 2
+    assert "give max_episode_steps" in capsys.readouterr().err
+    limit = ["--view", "d4rl", "--max-episode-steps", "200"]
+    assert shown(capsys, "info", str(path), *limit)["transitions"] == 398
+    assert shown(capsys, "convert", str(path), str(tmp_path / "b.npz"), *limit)["transitions"] == 398
+    assert shown(capsys, "info", str(path), "--max-episode-steps", "100")["episodes"] == 4
 
 
 def test_info_names_observations_that_stay_equal(small: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:

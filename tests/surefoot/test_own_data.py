@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import types
 from typing import Any
 
 import numpy as np
 import pytest
+from small_runs import small_dataset
 
 from surefoot.cli import main
-from surefoot.data import from_arrays, load
+from surefoot.core.errors import CheckpointError
+from surefoot.data import from_arrays, load, save
 from surefoot.experiment.inputs import resolve_bounds
+from surefoot.experiment.run import Run
+from surefoot.experiment.training import read_again
 
 TINY = ["steps=4", "seeds=1", "batch_size=8", "algo.hidden=[8,8]", "env=none"]
 
@@ -92,3 +97,22 @@ def test_a_function_in_the_working_directory_rewards_what_is_trained_on(log: pat
     converted = load("log.npz")
     np.testing.assert_allclose(converted.rewards, -(data.next_observations[:, 0] ** 2), rtol=1e-6)
     assert converted.attributes["rewards"] == "their_rewards:upright"
+
+
+def test_a_run_of_a_lerobot_folder_does_not_go_on_with_other_data(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    folder, data = tmp_path / "pend", small_dataset()
+    save(data, folder, "lerobot")
+    assert main(["train", "algo=bc", f"dataset={folder}", f"out={tmp_path / 'run'}", *TINY]) == 0
+    run = Run.open(tmp_path / "run")
+    run.columns_path.unlink(missing_ok=True)
+    read_again(run, lambda event: None)
+    run.columns_path.unlink()
+    shutil.rmtree(folder)
+    save(data.replace(rewards=data.rewards + 1), folder, "lerobot")
+    with pytest.raises(CheckpointError, match=r"pend: not the file that .* began with \(SHA-256 differs\)"):
+        read_again(run, lambda event: None)
+    config = json.loads((run.folder / "config.json").read_text())
+    config["dataset"]["sha256"] = None
+    (run.folder / "config.json").write_text(json.dumps(config))
+    read_again(run, lambda event: None)  # begun before such folders had one

@@ -7,7 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from surefoot.data import Dataset
@@ -26,6 +26,9 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="refuse oddities that are otherwise counted")
     parser.add_argument("--view", default="corrected", help="corrected, or d4rl for qlearning_dataset's rows")
     parser.add_argument(
+        "--max-episode-steps", type=int, metavar="N", help="time limit, of a file that does not mark time-outs"
+    )
+    parser.add_argument(
         "--mapping", metavar="FILE", help="mapping that says what a log's columns mean (docs/own_data.md)"
     )
     parser.add_argument(
@@ -33,14 +36,35 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load(arguments: argparse.Namespace, source: str | None = None) -> Dataset:
-    """The dataset that the command names."""
+def load(arguments: argparse.Namespace) -> Dataset:
+    """The dataset that the command names as its source."""
+    return _loaded(arguments, arguments.source, arguments.mapping)
+
+
+def load_any(arguments: argparse.Namespace, source: str) -> Dataset:
+    """Another dataset that the command names: by itself, or by `--mapping` where it is a log that needs it.
+
+    Raises:
+        DataError: as `data.load`; where a mapping was given, what is wrong with it and without it.
+    """
+    try:
+        return _loaded(arguments, source, None)
+    except DataError as alone:
+        if arguments.mapping is None:
+            raise
+        try:
+            return _loaded(arguments, source, arguments.mapping)
+        except DataError as mapped:
+            raise DataError(f"{mapped} (by --mapping; without it: {alone})") from alone
+
+
+def _loaded(arguments: argparse.Namespace, source: str, mapping: str | None) -> Dataset:
     from surefoot.tools import generate
 
-    options: dict[str, Any] = {"mapping": arguments.mapping, "reward": reward_of(arguments.reward)}
+    options: dict[str, Any] = {"mapping": mapping, "reward": reward_of(arguments.reward)}
+    options |= {"strict": arguments.strict, "view": arguments.view, "max_episode_steps": arguments.max_episode_steps}
     with output.download_bar() as progress:
-        source = source or arguments.source
-        return generate.load(source, strict=arguments.strict, view=arguments.view, progress=progress, **options)
+        return generate.load(source, progress=progress, **options)
 
 
 def reward_of(name: str | None) -> Any:
@@ -68,6 +92,14 @@ def new_file(name: str) -> pathlib.Path:
     if path.exists():
         raise ConfigError(f"{path}: exists already; delete it or choose another name")
     return path
+
+
+def report_lost(dataset: Dataset, path: Any, layout: str | None = None) -> None:
+    """Name what a dataset has and the file that was written has no place for."""
+    from surefoot import data
+
+    if lost := data.not_held(dataset, path, layout):
+        output.say(f"note: {path} has no place for {', '.join(lost)}", stderr=True)
 
 
 def report_written(path: Any, dataset: Dataset, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from surefoot.cli import output
-from surefoot.cli.dataset_files import add, add_loading, load, new_file, report_written
+from surefoot.cli.dataset_files import add, add_loading, load, new_file, report_lost, report_written
 from surefoot.core.errors import ConfigError
 
 
@@ -76,6 +76,7 @@ def generate(arguments: argparse.Namespace) -> int:
         path = new_file(arguments.output)
         dataset = generated.generate(name, arguments.seed, transitions, arguments.behaviour, arguments.gap)
         data.save(dataset, path)
+        report_lost(dataset, path)
     report_written(path, dataset, arguments.json)
     return 0
 
@@ -104,6 +105,8 @@ def _record(arguments: argparse.Namespace) -> int:
             dataset = suites.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("interrupted; the same command goes on with the episodes that are recorded") from error
+    if arguments.output is not None:
+        report_lost(dataset, path)
     report_written(path, dataset, arguments.json)
     return 0
 
@@ -120,6 +123,7 @@ def relabel(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--env {arguments.env}: only tasks of ogbench/... give rewards to recorded states")
     dataset = relabelled(load(arguments), name)
     data.save(dataset, path)
+    report_lost(dataset, path)
     report_written(path, dataset, arguments.json)
     return 0
 
@@ -132,6 +136,8 @@ def corrupt(arguments: argparse.Namespace) -> int:
 
     path = new_file(arguments.output)
     beside = path.with_name(path.name + ".corruption.json")
+    if beside.exists():
+        raise ConfigError(f"{beside}: exists already; delete it or choose another name")
     victim = None
     if arguments.victim is not None:
         from surefoot.experiment.training import victim as load_victim
@@ -151,6 +157,7 @@ def corrupt(arguments: argparse.Namespace) -> int:
     )
     data.save(result.dataset, path)
     write_json(beside, result.report)
+    report_lost(result.dataset, path)
     if arguments.json:
         output.print_json({"output": str(path), "report": result.report})
         return 0

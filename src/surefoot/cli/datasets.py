@@ -8,7 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli import dataset_making, output
-from surefoot.cli.dataset_files import add, add_loading, load, report_written, reward_of, show
+from surefoot.cli.dataset_files import add, add_loading, load, load_any, report_lost, report_written, reward_of, show
 from surefoot.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def info(arguments: argparse.Namespace) -> int:
     from surefoot.data.report import measured
 
     dataset = load(arguments)
-    reference = None if arguments.reference is None else load(arguments, arguments.reference)
+    reference = None if arguments.reference is None else load_any(arguments, arguments.reference)
     show(data.info(dataset) | measured(dataset, reference), arguments.json)
     return 0
 
@@ -112,8 +112,8 @@ def draw_map(arguments: argparse.Namespace) -> int:
 
     if pathlib.Path(arguments.output).suffix.lower() != ".png":
         raise ConfigError(f"-o {arguments.output}: the map is drawn as a .png")
-    datasets = [load(arguments, source) for source in arguments.sources]
-    reference = None if arguments.reference is None else load(arguments, arguments.reference)
+    datasets = [load_any(arguments, source) for source in arguments.sources]
+    reference = None if arguments.reference is None else load_any(arguments, arguments.reference)
     rows = mapped(datasets, reference)
     save_png(picture(rows), arguments.output)
     if arguments.json:
@@ -157,6 +157,7 @@ def verify(arguments: argparse.Namespace) -> int:
 def convert(arguments: argparse.Namespace) -> int:
     """Store a dataset in another format."""
     from surefoot import data
+    from surefoot.data.formats.lerobot_write import fps_of
     from surefoot.envs.suites import is_benchmark
     from surefoot.tools import generate, suites
 
@@ -173,14 +174,20 @@ def convert(arguments: argparse.Namespace) -> int:
             arguments.destination,
             strict=arguments.strict,
             view=arguments.view,
+            max_episode_steps=arguments.max_episode_steps,
             layout=arguments.layout,
             mapping=arguments.mapping,
             reward=reward_of(arguments.reward),
             fps=arguments.fps,
             files_done=files_done,
         )
-    if lost := data.not_held(dataset, arguments.destination, arguments.layout):
-        output.say(f"note: {arguments.destination} has no place for {', '.join(lost)}", stderr=True)
+    report_lost(dataset, arguments.destination, arguments.layout)
+    if arguments.layout == "lerobot" and isinstance(fps := fps_of(dataset), float):
+        output.say(
+            f"note: {arguments.destination} says fps {fps:g}, as its times do; LeRobot's own tools write whole numbers "
+            "only, and some may refuse another",
+            stderr=True,
+        )
     report_written(arguments.destination, dataset, arguments.json)
     return 0
 

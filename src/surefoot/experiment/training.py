@@ -324,7 +324,7 @@ def read_again(run: Run, notify: Listener) -> None:
     if run.plan.dataset is not None and not run.columns_path.is_file():
         began = read_json(run.folder / "config.json", CONFIG).get("dataset") or {}
         dataset = dataset_of(run.plan, None, notify)
-        if dataset.sha256 != began.get("sha256"):
+        if began.get("sha256") not in (None, dataset.sha256):  # runs of LeRobot folders had none once
             raise CheckpointError(f"{run.plan.dataset}: not the file that {run.folder} began with (SHA-256 differs)")
         if len(dataset) != began.get("transitions"):
             differ = f"{began.get('transitions')} transitions, not the {len(dataset)} of view={run.plan.view}"

@@ -162,11 +162,14 @@ def load(
     *,
     strict: bool = False,
     view: str = "corrected",
+    max_episode_steps: int | None = None,
     progress: Progress | None = None,
     mapping: str | os.PathLike[str] | None = None,
     reward: Reward | None = None,
 ) -> Dataset:
     """`surefoot.data.load` that also knows embedded and benchmarks' datasets; an existing path of that name wins.
+
+    Those mark their time-outs, so that `max_episode_steps` changes nothing of them.
 
     Raises:
         ConfigError, DataError, DownloadError, MissingExtraError: as `surefoot.data.load`.
@@ -178,7 +181,8 @@ def load(
         found = _load_cached(text, strict, view) if text in embedded() else suites.load(text, strict, view)
         return found if reward is None else rewarded(found, reward, name_of(reward))
     require_known(text)
-    return load_source(source, strict=strict, view=view, progress=progress, mapping=mapping, reward=reward)
+    options: dict[str, Any] = {"progress": progress, "mapping": mapping, "reward": reward}
+    return load_source(source, strict=strict, view=view, max_episode_steps=max_episode_steps, **options)
 
 
 def require_known(text: str) -> None:
