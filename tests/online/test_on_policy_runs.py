@@ -15,9 +15,10 @@ from on_policy_problems import QUICK, Bandit, agents, loop
 from online_problems import Constant, Regulator
 
 from surefoot.core import checkpoint
+from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.envs import make_vec
-from surefoot.online import PPO, SAC, spec_of
+from surefoot.online import ALGORITHMS, PPO, SAC, spec_of
 from surefoot.online.on_policy import OnPolicyLoop
 
 # -- going on ----------------------------------------------------------------------------------------------
@@ -167,6 +168,23 @@ def test_discrete_choices_are_refused_by_a_continuous_algorithm() -> None:
 def test_choices_have_no_state_dependent_noise() -> None:
     with pytest.raises(ConfigError, match=r"ppo\.exploration is 'state_dependent', must be gaussian where actions are"):
         loop("ppo", "CartPole-v1", **HELD)
+
+
+@pytest.mark.parametrize("algorithm", ["reinflow", "rlcm", "fpo", "dppo"])
+def test_heads_with_noise_of_their_own_refuse_that_of_a_gaussian(algorithm: str) -> None:
+    kind: Any = ALGORITHMS[algorithm]
+    for options in ({"exploration": "state_dependent"}, {"initial_log_std": -1.0}):
+        words = rf"{algorithm}\.{next(iter(options))} is .* leave it out, since the head of {algorithm} "
+        with pytest.raises(ConfigError, match=words):
+            kind(Spec(3, 1, (-1.0,), (1.0,)), **options)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "reinforce", "reinflow", "rlcm", "fpo", "dppo"])
+def test_the_limit_of_normalised_observations_holds_for_every_head(algorithm: str) -> None:
+    kind: Any = ALGORITHMS[algorithm]
+    policy = kind(Spec(3, 1, (-1.0,), (1.0,)), observation_limit=0.5).policy()
+    assert policy.normalizer.limit == 0.5
+    assert policy.normalizer(torch.tensor([[0.2, -3.0, 9.0]])).tolist() == [[pytest.approx(0.2), -0.5, 0.5]]
 
 
 def test_environments_of_another_problem_are_refused() -> None:
