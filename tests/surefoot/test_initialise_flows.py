@@ -149,3 +149,11 @@ def test_fine_tuning_without_a_clone_is_said() -> None:
         plan = Plan(algorithm, {}, environment="native/pendulum")
         said = start_notes(ALGORITHMS[algorithm](SPEC), plan)
         assert [text.partition(":")[0] for text in said] == ([] if algorithm == "ppo" else ["no init="]), algorithm
+
+
+def test_a_limit_that_clips_nothing_is_said() -> None:
+    """Such as the preset's, where raw observations are learned from: they are of no known size."""
+    plan = Plan("ppo", {}, environment="native/pendulum")
+    for options, words in (({}, []), ({"normalise_observations": False}, ["ppo.observation_limit clips normalised"])):
+        agent = ALGORITHMS["ppo"](SPEC, preset="cleanrl", **options)
+        assert [text[: len("ppo.observation_limit clips normalised")] for text in start_notes(agent, plan)] == words
