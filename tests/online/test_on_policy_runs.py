@@ -81,6 +81,32 @@ def test_seeds_together_equal_each_alone(options: dict[str, Any]) -> None:
             )
 
 
+def test_losses_of_a_block_that_may_stop_are_means_over_the_epochs_that_each_seed_took() -> None:
+    options: dict[str, Any] = {"epochs": 6, "learning_rate": 3e-3, "schedule": "constant"}
+    for seeds in ((0,), (0, 1)):
+        plain = loop("ppo", "native/pendulum", seeds, **options).run(64)
+        never = loop("ppo", "native/pendulum", seeds, target_kl=1e9, **options).run(64)
+        assert never["loss"] == pytest.approx(plain["loss"], rel=1e-3)
+        assert never["kl_k3"] == pytest.approx(plain["kl_k3"], rel=1e-3)  # at the end, either way
+    made = loop("ppo", "native/pendulum", (0, 1), target_kl=1e-3, **options)
+    run, seen, stops = made.learner.run, [], []
+
+    def watched(*arguments: Any) -> dict[str, list[float]]:
+        found = run(*arguments)
+        seen.append(found)
+        stops.append((made.learner.metric("kl_k3") > 1e-3).tolist())
+        return found
+
+    made.learner.run = watched  # type: ignore[method-assign]
+    told = made.run(64)
+    epochs = [next((n + 1 for n, stop in enumerate(stops) if stop[seed]), len(stops)) for seed in (0, 1)]
+    assert epochs[0] != epochs[1], "both stop at once, so this tells no seed from another"
+    for seed, taken in enumerate(epochs):
+        own = [found["loss"][seed] for found in seen[:taken]]
+        assert told["loss"][seed] == pytest.approx(np.mean(own), rel=1e-6)
+        assert told["entropy"][seed] == seen[taken - 1]["entropy"][seed]
+
+
 def test_a_block_stops_when_the_policy_has_gone_too_far() -> None:
     far = loop("ppo", "native/pendulum", target_kl=1e-9, epochs=5, learning_rate=1e-2)
     far.run(64)
