@@ -101,6 +101,10 @@ class DPPO(OnPolicyAgent):
     where a time limit ends one, which is not done here; nor are log-densities of single numbers cut to [-5, 2], which
     means little where draws are within three deviations. With `clone_coefficient` chains that the clone draws in the
     same states are likely to stay so: minus their steps' mean log-density is added to the loss.
+
+    It begins as the policy of a clone that samples by DDIM (`sampler_steps`). From one that samples by DDPM it does
+    not: its steps have the posterior's variance and clipped data, as officially, and those of `diffusion_bc` have
+    variance beta.
     """
 
     name = "dppo"

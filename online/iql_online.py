@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from surefoot.core.agent import algorithm_of, require
 from surefoot.offline.iql import IQL, IQLConfig, of_iql
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
@@ -21,6 +22,9 @@ class IQLOnlineConfig(OffPolicyConfig, IQLConfig):
         """Refuse values out of range."""
         OffPolicyConfig.__post_init__(self)
         IQLConfig.__post_init__(self)
+        draws = self.actor == "gaussian"
+        needed = "gaussian, in the iql run that it starts from too: a deterministic actor explores nothing"
+        require(draws, algorithm_of(self), "actor", self.actor, needed)
 
 
 class IQLOnline(OffPolicyAgent):

@@ -242,7 +242,12 @@ class OnPolicyLoop:
         return {name: value.tolist() for name, value in metrics.items()}
 
     def _learn(self, group: int) -> dict[str, list[float]]:
-        """All epochs of a group of updates on what the store holds."""
+        """All epochs of a group of updates on what the store holds.
+
+        Returns:
+            Name -> a number per seed: each loss averaged over the epochs that the seed took, each metric at the end of
+            the last of them.
+        """
         c, learner = self.config, self.learner
         epochs = c.steps_per_block // c.parts
         self.minibatches.begin(learner.step, (self.blocks_done * self.groups + group) * epochs)
@@ -257,13 +262,18 @@ class OnPolicyLoop:
             if self._adapts:
                 self._adapt()
             return taken
-        result: dict[str, list[float]] = {}
+        losses = {update.name for update in learner.updates}
+        result, counts = dict[str, list[float]](), dict[str, list[int]]()
         going = [True] * len(self.seeds)
         for epoch in range(epochs):
             found = learner.run(c.parts, before, group)
             for name, values in found.items():
-                kept = result.get(name, values)
-                result[name] = [new if on else old for new, old, on in zip(values, kept, going, strict=True)]
+                counts[name] = [n + on for n, on in zip(counts.get(name, [0] * len(going)), going, strict=True)]
+                each = zip(values, result.get(name, values), counts[name], going, strict=True)
+                if name in losses:
+                    result[name] = [old + (new - old) / n if on else old for new, old, n, on in each]
+                else:
+                    result[name] = [new if on else old for new, old, _, on in each]
             stopped = kl_stop(learner.metric("kl_k3"), self.agent.stop_at(group))
             going = [on and not stop for on, stop in zip(going, stopped.tolist(), strict=True)]
             if epoch + 1 < epochs and not any(going):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from surefoot.core.actor import Actor, DistributionActor, Evaluation, Kept
 from surefoot.core.actors import CategoricalActor, StateDependentActor, UnboundedGaussianActor
-from surefoot.core.agent import Agent, Batch, require
+from surefoot.core.agent import Agent, Batch, DatasetLike, Spec, require
 from surefoot.core.chunks import in_chunks
 from surefoot.core.networks import MLP, Value
 from surefoot.core.policy import Policy
@@ -23,6 +23,8 @@ PART = 8192
 """Rows that a network is given at once on a CPU: their activations stay in the cache, and in the memory."""
 BEHAVIOUR = "behaviour_log_prob"
 """Column of a block that an older policy took: its log-densities of the actions."""
+HEADS = (UnboundedGaussianActor, StateDependentActor, CategoricalActor)
+"""Heads that `build_actor` makes here; choices have no width, and take `initial_log_std` without a word."""
 KEPT = "kept/"
 """What names of columns begin with that a head has kept of its actions."""
 
@@ -45,6 +47,22 @@ class OnPolicyAgent(Agent):
     actor: DistributionActor
     """Of the algorithms here; one that asks no more than `sample` and `evaluate` of it takes any head. It plans a whole
     chunk, `decision_dim` numbers, where the config has one."""
+
+    def __init__(self, problem: Spec | DatasetLike, config: Any = None, **options: Any) -> None:
+        """As `Agent`, with the options that hold for every head; those that the head does not have are refused.
+
+        Raises:
+            ConfigError: as `Agent`; `exploration` or `initial_log_std` of a head that has noise of its own.
+        """
+        super().__init__(problem, config, **options)
+        c, head = self.config, self.actor
+        instead = f"; leave it out, since the head of {self.name} explores by noise of its own"
+        held = c.exploration == "gaussian" or isinstance(head, StateDependentActor)
+        require(held, self.name, "exploration", c.exploration, f"gaussian{instead}")
+        wide = c.initial_log_std == 0 or isinstance(head, HEADS)
+        require(wide, self.name, "initial_log_std", c.initial_log_std, f"0{instead}")
+        if c.observation_limit is not None and c.normalise_observations:  # raw ones are of no known size
+            self.normalizer.limit = c.observation_limit
 
     @property
     def chunk(self) -> int:
@@ -81,8 +99,6 @@ class OnPolicyAgent(Agent):
             options = {"activation": c.activation, "initial_log_std": c.initial_log_std}
             self.actor = kind(*sizes, **options)  # type: ignore[arg-type]
         head_gain(self.actor.mlp, 0.01)
-        if c.observation_limit is not None:
-            self.normalizer.limit = c.observation_limit
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
         """(B, A) actions as drawn and what is kept of them, for (B, O) observations and (B, held_dim) normal noise."""

@@ -26,7 +26,7 @@ class OnPolicyConfig:
     exploration: str = "gaussian"  # or state_dependent: noise is a random function of the state, held (gSDE); stepped
     hold_steps: int | None = None  # until state-dependent noise is drawn anew, at most a block; None: a block
     normalise_observations: bool = True  # by their running mean and deviation
-    observation_limit: float | None = None  # normalised observations are clipped to it; such a policy is stepped
+    observation_limit: float | None = None  # clips normalised observations only; such a policy is stepped
     normalise_rewards: bool = True  # by the running deviation of the discounted return
     reward_limit: float | None = 10.0  # scaled rewards are clipped to it
 

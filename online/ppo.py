@@ -73,7 +73,9 @@ class PPO(OnPolicyAgent):
 
     A is the generalised advantage at the policy :math:`\pi_k` that acted, and R = A + V_k. Details as in Huang et al.,
     "The 37 Implementation Details of PPO"; the preset `robots` is that of Rudin et al. (rsl_rl), whose rate follows
-    the divergence instead of a schedule.
+    the divergence instead of a schedule. The preset `cleanrl` clips normalised observations at 10, and raw ones, with
+    `normalise_observations=false`, not at all. Under the preset `zoo-cartpole` the clip range stays at 0.2, where RL
+    Baselines3 Zoo's falls linearly to 0 over the run.
     """
 
     name = "ppo"

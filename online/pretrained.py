@@ -13,6 +13,7 @@ from surefoot.core.actor import Actor
 from surefoot.core.agent import Agent
 from surefoot.core.errors import ConfigError
 from surefoot.core.flow_actor import FlowActor
+from surefoot.core.flow_chains import ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.velocity import VelocityNetwork, velocity_class
 
@@ -46,6 +47,8 @@ Head = TypeVar("Head", bound=Actor)
 
 STEPS = 4
 """K where nothing is said."""
+TRANSITIONS = ("reinflow", "flow_sde", "consistency")
+"""Kinds of chains of `chain_of`."""
 
 
 def velocity_network(config: Any, observation_dim: int, size: int) -> VelocityNetwork:
@@ -53,6 +56,21 @@ def velocity_network(config: Any, observation_dim: int, size: int) -> VelocityNe
     kind = velocity_class(config.network or "mlp")
     chosen = {name: getattr(config, name, None) for name in kind.options}
     return kind(observation_dim, size, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def chain_of(config: Any, network: VelocityNetwork, size: int, steps: int) -> FlowChainActor:
+    """The chain of a config of ReinFlow or RLCM, along a flow of K `steps` for actions of `size` numbers.
+
+    Where it is not said whether each step is clipped, only the steps of `reinflow` are, as in its authors' code.
+    """
+    c = config
+    if c.transition == "flow_sde":
+        return FlowSDEActor(network, size, steps, amount=c.sde_noise, clip_each=bool(c.clip_each))
+    if c.transition == "consistency":
+        return ConsistencyActor(network, size, steps, floor=c.noise_floor)
+    noise: dict[str, Any] = {"low": c.noise_low, "high": c.noise_high, "noise": c.noise, "timed": c.noise_timed}
+    noise |= {"explorer_hidden": c.noise_hidden, "trained": c.trained_steps}
+    return ReinFlowActor(network, size, steps, **noise, clip_each=c.clip_each is not False)
 
 
 def clone_of(source: Agent, name: str, kind: type[Head], what: str, advice: str) -> tuple[Head, int]:
@@ -95,6 +113,8 @@ def settle(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[s
     flow, chunk = flow_of(source, cls.name)
     found = {"chunk": chunk, "flow_steps": flow.steps, "clip_each": flow.clip_each, **flow.description()}
     known = {field.name for field in dataclasses.fields(cls.Config)}
+    if config.get("transition") == "consistency":  # its jumps are clipped, whatever the clone does
+        known.discard("clip_each")
     open_ones = [option for option in SETTLED if option in known and config.get(option) is None]
     return {option: found[option] for option in open_ones if option in found}
 

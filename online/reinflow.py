@@ -12,7 +12,7 @@ from torch import Tensor
 
 from surefoot.core.actor import Actor
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.flow_chains import NOISES, ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor, decayed
+from surefoot.core.flow_chains import NOISES, FlowChainActor, decayed
 from surefoot.core.masked import normalise, reduce
 from surefoot.core.networks import Value
 from surefoot.core.policy_gradient import clip_surrogate, ratio_metrics
@@ -23,14 +23,15 @@ from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.on_policy_config import EpochsConfig
 from surefoot.online.pretrained import (
     STEPS,
+    TRANSITIONS,
     FlowOptions,
+    chain_of,
     check_clone_is_kept,
     settle,
     take_clone,
     velocity_network,
 )
 
-TRANSITIONS = ("reinflow", "flow_sde", "consistency")
 NORMALISATIONS = ("mean", "joint")
 DENSE: dict[str, Any] = {"noise": "learn_decay", "entropy_coefficient": 0.03, "critic_warmup": 0}
 """Of the authors' locomotion tasks."""
@@ -51,6 +52,7 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
     trained_steps: int | None = None  # whose noise is learned, the last ones; null: all
     sde_noise: float = 0.5  # a of flow_sde
     noise_floor: float = 0.1  # least deviation of consistency
+    clip_each: bool | None = None  # clip each step's mean; null: as the clone, else true of reinflow, as officially
     normalisation: str = "mean"  # of log-densities: mean over the chain's numbers, or joint (then clip .1 to .2)
     clip: float = 0.01  # the ratio, of that normalisation, is held within 1 - clip and 1 + clip
     log_prob_limit: float | None = None  # normalised log-densities are cut to it, as officially to 1; null: not
@@ -81,6 +83,8 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
         require(fits, who, "noise_low", self.noise_low, f"> 0 and at most noise_high, {self.noise_high}")
         cycle, most = self.rate_cycle, f"None, or above rate_warm_up, {self.rate_warm_up}"
         require(cycle is None or cycle > self.rate_warm_up >= 0, who, "rate_cycle", cycle, most)
+        clips = self.clip_each is None or self.transition != "consistency"
+        require(clips, who, "clip_each", self.clip_each, "null: jumps of consistency are always clipped")
         require(self.critic_warmup >= 0, who, "critic_warmup", self.critic_warmup, ">= 0")
 
 
@@ -101,7 +105,8 @@ class ReinFlow(OnPolicyAgent):
     log-densities at 1, which leaves no gradient where deviations are below .04: here `log_prob_limit` does, and the
     share of rows that it cuts is told as `cut`. The regulariser takes fresh noise for both flows. The official rates
     go along a cosine with restarts (`rate_cycle=100`). `init=` a run of `flow_bc` gives the velocity; the policy that
-    leaves is that flow, without the noise network.
+    leaves is that flow, without the noise network. It begins as the clone's, so that steps are clipped where the
+    clone's are: officially always, here with `clip_each=true`.
 
     With `transition=flow_sde` the noise is that of Flow-GRPO, with `transition=consistency` the chain that of Oertell
     et al., "RL for Consistency Models"; `rlcm` clips the ratio of each step, as its authors do, where here it is the
@@ -133,15 +138,7 @@ class ReinFlow(OnPolicyAgent):
         """The chain of the chosen transition."""
         c, size = self.config, self.decision_dim
         require(not self.spec.discrete, self.name, "env", "one with choices", "one with continuous actions")
-        network, steps = velocity_network(c, self.features, size), c.flow_steps or STEPS
-        if c.transition == "flow_sde":
-            self.actor = FlowSDEActor(network, size, steps, amount=c.sde_noise)
-        elif c.transition == "consistency":
-            self.actor = ConsistencyActor(network, size, steps, floor=c.noise_floor)
-        else:
-            noise: dict[str, Any] = {"low": c.noise_low, "high": c.noise_high, "noise": c.noise, "timed": c.noise_timed}
-            noise |= {"explorer_hidden": c.noise_hidden, "trained": c.trained_steps}
-            self.actor = ReinFlowActor(network, size, steps, **noise)
+        self.actor = chain_of(c, velocity_network(c, self.features, size), size, c.flow_steps or STEPS)
 
     settle = classmethod(settle)
 

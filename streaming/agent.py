@@ -46,7 +46,7 @@ class StreamingAgent(Agent):
 
     A sample with a NaN, an infinity or a number beyond 1e18, like one that `miss` reports, is a gap: the last action is
     repeated, the two transitions that it belongs to are not learned, and traces and the reward's discounted sum decay
-    by the time that passes, so that later errors still credit earlier steps as they should. `report` counts them.
+    by the time that passes, so that later errors credit earlier steps as they should; Q's are cut. `report` counts all.
     """
 
     policy_network: ClassVar[str] = "actor"

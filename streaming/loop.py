@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def begin(self: StreamingAgent, observation: Any, *, streams: Any = None) -> Any:
     """The first action of an episode.
 
-    An episode that was going on is given up: its traces are cleared, as at a truncation.
+    An episode that was going on is given up: its traces are cleared, as at a truncation. The action takes the place of
+    one that `step` gave at the end, so that no step of schedules is counted, but for the very first.
 
     Args:
         observation: (O,) of one stream, (K, O) of K.
@@ -40,7 +41,7 @@ def begin(self: StreamingAgent, observation: Any, *, streams: Any = None) -> Any
     usable = samples.usable(samples.observations)
     samples.count_skipped(rows & ~usable)
     samples.flags[:3] = 0
-    if rows.all():
+    if rows.all() and not self.acted_count:
         self.draw_noise()
     else:
         self.draw_first_noise(rows)

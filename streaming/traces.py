@@ -93,8 +93,13 @@ class Traces:
         self.agent.reward_trace[rows] = 0
 
     def fade(self, lost: Tensor) -> None:
-        """Traces and the discounted sum of rewards decay over transitions that can't be learned."""
+        """Traces and the discounted sum of rewards decay over transitions that can't be learned.
+
+        Traces that exploration cuts are cut instead: an action that is repeated is not known to be greedy.
+        """
         agent, c = self.agent, self.config
+        if hasattr(c, "trace_cut"):
+            self.clear_traces(lost > 0)
         for name in agent.networks:
             getattr(agent, f"{name}_traces").mul_((c.discount * c.decay) ** lost.to(agent.dtype).unsqueeze(-1))
         agent.reward_trace.mul_(c.discount**lost)

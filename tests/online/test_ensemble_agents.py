@@ -252,6 +252,8 @@ def test_iql_goes_on_online_with_the_same_losses() -> None:
     result = made.run(50)
     assert made.learner.step == 30
     assert {"value_loss", "critic_loss", "gaussian_actor_loss", "episode_return"} <= set(result)
+    with pytest.raises(ConfigError, match=r"iql_online\.actor is 'deterministic', must be gaussian, in the iql run"):
+        IQLOnline.configure(actor="deterministic")
 
 
 @pytest.mark.parametrize(

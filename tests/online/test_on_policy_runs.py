@@ -15,9 +15,10 @@ from on_policy_problems import QUICK, Bandit, agents, loop
 from online_problems import Constant, Regulator
 
 from surefoot.core import checkpoint
+from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.envs import make_vec
-from surefoot.online import PPO, SAC, spec_of
+from surefoot.online import ALGORITHMS, PPO, SAC, spec_of
 from surefoot.online.on_policy import OnPolicyLoop
 
 # -- going on ----------------------------------------------------------------------------------------------
@@ -78,6 +79,32 @@ def test_seeds_together_equal_each_alone(options: dict[str, Any]) -> None:
             torch.testing.assert_close(
                 together.learner.agents_parameters(position)[name], value, rtol=2e-3, atol=2e-5, msg=name
             )
+
+
+def test_losses_of_a_block_that_may_stop_are_means_over_the_epochs_that_each_seed_took() -> None:
+    options: dict[str, Any] = {"epochs": 6, "learning_rate": 3e-3, "schedule": "constant"}
+    for seeds in ((0,), (0, 1)):
+        plain = loop("ppo", "native/pendulum", seeds, **options).run(64)
+        never = loop("ppo", "native/pendulum", seeds, target_kl=1e9, **options).run(64)
+        assert never["loss"] == pytest.approx(plain["loss"], rel=1e-3)
+        assert never["kl_k3"] == pytest.approx(plain["kl_k3"], rel=1e-3)  # at the end, either way
+    made = loop("ppo", "native/pendulum", (0, 1), target_kl=1e-3, **options)
+    run, seen, stops = made.learner.run, [], []
+
+    def watched(*arguments: Any) -> dict[str, list[float]]:
+        found = run(*arguments)
+        seen.append(found)
+        stops.append((made.learner.metric("kl_k3") > 1e-3).tolist())
+        return found
+
+    made.learner.run = watched  # type: ignore[method-assign]
+    told = made.run(64)
+    epochs = [next((n + 1 for n, stop in enumerate(stops) if stop[seed]), len(stops)) for seed in (0, 1)]
+    assert epochs[0] != epochs[1], "both stop at once, so this tells no seed from another"
+    for seed, taken in enumerate(epochs):
+        own = [found["loss"][seed] for found in seen[:taken]]
+        assert told["loss"][seed] == pytest.approx(np.mean(own), rel=1e-6)
+        assert told["entropy"][seed] == seen[taken - 1]["entropy"][seed]
 
 
 def test_a_block_stops_when_the_policy_has_gone_too_far() -> None:
@@ -167,6 +194,30 @@ def test_discrete_choices_are_refused_by_a_continuous_algorithm() -> None:
 def test_choices_have_no_state_dependent_noise() -> None:
     with pytest.raises(ConfigError, match=r"ppo\.exploration is 'state_dependent', must be gaussian where actions are"):
         loop("ppo", "CartPole-v1", **HELD)
+
+
+@pytest.mark.parametrize("algorithm", ["reinflow", "rlcm", "fpo", "dppo"])
+def test_heads_with_noise_of_their_own_refuse_that_of_a_gaussian(algorithm: str) -> None:
+    kind: Any = ALGORITHMS[algorithm]
+    for options in ({"exploration": "state_dependent"}, {"initial_log_std": -1.0}):
+        words = rf"{algorithm}\.{next(iter(options))} is .* leave it out, since the head of {algorithm} "
+        with pytest.raises(ConfigError, match=words):
+            kind(Spec(3, 1, (-1.0,), (1.0,)), **options)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "reinforce", "reinflow", "rlcm", "fpo", "dppo"])
+def test_the_limit_of_normalised_observations_holds_for_every_head(algorithm: str) -> None:
+    kind: Any = ALGORITHMS[algorithm]
+    policy = kind(Spec(3, 1, (-1.0,), (1.0,)), observation_limit=0.5, normalise_observations=True).policy()
+    assert policy.normalizer.limit == 0.5
+    assert policy.normalizer(torch.tensor([[0.2, -3.0, 9.0]])).tolist() == [[pytest.approx(0.2), -0.5, 0.5]]
+
+
+def test_raw_observations_are_not_clipped_by_the_limit_of_normalised_ones() -> None:
+    """A position of 20 m and one of 200 m are two states."""
+    policy = PPO(Spec(2, 1, (-1.0,), (1.0,)), preset="cleanrl", normalise_observations=False).policy()
+    near, far = (policy(torch.tensor([[metres, 0.0]])) for metres in (20.0, 200.0))
+    assert not torch.equal(near, far)
 
 
 def test_environments_of_another_problem_are_refused() -> None:

@@ -14,7 +14,7 @@ from stream_problems import ARM, CHOICES, EXTENSIONS, STREAM_X, Samples, buffers
 
 from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentMismatchError
-from surefoot.streaming import StreamAC, StreamingAgent, StreamQ, StreamTD
+from surefoot.streaming import IntentionalQ, StreamAC, StreamingAgent, StreamQ, StreamTD
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,34 @@ def test_traces_grow_old_over_a_gap() -> None:
     torch.testing.assert_close(agent.critic_traces, traces * (0.99 * 0.8) ** 3)
     assert float(agent.reward_trace) == pytest.approx(total * 0.99**3)
     assert agent.report()["missed"] == [2]
+
+
+@pytest.mark.parametrize("native", [False, None])
+@pytest.mark.parametrize("kind", [StreamQ, IntentionalQ])
+@pytest.mark.parametrize("lost", ["miss", "step", "act"])
+def test_no_error_after_a_lost_sample_credits_steps_before_an_exploratory_action(
+    lost: str, kind: type[StreamingAgent], native: bool | None
+) -> None:
+    samples = Samples(CHOICES, streams=2)
+    samples.terminated[:], samples.truncated[:] = False, False
+    agent = make(kind, CHOICES, 2, native=native, last_epsilon=0.5)
+    samples.begin(agent)
+    t = 1
+    while not bool(agent.explored[0]) or not agent.critic_traces.any(1).all():
+        samples.run(agent, t, t + 1)
+        t += 1
+    traces, total = agent.critic_traces.clone(), agent.reward_trace.clone()
+    if lost == "miss":
+        agent.miss()
+    else:
+        arguments = samples.arguments(t)
+        arguments["observation"][0] = np.nan
+        with pytest.warns(RuntimeWarning, match="of stream 0"):
+            getattr(agent, lost)(**arguments)
+    assert not agent.critic_traces[0].any()
+    assert float(agent.reward_trace[0]) == pytest.approx(float(total[0]) * 0.99**2)
+    if lost == "act":  # the other stream goes on, its traces too, which no transition but its own may cut
+        torch.testing.assert_close(agent.critic_traces[1], traces[1])
 
 
 @pytest.mark.parametrize("act_first", [False, True])

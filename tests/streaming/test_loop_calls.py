@@ -16,7 +16,7 @@ from stream_problems import ARM, CHOICES, Samples, buffers, make, name_of
 from surefoot.core import checkpoint
 from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
-from surefoot.streaming import Latency, StreamAC, StreamingAgent, StreamQ, StreamTD
+from surefoot.streaming import Latency, StreamAC, StreamingAgent, StreamQ, StreamSARSA, StreamTD
 
 # -- acting first ---------------------------------------------------------------------------------------------------
 
@@ -168,6 +168,46 @@ def test_beginning_one_stream_leaves_the_others_as_they_are(kind: type[Streaming
             agent.step(**samples.arguments(t))[[0, 2]], other.step(**samples.arguments(t))[[0, 2]]
         )
     assert int(agent.acted) == int(other.acted)
+
+
+@pytest.mark.parametrize("kind", [StreamQ, StreamSARSA])
+def test_epsilon_falls_alike_whether_episodes_follow_by_begin_or_by_first(kind: type[StreamingAgent]) -> None:
+    samples = Samples(CHOICES)
+    samples.terminated[:], samples.truncated[:] = False, False
+    samples.terminated[2::2] = True  # episodes of two steps
+    epsilons: dict[bool, list[float]] = {}
+    for begins in (False, True):
+        agent, found = make(kind, CHOICES, exploration_fraction=1.0), []
+        agent.plan(1000)
+        samples.begin(agent)
+        for t in range(1, 301):
+            arguments = samples.arguments(t)
+            first = arguments.pop("first")
+            agent.step(**arguments, **({} if begins else {"first": first}))
+            if begins and arguments["terminated"]:
+                agent.begin(first)
+            found.append(float(agent.in_epsilon))
+        epsilons[begins] = found
+        assert agent.report()["acted"] == 301
+    assert epsilons[True] == epsilons[False]
+    assert epsilons[True][-1] == pytest.approx(1 - 0.99 * 301 / 1000, abs=2e-3)
+
+
+def test_first_actions_of_episodes_that_begin_have_noise_of_their_own() -> None:
+    """Not that of the step before, or of the one after; and each stream's is the same alone."""
+    seen: dict[int, list[list[float]]] = {}
+    for streams in (1, 2):
+        agent, no = make(StreamAC, ARM, streams), np.zeros(streams, bool)
+        agent.begin(np.zeros((streams, 5)))
+        drawn = []
+        for t in range(1, 6):
+            agent.step(np.full((streams, 5), float(t)), np.zeros(streams), no, ~no)
+            drawn.append(agent.in_noise[0].tolist())
+            agent.begin(np.zeros((streams, 5)))
+            drawn.append(agent.in_noise[0].tolist())
+        seen[streams] = drawn
+    assert seen[1] == seen[2]
+    assert len(set(map(tuple, seen[1]))) == 10
 
 
 def test_beginning_again_gives_an_episode_up() -> None:

@@ -13,6 +13,7 @@ import torch
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError
 from surefoot.core.flow_actor import FlowActor
+from surefoot.core.policy import Policy
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.initialise import initialise_from, settled, start_notes
 from surefoot.experiment.plan import Plan
@@ -59,13 +60,48 @@ def test_the_clone_s_policy_settles_the_sizes_and_gives_the_velocity_that_acts(a
     assert Plan.from_json(plan.to_json()).agent(SPEC).decision_dim == 8  # what is resumed knows it too
 
 
-def test_the_policy_before_the_first_update_is_the_clone_s(begin: Any) -> None:
-    source = FLOW(SPEC, **CLONE).fresh(1)
-    agent, _, _ = begin("reinflow", source)
-    observations, noise = torch.randn(6, 3), 0.2 * torch.randn(6, 8)  # ReinFlow clips each place: none is near 1
-    now, then = (of.policy().actor.inner.flow(observations, noise) for of in (agent, source))
-    assert float(then.abs().max()) < 0.9
-    torch.testing.assert_close(now, then, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize(("algorithm", "options"), [
+    ("reinflow", {}), ("reinflow", {"transition": "flow_sde"}), ("rlcm", {"transition": "reinflow"}),
+    ("rlcm", {"preset": "pi_rl"}), ("fpo", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("clips", [False, True])
+def test_the_policy_before_the_first_update_is_the_clone_s(
+    algorithm: str, options: dict[str, Any], clips: bool, begin: Any, tmp_path: pathlib.Path
+) -> None:
+    """Of noise of full size, where places leave [-1, 1], from clones that clip each step and from those that don't."""
+    source: Any = FLOW(SPEC, **CLONE).fresh(1)
+    network = source.average_velocity
+    if clips:
+        source = ALGORITHMS["fpo"](SPEC, chunk=4, flow_steps=5, velocity_hidden=(16, 16), clip_each=True).fresh(1)
+        network = source.actor.network
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.mul_(2.0)
+    agent, _, plan = begin(algorithm, source, **options)
+    assert plan.config["clip_each"] is clips
+    observations, noise = torch.randn(200, 3), torch.randn(200, 8)
+    then = source.policy().actor.inner.flow(observations, noise)
+    torch.testing.assert_close(agent.policy().actor.inner.flow(observations, noise), then, rtol=0, atol=2e-6)
+    other = FlowActor(network, 8, 5, clip_each=not clips).flow(observations, noise)
+    assert float((other - then).abs().max().detach()) > 0.1, "clipping changes nothing here, so this compares nothing"
+    agent.policy().save(tmp_path / "policy")
+    left: Any = Policy.load(tmp_path / "policy").actor
+    torch.testing.assert_close(left.inner.flow(observations, noise), then, rtol=0, atol=2e-6)
+
+
+def test_jumps_of_consistency_are_clipped_whatever_the_clone_does(begin: Any) -> None:
+    agent, _, plan = begin("rlcm", FLOW(SPEC, **CLONE).fresh(1))
+    assert plan.config["clip_each"] is None
+    assert agent.actor.clip_each
+    with pytest.raises(ConfigError, match=r"rlcm\.clip_each is False, must be null: jumps of consistency"):
+        ALGORITHMS["rlcm"].configure(clip_each=False)
+
+
+def test_without_a_clone_reinflow_clips_each_step_as_officially() -> None:
+    """So do runs that are older than the option."""
+    for given, clips in ((None, True), (True, True), (False, False)):
+        assert ALGORITHMS["reinflow"](SPEC, clip_each=given).actor.clip_each is clips
+    assert ALGORITHMS["rlcm"](SPEC, preset="pi_rl").actor.clip_each is False
 
 
 @pytest.mark.parametrize("algorithm", ["fpo", "dsrl", "dsrl_na"])
@@ -149,3 +185,11 @@ def test_fine_tuning_without_a_clone_is_said() -> None:
         plan = Plan(algorithm, {}, environment="native/pendulum")
         said = start_notes(ALGORITHMS[algorithm](SPEC), plan)
         assert [text.partition(":")[0] for text in said] == ([] if algorithm == "ppo" else ["no init="]), algorithm
+
+
+def test_a_limit_that_clips_nothing_is_said() -> None:
+    """Such as the preset's, where raw observations are learned from: they are of no known size."""
+    plan = Plan("ppo", {}, environment="native/pendulum")
+    for options, words in (({}, []), ({"normalise_observations": False}, ["ppo.observation_limit clips normalised"])):
+        agent = ALGORITHMS["ppo"](SPEC, preset="cleanrl", **options)
+        assert [text[: len("ppo.observation_limit clips normalised")] for text in start_notes(agent, plan)] == words

@@ -240,15 +240,16 @@ def start_notes(agent: Agent, plan: Plan) -> list[str]:
     Raises:
         ConfigError: as `initialise_from`.
     """
+    notes = _without_limit(agent, plan)
     if plan.init is None:
         alone = f"no init=: {agent.name} fine-tunes a policy that was cloned, and begins with an untrained one here"
-        return [alone] if fine_tunes(type(agent)) else []
+        return [*notes, alone] if fine_tunes(type(agent)) else notes
     run = Run.open(plan.init)
     taken = initialise_from(agent, run, plan.seeds[0])
     networks = {name.split(".")[0] for name, _ in agent.named_parameters()}
     new = sorted(networks - set(taken) - set(agent.copies()))
     moving = sorted({name.split("/")[2] for name in moments_from(agent, run, plan.seeds[0])})
-    notes = [
+    notes += [
         f"init: {', '.join(taken)} of {run.plan.algorithm} in {run.folder.name}"
         + (f"; new: {', '.join(new)}" if new else "")
         + (f"; Adam goes on in {', '.join(moving)}" if moving else "")
@@ -263,6 +264,15 @@ def start_notes(agent: Agent, plan: Plan) -> list[str]:
         notes += elsewhere(run.plan.environment, plan.environment, f"the policy of {run.folder.name}")
         notes += advice(run, plan)
     return notes
+
+
+def _without_limit(agent: Agent, plan: Plan) -> list[str]:
+    """That a limit of normalised observations, perhaps a preset's, has nothing to clip."""
+    config = agent.config
+    if not isinstance(agent, OnPolicyAgent) or config.normalise_observations or config.observation_limit is None:
+        return []
+    text = f"{agent.name}.observation_limit clips normalised observations, and there are none"
+    return [text if plan.init is None else f"{text}; leave normalise_observations out to clip by the run's statistics"]
 
 
 def advice(run: Run, plan: Plan) -> list[str]:
