@@ -246,17 +246,17 @@ def _meaning(name: str, what: str) -> str | None:
             return key
     if last in ENDS or MARKS_OF_ENDS.fullmatch(last):
         return "end"
-    if last in EXTRAS:
+    if last in EXTRAS or name.lower().startswith(("extras/", "extras.")):
         return "extra"
     if any(word in low for word in ("image", "camera", "_index")) or what.startswith(LEFT_OUT):
         return None
     if low in OF_FILES or not DOUBTFUL.isdisjoint(last.split("_")):
         return "doubtful"
     acts = ACTIONS_ALONE.fullmatch(last) or "u" in last.split("_") or any(word in low for word in ACTIONS)
-    words = set(_words(name))
-    if words & BEFORE or (acts and "last" in words):
+    parts = set(_words(name))
+    if parts & BEFORE or (acts and "last" in parts):
         return "doubtful"
-    if "next" in words:
+    if "next" in parts:
         return "following"
     return "actions" if acts else "observations"
 

@@ -122,7 +122,7 @@ def test_a_draft_of_our_own_files_is_a_mapping_of_the_same_data(tmp_path: pathli
     arrays = three_episodes()
     for key in ("observations", "next_observations"):
         arrays[key] += 0.5  # else the first number would count the rows
-    data = from_arrays(**arrays)
+    data = from_arrays(**arrays, **{"extras/weight": np.arange(9.0)})
     save(data, tmp_path / name, layout="lerobot" if name == "a" else None)
     (tmp_path / "m.yaml").write_text(logs.draft(tmp_path / name, tmp_path))
     found = load(tmp_path / "m.yaml")
