@@ -22,6 +22,10 @@ BOTH_ENDS = "terminal and timeout together"
 UNMARKED = (
     "no sign of time-outs (no 'timeouts', 'next_observations' or step limit): episodes that were cut off are joined"
 )
+TORN = (
+    "next observations that are not the next row's, inside an episode (were episodes joined? mark all ends, by "
+    "'terminals' and 'timeouts', or by a mapping's termination, truncation or episode)"
+)
 CHOICES = "actions that look discrete"
 FEW = 32
 """Whole numbers of at least 0 and below this look like those of choices."""

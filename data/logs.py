@@ -178,7 +178,7 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
         DataError, MissingExtraError: as `table_of`.
     """
     table = table_of(path)
-    guesses = ("observations", "actions", "end", "extra", "doubtful", "counts")
+    guesses = ("observations", "actions", "next_observations", "following", "end", "extra", "doubtful", "counts")
     guessed: dict[str, list[str]] = {key: [] for key in guesses}
     single: dict[str, str] = {}
     for name, what in table.names.items():
@@ -189,12 +189,24 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
             guessed["doubtful" if meaning in SINGLE else meaning].append(name)
     counting = _counting(table, guessed["observations"])
     guessed["observations"] = [name for name in guessed["observations"] if name not in counting]
+    following = _following(guessed["observations"], guessed["following"])
+    guessed["following"] = [name for name in guessed["following"] if name not in following]
     lines = [
         "# What the columns of a log mean (docs/own_data.md). Guessed from their names: correct it before you use it.",
         f"files: [{_quoted(os.path.relpath(path.resolve(), (beside or pathlib.Path()).resolve()))}]",
     ]
     lines += [f"{key}: [{', '.join(map(_quoted, guessed[key]))}]" for key in ("observations", "actions")]
     lines += [f"{key}: {_quoted(name)}" for key, name in single.items()]
+    if following:
+        one = _quoted(following[0]) if len(following) == 1 else f"[{', '.join(map(_quoted, following))}]"
+        lines.append(f"next_observations: {one}")
+    lines += [
+        f"# {_quoted(name)} is left out: by its name it is of the next step. next_observations names such columns, one "
+        "for each observation, in their order; name it as an observation only if the controller knows it at the step"
+        for name in guessed["following"]
+    ]
+    if "valid" in guessed["doubtful"] and following:
+        lines.append("# where valid is 0 no next observation is known: leave next_observations out, or those rows")
     lines += [
         f"# {_quoted(name)} is an end: name it as termination (the task ended) or as truncation (a time limit), "
         "if it is 1 in an episode's last row and in no other"
@@ -219,7 +231,7 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
 
 
 def _meaning(name: str, what: str) -> str | None:
-    """What a column is by its name: a key of `SINGLE`, observations, actions, end, doubtful or counts; None: nothing.
+    """What a column is by its name: a key of `SINGLE`, or of what a draft guesses; None: nothing.
 
     Args:
         name: of the column.
@@ -232,16 +244,45 @@ def _meaning(name: str, what: str) -> str | None:
     for key, words in SINGLE.items():
         if last in words:
             return key
-    if last in ENDS:
+    if last in ENDS or MARKS_OF_ENDS.fullmatch(last):
         return "end"
-    if last in EXTRAS:
+    if last in EXTRAS or name.lower().startswith(("extras/", "extras.")):
         return "extra"
     if any(word in low for word in ("image", "camera", "_index")) or what.startswith(LEFT_OUT):
         return None
-    if not DOUBTFUL.isdisjoint(last.split("_")):
+    if low in OF_FILES or not DOUBTFUL.isdisjoint(last.split("_")):
         return "doubtful"
     acts = ACTIONS_ALONE.fullmatch(last) or "u" in last.split("_") or any(word in low for word in ACTIONS)
+    parts = set(_words(name))
+    if parts & BEFORE or (acts and "last" in parts):
+        return "doubtful"
+    if "next" in parts:
+        return "following"
     return "actions" if acts else "observations"
+
+
+def _words(name: str) -> list[str]:
+    """Of a column's name, in small letters: `nextState_0` and `next.state/0` have next, state and 0."""
+    return re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", UNIT.sub("", name)).lower())
+
+
+def _following(observations: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those columns that are what followed the observations, in their order; none where one or another is missing.
+
+    Args:
+        observations: columns.
+        names: of columns with the word `next`.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        words = _words(name)
+        words.remove("next")
+        found.setdefault(tuple(words), []).append(name)
+    matched = [found.get(tuple(_words(name)), []) for name in observations]
+    if observations and all(len(one) == 1 for one in matched):
+        return [one[0] for one in matched]
+    known = [name for name in names if _words(name) in ALL_THAT_FOLLOWED]
+    return known if len(observations) == len(known) == 1 else []
 
 
 def _counting(table: columns.Table, names: Sequence[str]) -> list[str]:
@@ -272,7 +313,6 @@ SINGLE = {
     "cost": ("cost", "costs"),
     "termination": ("termination", "terminal", "terminals", "terminated", "fallen"),
     "truncation": ("truncation", "truncated", "timeout", "timeouts"),
-    "next_observations": ("next_observations", "next_obs", "next_states"),
     "episode": (
         *("episode", "episode_index", "episode_id", "episode_nr", "episode_number"),
         *("trial", "trial_id", "run", "run_id", "demo", "demo_id", "rollout", "trajectory", "trajectory_id"),
@@ -280,6 +320,17 @@ SINGLE = {
 }
 ENDS = ("done", "dones", "is_done", "is_last", "ended", "success", "succeeded", "is_success")
 """Names of what may be either end, or hold in more rows than an episode's last."""
+MARKS_OF_ENDS = re.compile(
+    r"(is_|has_|next_|episode_|traj_)*(terminal|terminate[ds]?|termination|truncate[ds]?|truncation|timeouts?|dones?|ended|end|over)"
+    r"(_flags?)?"
+)
+"""Whole names that are of an end as well, as `is_terminal`; no `terminal_voltage`."""
+ALL_THAT_FOLLOWED = [["next", what] for what in ("observations", "observation", "obs", "states", "state")]
+"""Words of names of an array of all that followed a step."""
+BEFORE = frozenset(("prev", "previous"))
+"""Words of names of what was measured or done at the step before."""
+OF_FILES = ("valid", "attributes", "infos_final_observations", "infos_episode_ends")
+"""Names, with `_` for `/`, of what surefoot's own files hold beside what was measured."""
 DENSITIES = ("prob", "probs", "density", "probability", "likelihood")
 EXTRAS = (
     *("margin", "margins", "expert", "is_expert", "demonstration"),

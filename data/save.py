@@ -101,7 +101,7 @@ def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str 
     minari_id = text.startswith(MINARI_PREFIX) and suffix not in WRITERS
     lacks = NOT_HELD.get("minari" if minari_id else layout or suffix, ())
     held = {*ogbench.STATES} if layout == "ogbench" else set()
-    found = [key for key in ("env_id", "costs") if key in lacks and getattr(dataset, key) is not None]
+    found: list[str] = [key for key in ("env_id", "costs") if key in lacks and getattr(dataset, key) is not None]
     found += sorted({*dataset.extras} - held) if "extras" in lacks else []
     told = {REWARDS} if minari_id and not dataset.has_rewards else set()
     found += sorted({*dataset.attributes} - OF_FILES - told) if "attributes" in lacks else []

@@ -2,7 +2,8 @@
 
 A column is a field of a topic's messages, `/joint_states.position` or `/joint_states.position[2]`. A step k stands at
 time t_k: observations are what the last message by then said, and actions, rewards and flags what the last message
-before t_(k+1) said, since a command that answers an observation comes after it. Without a `rate` there is a step for
+before t_(k+1) said, since a command that answers an observation comes after it. A column may be both, as where
+one topic tells all: each is sampled by its own rule. Without a `rate` there is a step for
 each message of the first action's topic, whose own content is the action; the last one lasts as long as
 the median of the others. Steps begin when every topic has spoken.
 Messages are of ROS 2 (cdr) or JSON; what they mean stands in the file, so no ROS is needed.
@@ -24,7 +25,7 @@ from surefoot.core.schema import shown
 from surefoot.core.unpacking import too_much, unpack_limit
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import split
-from surefoot.data.formats.columns import Table
+from surefoot.data.formats.columns import LATER, Table
 
 if TYPE_CHECKING:
     from surefoot.data.formats.mapping import LogMapping
@@ -280,11 +281,17 @@ def _picture(path: pathlib.Path, topic: str, message: Any, size: pictures.Size |
 def _sampled(
     path: pathlib.Path, tracks: Mapping[str, Track], mapping: LogMapping, wanted: Sequence[str], limit: int = 1 << 62
 ) -> dict[str, Array]:
-    """Each column at each step; all of them together take `limit` bytes at most."""
+    """Each column at each step; all of them together take `limit` bytes at most.
+
+    One that is an observation and an action or a reward too is sampled as both, as the latter under `LATER` + its name.
+    """
     for name, track in tracks.items():
         if not track.times:
             raise DataError(f"{path}: no message of {name!r}")
-    before = {split(name)[0] for name in (*mapping.observations, *mapping.images.values())}
+    before = {split(name)[0] for name in mapping.known_before}
+    both = before & {split(name)[0] for name in mapping.said_after}
+    samples = [(name, name, name in before) for name in wanted]
+    samples += [(LATER + name, name, False) for name in wanted if name in both]
     times = {name: np.maximum.accumulate(np.asarray(track.times, np.int64)) for name, track in tracks.items()}
     leader = split(mapping.actions[0])[0]
     clock = times[leader]
@@ -297,7 +304,7 @@ def _sampled(
         wait = int(period) - 1  # how long after a step its last message may come
         begin = max(int(column[0]) - (0 if name in before else wait) for name, column in times.items())
         count = max(0, int((int(clock[-1]) - begin) / period) + 1)
-        needed = count * sum(tracks[name].values[0].nbytes + 64 for name in wanted)
+        needed = count * sum(tracks[name].values[0].nbytes + 64 for _, name, _ in samples)
         if needed > limit:
             raise DataError(f"{path}: at {mapping.rate:g} steps a second {too_much(needed, limit)}")
         ticks = begin + (np.arange(count) * period).astype(np.int64)
@@ -305,13 +312,13 @@ def _sampled(
     if not len(ticks):
         raise DataError(f"{path}: no step: {leader!r} ends before every topic has spoken")
     found: dict[str, Array] = {}
-    for name in wanted:
-        if own is not None and name not in before and _topic(name) == _topic(leader):
+    for key, name, observed in samples:
+        if own is not None and not observed and _topic(name) == _topic(leader):
             places = own  # the message itself, also where two came at one time
         else:
-            places = np.searchsorted(times[name], ticks if name in before else last, side="right") - 1
-        found[name] = _stacked(path, name, [tracks[name].values[place] for place in places])
-        if mapping.gap is not None and name in before:
+            places = np.searchsorted(times[name], ticks if observed else last, side="right") - 1
+        found[key] = _stacked(path, name, [tracks[name].values[place] for place in places])
+        if mapping.gap is not None and observed:
             silent = ticks - times[name][places] > mapping.gap * 1e9
             if silent.any():
                 raise DataError(

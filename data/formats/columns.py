@@ -26,6 +26,8 @@ CHUNK = 65_536
 """Lines of a text file that are turned into numbers at once."""
 DELIMITERS = ",;\t"
 TEXT = "text"
+LATER = "before the next step: "
+"""Before a column's name: what it said there, of recorded messages, where the plain name has what it said at a step."""
 
 
 @dataclasses.dataclass(frozen=True)

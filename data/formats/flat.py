@@ -27,6 +27,7 @@ from surefoot.data.checks import (
     CHOICES,
     ONE_STEP,
     OUTSIDE,
+    TORN,
     UNMARKED,
     check_extra,
     flags,
@@ -38,6 +39,7 @@ from surefoot.data.checks import (
     validate,
     vector,
 )
+from surefoot.data.corrupt import moved
 from surefoot.data.dataset import NAMED, Dataset
 
 Array = np.ndarray[Any, Any]
@@ -51,6 +53,8 @@ OWN_MARK, LAYOUT_VERSION = "surefoot_version", "1"
 """Attribute of datasets that surefoot wrote -> the version of their layout."""
 MOST_STEPS = 2**31 - 1
 JUMP = 1e-6  # a next observation this far from the next row's observation ends an episode (IQL's splitter)
+ROUNDING = 1e-5
+"""Share of a number by which a next observation may differ from the next row's without counting as another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +173,8 @@ def dataset_from_arrays(
     )
     validate(dataset)
     marked = {"timeouts", "next_observations"} & set(columns) or source.max_episode_steps is not None
-    return dataset.replace(warnings=_oddities(dataset, both, source.unit_actions, bool(marked)))
+    torn = _torn(dataset) if view == "corrected" else 0
+    return dataset.replace(warnings=_oddities(dataset, both, torn, source.unit_actions, bool(marked)))
 
 
 def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tuple[dict[str, Array], int]:
@@ -284,12 +289,32 @@ def _counted_time_outs(terminals: Array, limit: int) -> Array:
     return dropped
 
 
-def _oddities(dataset: Dataset, both: int, unit_actions: bool, marked: bool) -> dict[str, int]:
+def _torn(dataset: Dataset) -> int:
+    """Rows inside an episode, to be sampled, whose next observation is another than the next row's observation.
+
+    Data whose observations or next observations were corrupted on purpose have none.
+    """
+    if moved(dataset, "observations") or moved(dataset, "dynamics"):
+        return 0
+    pairs = [(dataset.observations, dataset.next_observations)]
+    for key, array in dataset.extras.items():
+        if key.startswith(NAMED) and array.dtype == np.float32:  # comparing images would take too long
+            pairs.append((array, dataset.extras[f"next_{key}"]))
+    torn = np.zeros(len(dataset) - 1, bool)
+    for observations, following in pairs:
+        rows = np.flatnonzero((following[:-1] != observations[1:]).any(axis=1))
+        close = np.isclose(following[rows], observations[rows + 1], rtol=ROUNDING, atol=JUMP)
+        torn[rows] |= ~close.all(axis=1)
+    return int(np.count_nonzero(torn & (np.diff(dataset.episode_ids) == 0) & dataset.valid[:-1]))
+
+
+def _oddities(dataset: Dataset, both: int, torn: int, unit_actions: bool, marked: bool) -> dict[str, int]:
     """Counted peculiarities that are accepted, those that occur.
 
     Args:
         dataset: made of the arrays.
         both: rows that were terminal and timeout at once.
+        torn: rows inside an episode whose next observation is not the next row's.
         unit_actions: whether the bounds of actions are [-1, 1].
         marked: whether something but terminals says where episodes end.
     """
@@ -297,6 +322,7 @@ def _oddities(dataset: Dataset, both: int, unit_actions: bool, marked: bool) -> 
         OUTSIDE: int(np.count_nonzero((np.abs(dataset.actions) > 1).any(axis=1))) if unit_actions else 0,
         ONE_STEP: int(np.count_nonzero(dataset.episode_lengths == 1)),
         BOTH_ENDS: both,
+        TORN: torn,
         UNMARKED: 0 if marked else len(dataset),
         CHOICES: len(dataset) if look_like_choices(dataset.actions) else 0,
     }

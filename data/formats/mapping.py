@@ -25,7 +25,7 @@ from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, flag
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
-from surefoot.data.formats.columns import Table
+from surefoot.data.formats.columns import LATER, Table
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
 
@@ -95,12 +95,21 @@ class LogMapping:
     max_episode_steps: int | None = None
 
     @property
+    def known_before(self) -> tuple[str, ...]:
+        """Columns of what is known when a step begins, as it names them."""
+        return (*self.observations, *self.images.values())
+
+    @property
+    def said_after(self) -> tuple[str, ...]:
+        """Columns of what was done at a step, and what came of it, as it names them."""
+        single = (self.reward, self.cost, self.termination, self.truncation, self.episode, self.time)
+        named = (*self.actions, *self.next_observations, *self.extras.values())
+        return (*named, *(name for name in single if name is not None))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Every column that it names, as it names them."""
-        single = (self.reward, self.cost, self.termination, self.truncation, self.episode, self.time)
-        lists = (*self.observations, *self.actions, *self.next_observations)
-        named = (*lists, *self.images.values(), *self.extras.values())
-        return (*named, *(name for name in single if name is not None))
+        return (*self.known_before, *self.said_after)
 
 
 class _Loader(yaml.SafeLoader):
@@ -203,19 +212,21 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         raise DataError(f"{mapping.path}: 'gap' needs 'time', the column of seconds")
     held = table.read([split(name)[0] for name in mapping.columns], mapping.episode)
 
-    def column(name: str) -> Array:
-        array = picked(held[split(name)[0]], name, table.path)
+    def column(name: str, before: bool = False) -> Array:
+        """Of recorded messages, what it said when a step begins, or at last before the next one."""
+        plain = split(name)[0]
+        array = picked(held[plain] if before else held.get(LATER + plain, held[plain]), name, table.path)
         if array.dtype.kind == "f":
             check_finite(str(table.path), name, array, table.where)
             with np.errstate(over="ignore"):
                 check_finite(str(table.path), name, array.astype(np.float32), table.where)  # what it becomes
         return array
 
-    def joined(names: Sequence[str]) -> tuple[Array, Array]:
+    def joined(names: Sequence[str], before: bool = False) -> tuple[Array, Array]:
         """(N, d) numbers, and the names of the d."""
         parts, told = [], []
         for name in names:
-            part = column(name)
+            part = column(name, before)
             if part.dtype.kind not in "biuf" or part.ndim > 2:
                 raise DataError(
                     f"{table.path}: column {name!r} is {part.dtype} of shape {part.shape}; a vector's part is numbers, "
@@ -228,7 +239,7 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     found: dict[str, Array] = {}
     found["actions"], found[ACTION_NAMES] = joined(mapping.actions)
     if mapping.observations:
-        found["observations"], found[OBSERVATION_NAMES] = joined(mapping.observations)
+        found["observations"], found[OBSERVATION_NAMES] = joined(mapping.observations, before=True)
     if mapping.next_observations:
         found["next_observations"], _ = joined(mapping.next_observations)
     for key, name in (("rewards", mapping.reward), ("costs", mapping.cost)):
@@ -239,7 +250,8 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         check_extra(str(table.path), name, found[EXTRAS + key])
     found |= _ends(mapping, column, len(found["actions"]), str(table.path))
     if mapping.images:
-        _add_images(found, {key: column(name) for key, name in mapping.images.items()}, table.path, mapping.image_size)
+        images = {key: column(name, before=True) for key, name in mapping.images.items()}
+        _add_images(found, images, table.path, mapping.image_size)
     return found
 
 

@@ -1,6 +1,7 @@
 """NPZ: the same arrays in numpy's zip archive, under D4RL's names or `Dataset`'s; never pickled objects.
 
-Files of OGBench, OCBench and DPPO, which are NPZ too, are recognised by their keys and read by modules of that name.
+Files of OGBench, OCBench, DPPO and NeoRL-2, which are NPZ too, are recognised by their keys and read by modules of that
+name.
 
 Names read: those of `formats.flat.KEYS`, or `terminations` for `terminals`, `truncations` for `timeouts`.
 The zip archive carries a CRC-32 of each array, which is compared on reading.
@@ -21,7 +22,7 @@ from surefoot.core.schema import parse, shown
 from surefoot.core.unpacking import read_npz
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.formats import dppo, ogbench
+from surefoot.data.formats import dppo, neorl2, ogbench
 from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
@@ -44,7 +45,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     Raises:
         DataError: the archive is damaged, incomplete, inconsistent or holds values that are not finite.
     """
-    wanted = {*KEYS, *ALIASES, ATTRIBUTES, *ogbench.KEYS, *dppo.KEYS}
+    wanted = {*KEYS, *ALIASES, ATTRIBUTES, *ogbench.KEYS, *dppo.KEYS, *neorl2.KEYS}
     found, names = read_npz(path, lambda name: name in wanted or name.startswith((EXTRAS, *PREFIXES)), DataError)
     text = found.pop(ATTRIBUTES, None)
     attributes = {} if text is None else _attributes(path, text)
@@ -52,6 +53,8 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
         return dppo.from_arrays(found, source, path, view)
     if set(ogbench.MARKS) & set(found):
         return ogbench.from_arrays(found, source.with_attributes(attributes), view)
+    if set(neorl2.MARKS) <= set(found) and not set(REQUIRED) & set(found):
+        return neorl2.from_arrays(found, source.with_attributes(attributes), path, view)
     return of_names(found, source.with_attributes(attributes), view, names)
 
 

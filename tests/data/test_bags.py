@@ -12,7 +12,8 @@ import pytest
 from surefoot.core.errors import DataError
 from surefoot.data import load
 from surefoot.data.formats import bags
-from surefoot.data.formats.mapping import LogMapping
+from surefoot.data.formats.columns import Table
+from surefoot.data.formats.mapping import LogMapping, arrays_of
 
 MCAP = "the extra ros (mcap, mcap-ros2-support) is not installed"
 MAPPING = "observations: [/joints.position, '/joints.velocity[0]']\nactions: /command.data\nrate: 10\n"
@@ -163,6 +164,47 @@ def test_messages_of_json_are_read(tmp_path: pathlib.Path) -> None:
     data = load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")
     np.testing.assert_array_equal(data.observations, [[k, k + 1] for k in range(5)])
     np.testing.assert_array_equal(data.actions[:, 0], np.arange(5) / 2)
+
+
+def packed(path: pathlib.Path) -> pathlib.Path:
+    """Messages of JSON at 100 Hz, every number of which is the count of messages before."""
+    writing = pytest.importorskip("mcap.writer", reason=MCAP)
+    with open(path, "wb") as file:
+        writer = writing.Writer(file)
+        writer.start()
+        schema = writer.register_schema(name="log", encoding="jsonschema", data=b"{}")
+        channel = writer.register_channel(topic="/log", message_encoding="json", schema_id=schema)
+        for k in range(200):
+            text = json.dumps({"data": [k] * 5, "u": k, "r": k, "c": k, "e": k}).encode()
+            writer.add_message(channel, log_time=k * SECOND // 100, publish_time=0, data=text)
+        writer.finish()
+    return path
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "actions: /log.u\nreward: /log.r\ncost: /log.c\nextras: {expert: /log.e}\n",
+        "actions: /log.data[1]\nreward: /log.data[2]\ncost: /log.data[3]\nextras: {expert: '/log.data[4]'}\n",
+        "actions: /log.data[0]\nreward: /log.data[0]\ncost: /log.data[0]\nextras: {expert: '/log.data[0]'}\n",
+    ],
+)
+def test_what_shares_a_column_with_an_observation_is_still_what_was_said_before_the_next_step(
+    tmp_path: pathlib.Path, rest: str
+) -> None:
+    (tmp_path / "m.yaml").write_text(f"observations: '/log.data[0]'\n{rest}rate: 10\n")
+    data = load(packed(tmp_path / "a.mcap"), mapping=tmp_path / "m.yaml")
+    known, said = 10 * np.arange(len(data)), 10 * np.arange(len(data)) + 9  # the last of ten messages
+    np.testing.assert_array_equal(data.observations[:, 0], known)
+    for found in (data.actions[:, 0], data.rewards, data.costs, data.extras["expert"]):
+        np.testing.assert_array_equal(found, said)
+
+
+def test_flags_that_share_a_column_with_an_observation_end_the_step_before_the_next_one(tmp_path: pathlib.Path) -> None:
+    tracks = {"/o.x": bags.Track([0, 5, 10, 15], [np.array([one, 0.5]) for one in (0.0, 1.0, 0.0, 0.0)])}
+    mapping = LogMapping("m.yaml", ("/o.x[1]",), ("/o.x[1]",), termination="/o.x[0]", rate=1e8)  # a step each 10 ns
+    table = Table(tmp_path, {"/o.x": ""}, lambda *_: bags._sampled(tmp_path, tracks, mapping, ["/o.x"]), sampled=True)
+    assert arrays_of(mapping, table)["terminals"].tolist() == [True, False]
 
 
 @pytest.mark.parametrize(

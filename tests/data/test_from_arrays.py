@@ -14,8 +14,9 @@ import torch
 from make_files import random_walk, three_episodes, without
 
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.data import Dataset, from_arrays, load, validate
-from surefoot.data.checks import UNMARKED
+from surefoot.data import Dataset, from_arrays, load, save, validate
+from surefoot.data.checks import TORN, UNMARKED
+from surefoot.data.corrupt import corrupt
 
 
 def assert_equal(found: Dataset, wanted: Dataset) -> None:
@@ -84,6 +85,41 @@ def test_ends_of_episodes_have_to_be_said() -> None:
     assert from_arrays(**bare, max_episode_steps=100).episode_lengths.tolist() == [100] * 3
     joined = from_arrays(**bare, terminals=np.zeros(300))
     assert joined.warnings == {UNMARKED: 300}
+
+
+def walk() -> dict[str, np.ndarray[Any, Any]]:
+    """Six episodes of 50 steps, cut off, each with what followed its last step."""
+    positions = np.random.default_rng(0).normal(size=(6, 51, 3)).astype(np.float32)
+    ends = np.arange(300) % 50 == 49
+    parts = {"observations": positions[:, :-1].reshape(300, 3), "next_observations": positions[:, 1:].reshape(300, 3)}
+    return {**without(random_walk(), "terminals"), **parts, "timeouts": ends}
+
+
+def test_episodes_that_were_joined_are_seen_by_their_next_observations() -> None:
+    arrays = walk()
+    assert from_arrays(**arrays).warnings == {}
+    unmarked = from_arrays(**arrays | {"timeouts": np.zeros(300)})
+    assert (unmarked.episode_lengths.tolist(), unmarked.warnings) == ([300], {TORN: 5})
+    some = from_arrays(**arrays | {"timeouts": np.arange(300) % 100 == 99})
+    assert (some.episode_lengths.tolist(), some.warnings) == ([100] * 3, {TORN: 3})
+    named = {key: {"state": arrays.pop(key)} for key in ("observations", "next_observations")}
+    assert from_arrays(**named, **arrays | {"timeouts": np.zeros(300)}).warnings == {TORN: 5}
+
+
+def test_rounding_rows_without_a_next_observation_and_corruption_are_no_joined_episodes(tmp_path: pathlib.Path) -> None:
+    arrays = walk()
+    following = arrays["next_observations"]
+    assert from_arrays(**arrays | {"next_observations": following * (1 + 1e-6)}).warnings == {}
+    data = from_arrays(**arrays)
+    for element, consistent in (("observations", False), ("observations", True), ("dynamics", False)):
+        path = tmp_path / f"{element}{consistent}.npz"
+        save(corrupt(data, element, consistent=consistent).dataset, path)
+        assert load(path).warnings == {}
+    joined = arrays | {"timeouts": np.zeros(300)}
+    assert from_arrays(**joined, valid=np.arange(300) % 50 != 49).warnings == {}
+    save(corrupt(from_arrays(**joined), "actions").dataset, tmp_path / "actions.npz")
+    assert load(tmp_path / "actions.npz").warnings == {TORN: 5}
+    assert from_arrays(**without(joined, "next_observations")).warnings == {}  # nothing tells
 
 
 def test_without_rewards_the_data_say_that_they_have_none() -> None:
