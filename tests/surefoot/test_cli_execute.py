@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import json
 import pathlib
 import re
+import sys
+import time
 from typing import Any
 
 import forking
+import numpy as np
 import pytest
 import torch
 
 from surefoot.cli import main
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.errors import ConfigError
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.guidance import GuidedPlanner
+from surefoot.core.inference import Request
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
-from surefoot.tools.execute import Latency, percentiles, usual_rate
+from surefoot.core.velocity import PlainVelocity
+from surefoot.tools.execute import Latency, percentiles, settings_for, usual_rate
 from surefoot.tools.variants import ranges_of
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "robot_chunks.py"
@@ -85,6 +94,27 @@ def test_a_measured_latency_is_that_of_this_machine(chunks: pathlib.Path, capsys
     found = executed(capsys, chunks, "--latency", "measured", "--rate", "1000", "--mode", "synchronous")
     assert found["latency"] == found["measured"]
     assert found["deadline"] > 0
+
+
+def test_a_measured_deadline_is_that_of_guided_inference(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, planned = GuidedPlanner.plan, []
+
+    def slow(self: GuidedPlanner, request: Request) -> Any:
+        planned.append(len(request.coming))
+        time.sleep(0.02 * (len(request.coming) > 0))
+        return plan(self, request)
+
+    monkeypatch.setattr(GuidedPlanner, "plan", slow)
+    head = ChunkActor(FlowActor(PlainVelocity(3, 12, (8,)), 12, 2), 12, 1)
+    policy = Policy.of(head, Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0]))
+    assert settings_for(policy, Latency(None), 50.0, None, 5.0).deadline > 0.02
+    assert set(planned) == {12}
+    with pytest.raises(ConfigError, match="only chunks that a flow draws"):
+        settings_for(policy_of_one(), Latency(None), 50.0, None, 5.0)
+
+
+def policy_of_one() -> Policy:
+    return Policy.of(DeterministicActor(3, 1, (8,)), Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0]))
 
 
 def test_people_read_what_happened_and_a_warning_where_chunks_are_too_short(
@@ -201,3 +231,56 @@ def test_the_robots_loop_runs_at_its_rate_while_a_thread_plans(chunks: pathlib.P
     assert int(re.search(r"(\d+) chunks", done.stdout)[1]) > 5  # type: ignore[index]
     jump = float(re.search(r"largest jump was ([\d.]+) Nm", done.stdout)[1])  # type: ignore[index]
     assert 0 < jump <= 0.6 * 1.01
+
+
+def test_the_robots_loop_sends_no_two_actions_at_once_after_a_stall(
+    chunks: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("robot_chunks", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    clock, sent, begun, reads = [0.0], [], [], itertools.count()
+
+    class Clock:
+        """Simulated seconds; looking at it takes 10 microseconds."""
+
+        @staticmethod
+        def perf_counter() -> float:
+            clock[0] += 1e-5
+            return clock[0]
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            clock[0] += seconds
+
+    class Stalling(example.Robot):  # type: ignore[misc, name-defined]
+        def read(self) -> np.ndarray:
+            clock[0] += {60: 0.6, 80: 0.03}.get(next(reads), 0.0)
+            return super().read()
+
+        def send(self, action: np.ndarray) -> None:
+            sent.append((clock[0], float(action[0])))
+            super().send(action)
+
+    class Watched(example.Executor):  # type: ignore[misc, name-defined]
+        def reset(self, seed: int | None = 0, last: Any = None) -> None:
+            begun.append((len(sent), None if last is None else float(last[0])))
+            super().reset(seed, last)
+
+    for name, value in (("time", Clock), ("Robot", Stalling), ("Executor", Watched)):
+        monkeypatch.setattr(example, name, value)
+    monkeypatch.setattr(sys, "argv", ["robot_chunks.py", str(chunks), "--rate", "50", "--ticks", "150"])
+    example.main()
+    times, actions = np.array(sent).T
+    gaps = np.diff(times)
+    assert len(sent) == 150
+    assert gaps.min() > 0.0195
+    assert gaps[59] == pytest.approx(0.62, abs=0.001)
+    assert gaps[79] == pytest.approx(0.05, abs=0.001)
+    assert gaps[80] == pytest.approx(0.02, abs=0.001)
+    assert (np.abs(np.diff(actions)) / gaps).max() <= 60 * 1.03
+    assert [one for one in begun if one[1] is not None] == [
+        (61, pytest.approx(actions[60]))
+    ]  # the short one is bridged
