@@ -165,8 +165,9 @@ def _of_the_step(info: Mapping[str, Any], ended: Array) -> dict[str, Any]:
 
     In those rows `info` itself is the reset's. Dicts of numbers, such as `episode`, are taken by the same rule.
     """
-    final, found = info.get("final_info"), dict[str, Any]()
-    for key, value in (final if isinstance(final, Mapping) else {}).items():
+    given, found = info.get("final_info"), dict[str, Any]()
+    final: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    for key, value in final.items():
         before, told = info.get(key), as_numpy(final.get(f"_{key}", ended)).astype(np.bool_) & ended
         if key.startswith("_") or key in READ_KEYS:
             continue

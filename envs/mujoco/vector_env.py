@@ -264,9 +264,9 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         for key, value in info.items():
             complete[key] = np.where(_broadcast(still, value), 0, value).astype(value.dtype) if some else value
             complete[f"_{key}"] = moving.copy()
-        for key, value in (("cost", 1.0), ("margin", DIVERGED_MARGIN)):  # an unknown state is no safe one
+        for key, unsafe in (("cost", 1.0), ("margin", DIVERGED_MARGIN)):  # an unknown state is no safe one
             if key in complete and diverged.any():
-                complete[key][diverged] = value
+                complete[key][diverged] = unsafe
         complete["valid"], complete["diverged"] = moving, diverged
         if some and diverged.any():
             if self.diverged_episodes == 0:
