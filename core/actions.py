@@ -16,6 +16,14 @@ def to_environment(actions: Any, low: Any, high: Any) -> Any:
     return middle + half * actions
 
 
+def to_bounds(actions: Any, low: Any, high: Any) -> Any:
+    """(..., A) tensor of actions, clipped to [-1, 1], in the units of bounds (A,), none of which it leaves.
+
+    Middle + half width is rounded, and may be the next float beyond the bound: those are clipped a second time.
+    """
+    return to_environment(actions.clamp(-1, 1), low, high).clamp(low, high)
+
+
 def to_agent(actions: Any, low: Any, high: Any) -> Any:
     """The inverse of `to_environment`."""
     middle, half = middle_and_half(low, high)

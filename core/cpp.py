@@ -111,9 +111,11 @@ def header(policy: Policy, name: str = "policy", more: str = "") -> str:
         raise ExportError(
             f"the policy has {count:,} weights, and a C++ header holds {MOST_NUMBERS:,}; export it to .onnx"
         )
-    middle, half = middle_and_half(_numbers(policy.action_low), _numbers(policy.action_high))
+    bounds = _numbers(policy.action_low), _numbers(policy.action_high)
+    middle, half = middle_and_half(*bounds)
     lines = [_array("mean", _numbers(policy.normalizer.mean)), _array("scale", _numbers(policy.normalizer.scale))]
     lines += [_array("middle", middle), _array("half", half)]
+    lines += [_array("low", bounds[0]), _array("high", bounds[1])]
     calls: list[str] = []
     here, width = "in", int(network.weights[0].shape[1])
     last = len(network.weights) - 1

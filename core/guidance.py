@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_agent, to_environment
+from surefoot.core.actions import to_agent, to_bounds
 from surefoot.core.chunk_actors import chunk_of
 from surefoot.core.errors import ConfigError
 from surefoot.core.flow import Field, euler
@@ -108,5 +108,5 @@ class GuidedPlanner(PolicyPlanner):
             mask = torch.tensor(soft_mask(self.chunk, request.certain, coming)).repeat_interleave(size)
             field = guided(actor.field(seen), target.reshape(1, -1), mask, self.limit)
             numbers = euler(field, noise, actor.steps, 1.0, actor.clip_each).reshape(self.chunk, size)
-            found: Array = to_environment(numbers, self.policy.action_low, self.policy.action_high).numpy()
+            found: Array = to_bounds(numbers, self.policy.action_low, self.policy.action_high).numpy()
         return found

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core import checkpoint
-from surefoot.core.actions import to_agent, to_environment
+from surefoot.core.actions import to_agent, to_bounds
 from surefoot.core.actor import Actor, actor_class
 from surefoot.core.control_loop import ControlLoop, as_array, check_width
 from surefoot.core.encoders import Encoder, by_key, on_vectors
@@ -173,7 +173,7 @@ class Policy(ControlLoop, nn.Module):
     def _in_units(self, action: Tensor) -> Tensor:
         if self.discrete:
             return action.argmax(-1)
-        scaled: Tensor = to_environment(action.clamp(-1, 1), self.action_low, self.action_high)
+        scaled: Tensor = to_bounds(action, self.action_low, self.action_high)
         return scaled
 
     def executed(self, memory: Memory, actions: Tensor) -> Memory:

@@ -58,7 +58,10 @@ class SingleAction:
     def _scaling(self) -> None:
         self.version = self.bounds[0]._version + self.bounds[1]._version
         low, high = self.bounds
+        self.low, self.high = low.numpy(), high.numpy()
         self.middle, self.half = ((high + low) / 2).numpy(), ((high - low) / 2).numpy()
+        ends = self.middle - self.half, self.half + self.middle  # rounding keeps order: no action lies beyond these
+        self.leaves = bool((ends[0] < self.low).any() or (ends[1] > self.high).any())
 
     def __call__(self, observation: Array) -> Array | None:
         """The action; None where the observation is no array of its shape, or is not finite, or gives what is not."""
@@ -92,6 +95,8 @@ class SingleAction:
             self._scaling()
         action = self.half * out
         add(action, self.middle, action)
+        if self.leaves:  # rounding may give the next float beyond a bound
+            np.minimum(np.maximum(action, self.low, out=action), self.high, out=action)
         return None if action.dot(self.no_action) else action
 
 

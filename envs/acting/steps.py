@@ -199,8 +199,8 @@ class Acting(Stepping):
         self.seeds, self.device = list(seeds), device
         self.num_envs: int = env.num_envs // len(seeds)
         self.inserts_rows = bool(getattr(env, "inserts_rows", False))
-        self.bounds = None if bounds is None else middle_and_half(*bounds)
-        """Middle and half width (A,) of the actions."""
+        self.bounds = None if bounds is None else (*middle_and_half(*bounds), *bounds)
+        """Middle, half width, lowest and highest (A,) of the actions."""
         self.episodes = EpisodeMeans(len(seeds), self.num_envs, device)
         self.recent = None if cost_window is None else RecentEpisodes(len(seeds), self.num_envs, cost_window, device)
         """Of agents with a constraint: the episodes that its multiplier follows."""
@@ -221,8 +221,9 @@ class Acting(Stepping):
         """Step all rows by (S * N, A) actions in [-1, 1], clipped to it, or one-hot choices."""
         if self.bounds is None:
             return self.step(actions.argmax(-1))
-        middle, half = self.bounds
-        return self.step(torch.addcmul(middle, half, actions.clamp(-1, 1)))  # `to_environment`, rounded once
+        middle, half, low, high = self.bounds
+        scaled = torch.addcmul(middle, half, actions.clamp(-1, 1))  # `to_environment`, rounded once
+        return self.step(scaled.clamp_(low, high))  # which may be the next float beyond a bound
 
     def tensor(self, values: Any) -> Tensor:
         """On the device, numbers as float32."""

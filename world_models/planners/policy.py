@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_environment
+from surefoot.core.actions import to_bounds
 from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory, in_rows
@@ -90,7 +90,7 @@ class PlannerPolicy(ControlLoop):
         """(B, A) actions in the environment's units for (B, O) observations, and the new memory."""
         plan, memory = self.planner.plan(self.dynamics, self._states_of(observations), memory, self.objective)
         self.plans += len(plan)
-        return to_environment(plan[:, 0].float().clamp(-1, 1), self.low, self.high), memory
+        return to_bounds(plan[:, 0].float(), self.low, self.high), memory
 
     def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory with no plan in the rows that ended; their random numbers go on."""
