@@ -14,6 +14,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.cuda_ext.twin import DIVERGED_MARGIN
 from surefoot.envs.mujoco import gaps, generators, library
 from surefoot.envs.mujoco.domain import DomainParameters
 from surefoot.envs.mujoco.task import Array, Info, MjcfTask, Simulations, Task
@@ -31,8 +32,9 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     PCG64 generator per row exactly as gymnasium's environments do, so a seed gives the same initial state.
 
     A simulation whose state MuJoCo calls bad (NaN, infinite, beyond 1e10) or whose observation or reward is
-    not finite ends its episode: truncated, reward 0, `final_obs` the last good observation,
-    `info["diverged"]`, counted in `diverged_episodes`, and a RuntimeWarning at the first.
+    not finite ends its episode: truncated, reward 0, `final_obs` the last good observation, where the task
+    has a constraint cost 1 and margin -1e6, `info["diverged"]`, counted in `diverged_episodes`, and a
+    RuntimeWarning at the first.
 
     Args:
         task: a `Task`, or path or text of an MJCF, with `options` those of `MjcfTask` (observation=..., ...).
@@ -253,12 +255,18 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
             self.sim.contact_forces[row] = self._scratch.cfrc_ext
 
     def _complete(self, info: Info, still: Array, moving: Array, diverged: Array) -> dict[str, Any]:
-        """The task's info with 0 where nothing was simulated, masks as gymnasium has them, and ours."""
+        """The task's info with 0 where nothing was simulated, masks as gymnasium has them, and ours.
+
+        Where a simulation diverged the cost is 1 and the margin as low as other engines' there.
+        """
         complete: dict[str, Any] = {}
         some = still.any()
         for key, value in info.items():
             complete[key] = np.where(_broadcast(still, value), 0, value).astype(value.dtype) if some else value
             complete[f"_{key}"] = moving.copy()
+        for key, value in (("cost", 1.0), ("margin", DIVERGED_MARGIN)):  # an unknown state is no safe one
+            if key in complete and diverged.any():
+                complete[key][diverged] = value
         complete["valid"], complete["diverged"] = moving, diverged
         if some and diverged.any():
             if self.diverged_episodes == 0:

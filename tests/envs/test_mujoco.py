@@ -218,6 +218,27 @@ def test_a_diverged_simulation_ends_its_episode_and_is_counted(poison: float) ->
     assert env.diverged_episodes == 2
 
 
+def test_a_diverged_simulation_violates_its_constraint() -> None:
+    slide = """<mujoco><option timestep="0.01"/><worldbody><body><joint name="j" type="slide" axis="1 0 0"/>
+        <geom size="0.1" mass="1e-3"/></body></worldbody>
+        <actuator><motor joint="j" gear="1e9" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>"""
+    env = MujocoVectorEnv(
+        slide,
+        3,
+        observation=lambda sim: np.concatenate([sim.qpos, sim.qvel], 1),
+        margin=lambda sim: 1.0 - np.abs(sim.qpos[:, 0]),
+        episode=50,
+    )
+    env.reset(seed=0)
+    env.active[2] = False
+    with pytest.warns(RuntimeWarning, match="simulation 0 diverged"):
+        info = env.step(np.array([[1.0], [0.0], [0.0]], np.float32))[4]
+    assert info["diverged"].tolist() == [True, False, False]
+    assert info["cost"].tolist() == [1, 0, 0]
+    assert info["margin"].tolist() == [-1e6, 1, 0]
+    assert info["final_info"]["cost"][0] == 1
+
+
 def test_torch_tensors_on_request() -> None:
     env, numpy_env = make(2, task="Hopper", tensors="torch"), make(2, task="Hopper")
     observations, _ = env.reset(seed=0)
