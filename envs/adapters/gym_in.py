@@ -22,6 +22,7 @@ from surefoot.envs.interface import (
     check_contract,
     costs_of,
     final_observations,
+    is_numeric,
     reset_mask,
     row_seeds,
     step_values,
@@ -35,7 +36,7 @@ READ_KEYS = ("final_obs", "_final_obs", "final_info", "_final_info", "cost", "_c
 class GymnasiumVectorEnv(VectorEnvironment):
     """A gymnasium vector environment behind the contract; `adapt` chooses its arguments.
 
-    * SAME_STEP: the array of final observations becomes dense, and cost and margin those of the step.
+    * SAME_STEP: the array of final observations becomes dense, and numbers of the info those of the step.
     * DISABLED: ended rows are reset at once through `reset(options={"reset_mask": ...})`.
     * NEXT_STEP: rows stay where they are; the row after an end has `info["valid"]` False (`inserts_rows`).
 
@@ -97,6 +98,8 @@ class GymnasiumVectorEnv(VectorEnvironment):
         terminations, truncations = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
         ended = terminations | truncations
         ours = {key: value for key, value in info.items() if key not in READ_KEYS}
+        if ended.any():
+            ours |= _of_the_step(info, ended)
         ours |= self._constraint(info)
         if ended.any():
             ours["final_obs"] = final_observations(observations, info)
@@ -155,6 +158,32 @@ class GymnasiumVectorEnv(VectorEnvironment):
             margin = found["margin"]
             given["cost"] = np.zeros(self.num_envs, np.float32) if margin is None else costs_of(as_numpy(margin))
         return given
+
+
+def _of_the_step(info: Mapping[str, Any], ended: Array) -> dict[str, Any]:
+    """Numbers of `final_info` in the rows that ended, beside what `info` has in the others, with gymnasium's masks.
+
+    In those rows `info` itself is the reset's. Dicts of numbers, such as `episode`, are taken by the same rule.
+    """
+    given, found = info.get("final_info"), dict[str, Any]()
+    final: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    for key, value in final.items():
+        before, told = info.get(key), as_numpy(final.get(f"_{key}", ended)).astype(np.bool_) & ended
+        if key.startswith("_") or key in READ_KEYS:
+            continue
+        if isinstance(value, Mapping):
+            here = before if isinstance(before, Mapping) else {}
+            found[key] = {**here, **_of_the_step({**here, "final_info": value}, ended)}
+        elif is_numeric(value) and value.shape[:1] == ended.shape:
+            values = as_numpy(value)
+            same = is_numeric(before) and before.shape == value.shape  # type: ignore[union-attr]
+            base = as_numpy(before) if same else np.zeros_like(values)
+            found[key] = np.where(told.reshape(-1, *[1] * (values.ndim - 1)), values, base)
+        else:
+            continue
+        others = as_numpy(info.get(f"_{key}", np.full(len(ended), before is not None))).astype(np.bool_)
+        found[f"_{key}"] = np.where(ended, told, others)
+    return found
 
 
 class ConvertedVectorEnv(VectorEnvironment):

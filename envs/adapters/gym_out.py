@@ -215,6 +215,9 @@ def _row(info: dict[str, Any], row: int) -> dict[str, Any]:
         here = info.get(f"_{key}")
         if key.startswith("_") or (here is not None and not bool(here[row])):
             continue
+        if isinstance(value, dict) and key != "final_info":  # such as `episode`
+            single[key] = _row(value, row)
+            continue
         taken = value[row] if isinstance(value, np.ndarray) and value.ndim else value
         single[key] = taken.item() if isinstance(taken, np.generic) else taken
     for key in CONSTRAINT_KEYS:

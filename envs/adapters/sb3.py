@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TIME_LIMIT = "TimeLimit.truncated"
 TERMINAL = "terminal_observation"
+SUCCESS = ("success", "is_success")
 
 
 class FromSB3(VectorEnvironment):
@@ -193,6 +194,12 @@ def _row_infos(info: dict[str, Any], final: Any, dones: Array, limits: Array) ->
         if values is not None:
             for row, value in enumerate(as_numpy(values).tolist()):
                 infos[row][key] = value
+    for key in SUCCESS:
+        values = step_values(info, key, len(dones))
+        if values is not None:
+            told = as_numpy(info.get(f"_{key}", np.ones(len(dones), np.bool_)))
+            for row in np.flatnonzero(told).tolist():
+                infos[row][key] = infos[row]["is_success"] = bool(as_numpy(values)[row])  # the name that they read
     for row in np.flatnonzero(dones).tolist():
         infos[row][TERMINAL] = np.array(as_numpy(final)[row], copy=True)
     return infos

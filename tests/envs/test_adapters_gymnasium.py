@@ -284,3 +284,46 @@ def test_the_helpers_read_gymnasium_s_objects_and_our_dense_arrays() -> None:
     assert reset_mask(None, 2) is None
     assert row_seeds(5, 3) == [5, 6, 7]
     assert row_seeds(None, 2) == [None, None]
+
+
+class Solving(Counting):
+    """Says whether its task is solved, at an episode's last step only; a reset says a number of its own."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(**options)
+        return observation, {**info, "count": -7}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *found, terminated, truncated, info = super().step(action)
+        ended = terminated or truncated
+        place = {"place": np.array([self.count, self.row], np.float32)}
+        return *found, terminated, truncated, {**info, **place, **({"is_success": terminated} if ended else {})}  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_numbers_of_an_episodes_last_info_are_the_steps_and_not_the_resets(mode: AutoresetMode) -> None:
+    makers = [lambda row=row: gymnasium.wrappers.RecordEpisodeStatistics(Solving(row)) for row in range(2)]
+    env = adapt(SyncVectorEnv(makers, autoreset_mode=mode))
+    env.reset(seed=0)
+    counts, solved = [], []
+    for _ in range(7):
+        *_, info = env.step(ACTIONS)
+        counts.append(info["count"].tolist())
+        np.testing.assert_array_equal(info["place"], [[count, row] for row, count in enumerate(counts[-1])])
+        told = info.get("_is_success", np.zeros(2, np.bool_))
+        solved.append([bool(info["is_success"][row]) if told[row] else None for row in range(2)])
+        assert info.get("_episode", np.zeros(2, np.bool_)).tolist() == told.tolist()
+        for row in np.flatnonzero(told):
+            assert info["episode"]["l"][row] == 3 + row
+    assert counts == [[1, 1], [2, 2], [3, 3], [1, 4], [2, 1], [3, 2], [1, 3]]
+    assert solved == [[None] * 2, [None] * 2, [True, None], [None, True], [None] * 2, [False, None], [None] * 2]
+
+
+def test_one_row_has_its_last_info_too() -> None:
+    env = to_gymnasium(adapt(gymnasium.wrappers.RecordEpisodeStatistics(Solving())))
+    env.reset(seed=0)
+    infos = [env.step(ACTIONS[0])[4] for _ in range(3)]
+    assert "is_success" not in infos[1]
+    assert infos[2]["is_success"] is True
+    assert infos[2]["episode"]["r"] == 60
+    assert infos[2]["count"] == 3

@@ -123,3 +123,17 @@ def test_their_calls_on_rows_reach_ours_for_all_rows_only() -> None:
         env.set_attr("label", "red", indices=0)
     assert env.env_method("_valid", {}) is not None
     assert env.env_is_wrapped(gymnasium.Wrapper) == [False, False]
+
+
+def test_their_infos_say_whether_an_episode_succeeded() -> None:
+    pytest.importorskip("stable_baselines3")
+
+    class Solving(Counting):
+        def step(self, action: Any) -> Any:
+            *found, info = super().step(action)
+            return *found, {**info, "success": found[2]}
+
+    env = to_sb3(adapt([lambda: Solving(0), lambda: Solving(1)]))
+    env.reset()
+    infos = [env.step(ACTIONS)[3] for _ in range(4)]
+    assert [[row["is_success"] for row in step] for step in infos] == [[False] * 2] * 2 + [[True, False], [False, True]]
