@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import time
 from typing import Any
 
 import forking
@@ -14,10 +15,14 @@ import torch
 from surefoot.cli import main
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.errors import ConfigError
+from surefoot.core.flow_actor import FlowActor
+from surefoot.core.guidance import GuidedPlanner
+from surefoot.core.inference import Request
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
-from surefoot.tools.execute import Latency, percentiles, usual_rate
+from surefoot.core.velocity import PlainVelocity
+from surefoot.tools.execute import Latency, percentiles, settings_for, usual_rate
 from surefoot.tools.variants import ranges_of
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "robot_chunks.py"
@@ -85,6 +90,27 @@ def test_a_measured_latency_is_that_of_this_machine(chunks: pathlib.Path, capsys
     found = executed(capsys, chunks, "--latency", "measured", "--rate", "1000", "--mode", "synchronous")
     assert found["latency"] == found["measured"]
     assert found["deadline"] > 0
+
+
+def test_a_measured_deadline_is_that_of_guided_inference(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, planned = GuidedPlanner.plan, []
+
+    def slow(self: GuidedPlanner, request: Request) -> Any:
+        planned.append(len(request.coming))
+        time.sleep(0.02 * (len(request.coming) > 0))
+        return plan(self, request)
+
+    monkeypatch.setattr(GuidedPlanner, "plan", slow)
+    head = ChunkActor(FlowActor(PlainVelocity(3, 12, (8,)), 12, 2), 12, 1)
+    policy = Policy.of(head, Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0]))
+    assert settings_for(policy, Latency(None), 50.0, None, 5.0).deadline > 0.02
+    assert set(planned) == {12}
+    with pytest.raises(ConfigError, match="only chunks that a flow draws"):
+        settings_for(policy_of_one(), Latency(None), 50.0, None, 5.0)
+
+
+def policy_of_one() -> Policy:
+    return Policy.of(DeterministicActor(3, 1, (8,)), Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0]))
 
 
 def test_people_read_what_happened_and_a_warning_where_chunks_are_too_short(

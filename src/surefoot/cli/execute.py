@@ -95,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         latency,
         usual_rate(chosen.env_id) if arguments.rate is None else arguments.rate,
         arguments.mode,
+        arguments.guidance,
         safe_action=safe * policy.action_dim if safe is not None and len(safe) == 1 else safe,
         max_rate=bound[0] if bound is not None and len(bound) == 1 else bound,
         **{name: getattr(arguments, name) for name in names},

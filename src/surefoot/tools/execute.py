@@ -158,12 +158,19 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {**named, "max": float(found.max())}
 
 
+def planner_of(policy: Policy, guidance: float | None) -> PolicyPlanner:
+    """What plans: the policy, or the policy whose new chunks are guided."""
+    return PolicyPlanner(policy) if guidance is None else GuidedPlanner(policy, guidance)
+
+
 def usual(planner: PolicyPlanner, observation: Any) -> float:
-    """Seconds that 95 % of inferences stay below on this machine, by trying some."""
+    """Seconds that 95 % of inferences stay below on this machine, by trying some; guided ones where they are guided."""
     worker = SimulatedWorker(planner, 1.0, lambda seconds: 0.0)
+    steps = planner.chunk if isinstance(planner, GuidedPlanner) else 0  # without a plan there is nothing to be led by
+    coming = np.tile((planner.low + planner.high) / 2, (steps, 1))
     for draw in range(WARM + TRIED):
         seen = planner.see(observation)
-        worker.submit(Request(0, seen, draw, np.zeros((0, len(planner.low))), 0))
+        worker.submit(Request(0, seen, draw, coming, 0))
     planner.reset(0)
     return float(np.percentile(list(worker.measured)[WARM:], 95))
 
@@ -177,7 +184,9 @@ def usual_rate(env_id: str) -> float:
     return 1 / system(known).time_step if is_native(known) else 50.0
 
 
-def settings_for(policy: Policy, latency: Latency, rate: float, mode: str | None, **options: Any) -> Execution:
+def settings_for(
+    policy: Policy, latency: Latency, rate: float, mode: str | None, guidance: float | None = None, **options: Any
+) -> Execution:
     """Settings with what is left open filled in: the deadline is the longest usual latency, and the mode asynchronous.
 
     A policy whose chunks are not longer than the deadline can only be executed synchronously.
@@ -187,12 +196,16 @@ def settings_for(policy: Policy, latency: Latency, rate: float, mode: str | None
         latency: of its inference.
         rate: control ticks a second.
         mode: as of `Execution`, or None.
+        guidance: as `execute` is given it, since guided inference takes longer.
         options: others of `Execution`; None where it has a default.
+
+    Raises:
+        ConfigError: an option out of range, or a policy that can't be planned with or guided.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if "deadline" not in given:
         if latency.mean is None:
-            planner = PolicyPlanner(policy)
+            planner = planner_of(policy, guidance)
             zeros = {key: np.zeros(one.shape, one.dtype) for key, one in policy.arrays.items()}
             given["deadline"] = usual(planner, zeros if policy.encoder is not None else next(iter(zeros.values())))
         else:
@@ -234,7 +247,7 @@ def execute(
         EnvironmentMismatchError: an environment that does not fit the policy, or what `evaluate` raises.
     """
     check_spaces(env_id, policy.arrays, policy.action_dim, policy.discrete)
-    planner = PolicyPlanner(policy) if guidance is None else GuidedPlanner(policy, guidance)
+    planner = planner_of(policy, guidance)
     worker = SimulatedWorker(planner, settings.rate, latency.stream())
     with Executor(planner, settings, worker) as executor:
         found = evaluate([ExecutedPolicy(executor), policy], env_id, episodes, seed, num_envs=1, progress=progress)
