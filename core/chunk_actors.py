@@ -124,7 +124,10 @@ def chunk_of(policy: Policy) -> ChunkActor | None:
 
 
 def with_head(policy: Policy, head: Actor, low: Tensor, high: Tensor) -> Policy:
-    """A copy of a policy whose chunk head is `head`; (A',) bounds of its actions."""
+    """A copy of a policy whose chunk head is `head`; (A',) bounds of its actions. It samples where the policy does.
+
+    Names that fit it stay: those of the actions where A' is A.
+    """
     actor = head
     if not isinstance(policy.actor, ChunkActor):
         actor = copy.deepcopy(policy.actor)
@@ -132,7 +135,9 @@ def with_head(policy: Policy, head: Actor, low: Tensor, high: Tensor) -> Policy:
         while not isinstance(around.inner, ChunkActor):
             around = around.inner
         around.inner = head
-    return Policy.of(actor, policy.normalizer, low, high, policy.encoder)
+    made = Policy.of(actor, policy.normalizer, low, high, policy.encoder)
+    made = made.named(policy.names.get("observation_names"), policy.names.get("action_names"))
+    return made.sampled() if policy._sampled else made
 
 
 def played(policy: Policy, way: str, **options: Any) -> Policy:

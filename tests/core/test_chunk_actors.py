@@ -7,14 +7,16 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor
+from surefoot.core.actors import DeterministicActor, GaussianActor
 from surefoot.core.chunk_actors import BlendedChunkActor, EnsembledChunkActor, chunk_of, played
 from surefoot.core.errors import ConfigError
+from surefoot.core.inference import PolicyPlanner, Request
 from surefoot.core.memory_actors import ChunkActor, HistoryActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.overlap import fade_weights
@@ -159,6 +161,28 @@ def test_chunks_within_a_history_can_be_played_otherwise_too() -> None:
     assert isinstance(made.actor, HistoryActor)
     assert isinstance(chunk_of(made), EnsembledChunkActor)
     assert type(chunk_of(trained)) is ChunkActor
+
+
+def test_a_sampled_policy_samples_and_names_stay_however_its_chunks_are_played() -> None:
+    torch.manual_seed(0)
+    trained = policy(ChunkActor(GaussianActor(1, 5, (8,)), 5, 1)).named(["q"], ["u"])
+    sampled, seen = trained.sampled(), np.zeros(1, np.float32)
+    for way, options in (("chunk", {"execute": 2}), ("ensemble", {}), ("blend", {"execute": 2, "fade_ticks": 2})):
+        assert not played(trained, way, **options).always_samples
+        made, found = played(sampled, way, **options), []
+        for seed in (0, 1, 0):
+            made.reset(seed)
+            found.append(made.select_action(seen).tolist())
+        assert found[0] == found[2] != found[1]
+        assert made.names == {"observation_names": ["q"], "action_names": ["u"]}
+    planner = PolicyPlanner(sampled)
+    plans = [planner.plan(Request(0, planner.see(seen), draw, np.zeros((0, 1)), 0)) for draw in (0, 1, 0)]
+    np.testing.assert_array_equal(plans[0], plans[2])
+    assert np.abs(plans[0] - plans[1]).max() > 1
+    sampled.reset(0)
+    assert plans[0][0] == sampled.select_action(seen)  # the noise is the policy's own
+    mean = PolicyPlanner(trained)
+    np.testing.assert_array_equal(*(mean.plan(Request(0, mean.see(seen), d, np.zeros((0, 1)), 0)) for d in (0, 1)))
 
 
 def test_options_that_no_chunk_can_have_are_refused() -> None:
