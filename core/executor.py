@@ -152,12 +152,15 @@ class Executor:
         if values is None:
             return None
         found = np.asarray(values, np.float64)
-        if found.shape != self.low.shape or not ((found >= self.low) & (found <= self.high)).all():
+        with np.errstate(over="ignore"):  # compared as float32, as which policies hold their bounds
+            value, low, high = (one.astype(np.float32) for one in (found, self.low, self.high))
+        if value.shape != low.shape or not ((value >= low) & (value <= high)).all():
             raise ConfigError(
                 f"{name} is {found.tolist()}; it must have {len(self.low)} numbers within the action bounds "
                 f"{self.low.tolist()} to {self.high.tolist()}"
             )
-        return found
+        inside: Array = np.minimum(np.maximum(found, self.low), self.high)
+        return inside
 
     def _largest_step(self, size: int) -> Array | None:
         if self.settings.max_rate is None:

@@ -13,8 +13,9 @@ from test_chunk_actors import Coin
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.chunk_actors import played
 from surefoot.core.encoders import Encoder
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.executor import Execution, Executor, simulated
+from surefoot.core.inference import PolicyPlanner
 from surefoot.core.memory_actors import ChunkActor, HistoryActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
@@ -267,6 +268,19 @@ def test_actions_stay_within_the_bounds() -> None:
     found = np.stack([executor.select_action(None) for _ in range(100)])
     assert found.min() == -1
     assert found.max() == 1
+
+
+@pytest.mark.parametrize("bound", [0.7, 0.3, 0.9, 1.4, 2.6])
+def test_a_safe_action_may_lie_at_the_bound_that_was_declared(bound: float) -> None:
+    made = Policy.of(DeterministicActor(3, 1, (8,)), Normalizer(3), torch.tensor([-bound]), torch.tensor([bound]))
+    for sign in (-1, 1):
+        settings = Execution(mode="synchronous", late="decelerate", safe_action=(sign * bound,))
+        executor = simulated(PolicyPlanner(made), settings, taking(0.0))
+        executor.reset(last=(sign * bound,))
+        assert -executor.high[0] <= executor._safe[0] <= executor.high[0]  # type: ignore[index]
+        for wrong in (sign * (bound + 1e-6), np.nan, 1e300):
+            with pytest.raises(ConfigError, match="must have 1 numbers within the action bounds"):
+                executor.reset(last=(wrong,))
 
 
 def test_an_episode_may_begin_with_the_safe_action_until_the_first_chunk_is_there() -> None:
