@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import json
 import pathlib
 import re
+import sys
 import time
 from typing import Any
 
 import forking
+import numpy as np
 import pytest
 import torch
 
@@ -227,3 +231,56 @@ def test_the_robots_loop_runs_at_its_rate_while_a_thread_plans(chunks: pathlib.P
     assert int(re.search(r"(\d+) chunks", done.stdout)[1]) > 5  # type: ignore[index]
     jump = float(re.search(r"largest jump was ([\d.]+) Nm", done.stdout)[1])  # type: ignore[index]
     assert 0 < jump <= 0.6 * 1.01
+
+
+def test_the_robots_loop_sends_no_two_actions_at_once_after_a_stall(
+    chunks: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("robot_chunks", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    clock, sent, begun, reads = [0.0], [], [], itertools.count()
+
+    class Clock:
+        """Simulated seconds; looking at it takes 10 microseconds."""
+
+        @staticmethod
+        def perf_counter() -> float:
+            clock[0] += 1e-5
+            return clock[0]
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            clock[0] += seconds
+
+    class Stalling(example.Robot):  # type: ignore[misc, name-defined]
+        def read(self) -> np.ndarray:
+            clock[0] += {60: 0.6, 80: 0.03}.get(next(reads), 0.0)
+            return super().read()
+
+        def send(self, action: np.ndarray) -> None:
+            sent.append((clock[0], float(action[0])))
+            super().send(action)
+
+    class Watched(example.Executor):  # type: ignore[misc, name-defined]
+        def reset(self, seed: int | None = 0, last: Any = None) -> None:
+            begun.append((len(sent), None if last is None else float(last[0])))
+            super().reset(seed, last)
+
+    for name, value in (("time", Clock), ("Robot", Stalling), ("Executor", Watched)):
+        monkeypatch.setattr(example, name, value)
+    monkeypatch.setattr(sys, "argv", ["robot_chunks.py", str(chunks), "--rate", "50", "--ticks", "150"])
+    example.main()
+    times, actions = np.array(sent).T
+    gaps = np.diff(times)
+    assert len(sent) == 150
+    assert gaps.min() > 0.0195
+    assert gaps[59] == pytest.approx(0.62, abs=0.001)
+    assert gaps[79] == pytest.approx(0.05, abs=0.001)
+    assert gaps[80] == pytest.approx(0.02, abs=0.001)
+    assert (np.abs(np.diff(actions)) / gaps).max() <= 60 * 1.03
+    assert [one for one in begun if one[1] is not None] == [
+        (61, pytest.approx(actions[60]))
+    ]  # the short one is bridged
