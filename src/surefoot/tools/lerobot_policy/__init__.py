@@ -44,6 +44,7 @@ from lerobot.utils.constants import (
 from torch import Tensor
 
 from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.memory import DRAWS
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.policy import Policy
 from surefoot.core.spec import Array
@@ -161,6 +162,7 @@ class SurefootPolicy(PreTrainedPolicy):
     def reset(self) -> None:
         """Begin an episode in every row."""
         self._memory: Any = None
+        self._chunks = 0  # that were predicted with noise of their own
 
     def get_optim_params(self) -> Any:
         """Its parameters."""
@@ -181,11 +183,18 @@ class SurefootPolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: dict[str, Tensor], noise: Tensor | None = None, **unused: Any) -> Tensor:
-        """(B, C, A) actions of the next C steps, if it plans chunks; C is 1 of others. Nothing is remembered."""
+        """(B, C, A) actions of the next C steps, if it plans chunks; C is 1 of others.
+
+        Nothing is remembered but the number of calls since `reset`: a policy that samples draws other noise in each,
+        the first as its first `select_action` does.
+        """
         observed, rows = self._observed(batch)
-        actor = self.policy.actor
+        actor, memory = self.policy.actor, self.policy.begin(rows)
+        if noise is None and self.policy.always_samples:
+            noise, _ = self.policy._drawn(rows, {DRAWS: torch.tensor([[0, self._chunks]])})
+            noise, self._chunks = noise.to(self.policy.action_low.device), self._chunks + 1
         if not isinstance(actor, ChunkActor) or actor.inner.has_memory:
-            return self.policy.act(observed, self.policy.begin(rows), noise)[0].unsqueeze(1)
+            return self.policy.act(observed, memory, noise)[0].unsqueeze(1)
         planned = actor.plan(self.policy.read(observed), noise).clamp(-1, 1)
         return self.policy._in_units(planned)
 
