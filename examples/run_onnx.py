@@ -50,7 +50,7 @@ class OnnxPolicy:
         self.outcome = {name: np.array([value], np.float32) for name, value in outcome.items() if name in self.inputs}
 
     def read(self, observation: np.ndarray | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """An observation as the file takes it; one that it can't take is a ValueError."""
+        """An observation as the file takes it; one that it can't take, or is not finite, is a ValueError."""
         wanted = ", ".join(f"{name} {shape} {kind}" for name, (shape, kind) in self.observed.items())
         if not isinstance(observation, Mapping):
             observation = dict.fromkeys(self.observed, observation) if len(self.observed) == 1 else {}
@@ -61,14 +61,22 @@ class OnnxPolicy:
                     f"the policy reads {wanted}; the observation's {name} is "
                     + (f"{found[name].shape} {found[name].dtype}" if name in found else "not there")
                 )
-        return {name: found[name].astype(kind)[None] for name, (_, kind) in self.observed.items()}
+        with np.errstate(over="ignore"):
+            ready = {name: found[name].astype(kind) for name, (_, kind) in self.observed.items()}
+        for name, array in ready.items():
+            if not np.isfinite(array).all():
+                index = [int(k) for k in np.argwhere(~np.isfinite(array))[0]]
+                value = found[name][tuple(index)]
+                raise ValueError(f"{name}{index} is {value}; check that sensor. The policy was not run")
+        return {name: array[None] for name, array in ready.items()}
 
     def select_action(
         self, observation: np.ndarray | Mapping[str, np.ndarray], noise: np.ndarray | None = None
     ) -> np.ndarray:
         """(A,) float32 for an observation: (O,), an image, or a mapping of several arrays by name.
 
-        A policy that samples draws (Z,) standard normal numbers where it is given none.
+        A policy that samples draws (Z,) standard normal numbers where it is given none. Where an action or what is to
+        be remembered is not finite, that is a ValueError, and the memory stays as it was.
         """
         feed = {**self.read(observation), **self.outcome, **self.memory}
         if self.noise_dim:
@@ -77,6 +85,8 @@ class OnnxPolicy:
         if "ended" in self.inputs:
             feed["ended"] = np.array([self.first])
         actions, *following = self.session.run(None, feed)
+        if not all(np.isfinite(array).all() for array in (actions, *following)):
+            raise ValueError("the action is not finite: the observation, a reward or a cost is too large or not finite")
         self.memory, self.first = dict(zip(self.memory, following, strict=True)), False
         return actions[0]
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +17,13 @@ import pytest
 import torch
 
 from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor, GaussianActor
+from surefoot.core.actors import CategoricalActor, DeterministicActor, GaussianActor, UnboundedGaussianActor
 from surefoot.core.chunk_actors import played
 from surefoot.core.diffusion import DiffusionActor, Schedule
 from surefoot.core.encoders import Encoder
 from surefoot.core.flow_actor import FlowActor, OneStepActor
 from surefoot.core.memory import DRAWS
-from surefoot.core.memory_actors import ChunkActor
+from surefoot.core.memory_actors import ChunkActor, GRUActor
 from surefoot.core.noise_networks import PlainNoise
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
@@ -168,12 +169,49 @@ def test_files_run_where_only_numpy_and_onnxruntime_are(
     check_apart(files, ["-I", "-S"], f"import sys; sys.path[:0] = [{str(files[1])!r}, {str(tmp_path)!r}]\n")
 
 
-def test_the_examples_class_reads_images_and_several_arrays_and_refuses_others_by_name(tmp_path: pathlib.Path) -> None:
+def example_class() -> Any:
+    """`OnnxPolicy` of the example."""
     sys.path.insert(0, str(ROOT / "examples"))
     try:
         from run_onnx import OnnxPolicy
     finally:
         sys.path.remove(str(ROOT / "examples"))
+    return OnnxPolicy
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_the_examples_class_refuses_what_is_not_finite_and_remembers_none_of_it(tmp_path: pathlib.Path) -> None:
+    torch.manual_seed(0)
+    heads = {"gru": GRUActor(UnboundedGaussianActor(4, 2, (8,)), 3, 4), "choice": CategoricalActor(3, 4, (8,))}
+    for name, head in heads.items():
+        size = 4 if head.discrete else 2
+        made = Policy.of(head, Normalizer(3), torch.full((size,), float(head.discrete) - 1), torch.ones(size))
+        made.export(tmp_path / f"{name}.onnx")
+        policy, untouched = (example_class()(str(tmp_path / f"{name}.onnx")) for _ in range(2))
+        seen = np.array([0.3, -0.2, 0.1], np.float32)
+        for step in range(4):
+            for index, value in enumerate((np.nan, -np.inf, 1e300)):
+                bad = seen.astype(np.float64)
+                bad[index] = value
+                words = rf"observations\[{index}\] is .*check that sensor. The policy was not run"
+                with pytest.raises(ValueError, match=words):
+                    policy.select_action(bad)
+            np.testing.assert_array_equal(policy.select_action(seen), untouched.select_action(seen), err_msg=str(step))
+            assert all(np.isfinite(array).all() for array in policy.memory.values())
+    gru = example_class()(str(tmp_path / "gru.onnx"))
+    first = gru.select_action(seen)
+    kept = {name: array.copy() for name, array in gru.memory.items()}
+    run, gru.session = gru.session.run, types.SimpleNamespace()
+    gru.session.run = lambda *given: [one * np.float32(np.nan) for one in run(*given)]  # sums that overflow
+    with pytest.raises(ValueError, match="the action is not finite"):
+        gru.select_action(seen)
+    assert np.isfinite(first).all()
+    for name, array in kept.items():
+        np.testing.assert_array_equal(gru.memory[name], array)
+
+
+def test_the_examples_class_reads_images_and_several_arrays_and_refuses_others_by_name(tmp_path: pathlib.Path) -> None:
+    OnnxPolicy = example_class()
     torch.manual_seed(0)
     encoder = Encoder({"image": Array((1, 20, 20), "uint8"), "speed": Array((2,))}, "small")
     made = Policy.of(GaussianActor(encoder.width, 2, (8,)), Normalizer(2), -torch.ones(2), torch.ones(2), encoder)
