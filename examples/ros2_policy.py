@@ -8,7 +8,10 @@ It reads `sensor_msgs/JointState` (positions, then velocities, of `joints` in th
 - at each tick the policy sees the last message, and nothing older than `stale` seconds;
 - without a fresh message, or with one that the policy refuses (a broken sensor), it sends `hold` and begins the
   policy's episode anew once messages are good again: what was planned before a gap is not played after it;
-- each action changes by at most `step` from the last one sent.
+- each action of the policy changes by at most `step` from the last command sent. `hold` does not: a stop must not wait,
+  so it is sent at once. Where commands are positions, give `hold`, a pose that is safe to be sent from anywhere: zeros,
+  which are the default, hold a robot still only where commands are velocities or torques;
+- each episode of a policy that samples has noise of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class PolicyNode(Node):
         self.hold = np.broadcast_to(np.asarray(self.value("hold"), np.float32), (self.policy.action_dim,))
         self.seen: np.ndarray | None = None
         self.seen_at = 0.0
-        self.running = False
+        self.running, self.episodes = False, 0
         self.sent = self.hold.copy()
         self.commands = self.create_publisher(Float64MultiArray, "command", 1)
         self.create_subscription(JointState, "joint_states", self.observe, 1)
@@ -72,8 +75,8 @@ class PolicyNode(Node):
             self.stop("no fresh joint_states")
             return
         if not self.running:
-            self.policy.reset()
-            self.running = True
+            self.policy.reset(self.episodes)  # the seed of its noise
+            self.running, self.episodes = True, self.episodes + 1
         try:
             action = self.policy.select_action(self.seen)
         except SurefootError as error:

@@ -118,3 +118,24 @@ def test_it_holds_without_a_message_with_an_old_one_and_with_a_broken_sensor(nod
     node.heard(types.SimpleNamespace(name=["elbow"], position=[0.0], velocity=[0.0]))
     assert any("lacks a joint" in text for text in node.said)
     assert any("no fresh joint_states" in text for text in node.said)
+
+
+def test_each_episode_has_its_own_noise_and_holding_does_not_wait(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, reset = [], node.policy.reset
+
+    def noted(seed: int = 0) -> None:
+        seeds.append(seed)
+        reset(seed)
+
+    monkeypatch.setattr(node.policy, "reset", noted)
+    for episode in range(3):
+        node.time = float(episode)
+        node.heard(joints([1.0, 2.0]))
+        for _ in range(60):
+            node.timer()
+        moved = node.published[-1]
+        node.time += 0.5
+        node.timer()
+        assert node.published[-1] == [0.5, 0.5]
+        assert np.abs(np.subtract(moved, 0.5)).max() > 0.25  # farther than a step
+    assert seeds == [0, 1, 2]
