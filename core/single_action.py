@@ -96,7 +96,7 @@ class SingleAction:
         action = self.half * out
         add(action, self.middle, action)
         if self.leaves:  # rounding may give the next float beyond a bound
-            np.minimum(np.maximum(action, self.low, action), self.high, action)
+            np.minimum(np.maximum(action, self.low, out=action), self.high, out=action)
         return None if action.dot(self.no_action) else action
 
 

@@ -140,7 +140,7 @@ class SingleFlow:
             out, memory = self._played(seen, noise[0].numpy(), memory)
         low, high = policy.action_low.numpy(), policy.action_high.numpy()
         action = (high - low) / 2 * out + (high + low) / 2
-        np.minimum(np.maximum(action, low, action), high, action)  # rounding may give the next float beyond a bound
+        np.minimum(np.maximum(action, low, out=action), high, out=action)  # rounding may leave them by a float
         if action.dot(self.no_action):
             return None
         policy._memory = memory
