@@ -236,9 +236,11 @@ class SeedTrainer:
             upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval, rhythm)))
             self.teller.begin(before)
             start = time.perf_counter()
-            values = self.advance(upto - before)
-            elapsed = time.perf_counter() - start
-            self.seconds += elapsed
+            try:
+                values = self.advance(upto - before)
+            finally:  # a stop saves the steps that were taken, so their seconds count
+                elapsed = time.perf_counter() - start
+                self.seconds += elapsed
             for position, seed in enumerate(self.seeds):
                 told = {name: value[position] for name, value in values.items()}
                 heard = finite(told)
