@@ -44,6 +44,11 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
 
     `algo` is a name, or names and values with `name` among them; options may also stand as `algo.expectile: 0.9`.
 
+    Args:
+        path: of the file.
+        given: what the command line says, as `grammar.readable` gives it.
+        trust: the file may name modules.
+
     Raises:
         ConfigError: an entry that is no option's value, or a module that the file names without `--trust`.
     """
