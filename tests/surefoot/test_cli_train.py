@@ -344,6 +344,14 @@ def test_beside_a_file_paths_may_have_the_signs_that_they_may_have_without_one(a
     assert found.options["fraction"] == 0.5
 
 
+@pytest.mark.parametrize("names", [("envs", "algo.num_envs"), ("algo.num_envs", "envs")])
+def test_what_is_typed_wins_over_the_other_name_of_the_option_in_a_file(asked: Any, names: tuple[str, str]) -> None:
+    text = f"algo: ppo\nenv: native/pendulum\n{names[0]}: 4\n"
+    assert asked(text, f"{names[1]}=8").options["num_envs"] == 8
+    assert asked(text).options["num_envs"] == 4
+    assert asked(text, f"{names[0]}=2").options["num_envs"] == 2
+
+
 def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

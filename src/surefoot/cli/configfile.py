@@ -15,6 +15,8 @@ from surefoot.core.files import why
 ENDINGS = (".yaml", ".yml")
 PLAIN, WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*"), ("true", "false", "null", "nan", "inf")
 """Texts that Hydra's grammar reads as they are, and those of them that it reads as something else."""
+SAME = ("envs", "algo.num_envs")
+"""Two names of one option."""
 
 
 def read_mapping(path: pathlib.Path) -> dict[str, Any]:
@@ -55,6 +57,7 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
     from surefoot.cli import received
 
     said = {item.key for item in grammar.parse(given)}
+    said |= set(SAME) if said & set(SAME) else set()
     entries: dict[str, Any] = {}
     for key, value in read_mapping(pathlib.Path(path)).items():
         if key == "algo" and isinstance(value, dict):
