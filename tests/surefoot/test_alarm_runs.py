@@ -16,6 +16,9 @@ from surefoot.core.policy import Policy
 from surefoot.evaluation import RunData, write_report
 from surefoot.evaluation.alarms import alarm_lines, worth
 from surefoot.experiment.extending import extend
+from surefoot.experiment.stopping import Stopped
+from surefoot.experiment.trainer import SeedTrainer
+from surefoot.experiment.training import resume
 from surefoot.model_based import TDMPC2, ImaginedSAC
 from surefoot.model_based.alarm import Alarm, Ring
 from surefoot.offline import BC
@@ -107,6 +110,44 @@ def test_a_silent_run_that_goes_on_and_rings_has_the_policy_that_it_went_on_from
     assert kept["step"] == 200
     seen = torch.randn(5, 3)
     assert torch.equal(Policy.load(folder / "policy" / kept["policy"])(seen), last(seen))
+
+
+@pytest.mark.parametrize(("stop", "kept"), [(20, None), (70, 50)])
+def test_a_run_that_was_stopped_keeps_the_policy_that_an_undisturbed_one_keeps(
+    stop: int, kept: int | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings_at = 50 if kept is None else 100
+    rung = Ring(rings_at, "value_excess", 2.0, 1.0, "values are above what rewards allow")
+
+    def hear(self: Alarm, step: int, values: object) -> list[Ring]:
+        if step != rings_at or self.rings:
+            return []
+        self.rings.append(rung)
+        return [rung]
+
+    monkeypatch.setattr(Alarm, "hear", hear)
+    whole, undisturbed = run_of(tmp_path, "data")
+    assert [one["step"] for one in undisturbed["alarm"]["supported"]] == ([] if kept is None else [kept])
+    (tmp_path / "whole").mkdir()
+    whole = whole.rename(tmp_path / "whole/data")
+    with monkeypatch.context() as patch:
+        pause = SeedTrainer.pause
+
+        def pause_and_stop(self: SeedTrainer) -> None:
+            pause(self)
+            if self.step == stop:
+                raise Stopped
+
+        patch.setattr(SeedTrainer, "pause", pause_and_stop)
+        with pytest.raises(Stopped):
+            run_of(tmp_path, "data")
+    run = resume(tmp_path / "data")
+    assert run.summary["alarm"] == undisturbed["alarm"]
+    if kept is not None:
+        seen = torch.randn(5, 3)
+        name = "seed0_before_alarm.safetensors"
+        here, there = (Policy.load(folder / "policy" / name) for folder in (run.folder, whole))
+        assert torch.equal(here(seen), there(seen))
 
 
 def test_a_run_of_which_no_signal_can_ring_is_not_told_to_be_silent(tmp_path: pathlib.Path) -> None:

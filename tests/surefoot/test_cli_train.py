@@ -313,6 +313,45 @@ def test_a_failing_job_of_a_multirun_is_told_and_does_not_stop_the_others(
     assert len(list(folder.glob("*/summary.json"))) == 1
 
 
+@pytest.fixture
+def asked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What `surefoot train` is asked for by its arguments, beside a file of settings; nothing is trained."""
+    monkeypatch.chdir(tmp_path)
+
+    def claimed(request: Any) -> None:
+        raise Asked(request)
+
+    def ask(text: str, *typed: str) -> Any:
+        pathlib.Path("mine.yaml").write_text(text)
+        with pytest.raises(Asked) as found:
+            train_command.run(["-q", "--config", "mine.yaml", *typed])
+        return found.value.args[0]
+
+    monkeypatch.setattr(train_command, "claimed", claimed)
+    return ask
+
+
+class Asked(Exception):
+    """Carries a request."""
+
+
+def test_beside_a_file_paths_may_have_the_signs_that_they_may_have_without_one(asked: Any) -> None:
+    for name in ("my data(1).hdf5", "my preset(1).yaml"):
+        pathlib.Path(name).write_text("bc: {fraction: 0.5}")
+    typed = ["dataset=my data(1).hdf5", "preset=my preset(1).yaml", "out=run {2}"]
+    found = asked("algo: bc\ndataset: other.hdf5\nsteps: 70\n", *typed)
+    assert [found.fields[name] for name in ("dataset", "out", "steps")] == ["my data(1).hdf5", "run {2}", 70]
+    assert found.options["fraction"] == 0.5
+
+
+@pytest.mark.parametrize("names", [("envs", "algo.num_envs"), ("algo.num_envs", "envs")])
+def test_what_is_typed_wins_over_the_other_name_of_the_option_in_a_file(asked: Any, names: tuple[str, str]) -> None:
+    text = f"algo: ppo\nenv: native/pendulum\n{names[0]}: 4\n"
+    assert asked(text, f"{names[1]}=8").options["num_envs"] == 8
+    assert asked(text).options["num_envs"] == 4
+    assert asked(text, f"{names[0]}=2").options["num_envs"] == 2
+
+
 def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

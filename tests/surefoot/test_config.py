@@ -50,6 +50,13 @@ def test_options_and_fields_are_set_by_overrides() -> None:
     assert (found.fields["seeds"], found.fields["steps"], found.fields["env"]) == ((0, 5), 10_000, "m:Id-v0")
 
 
+def test_a_list_of_whole_numbers_may_be_written_as_one_of_them_may() -> None:
+    said = ["algo=bc", "steps=1e3,2E3,500", "batch_size=1.5e1,1e-1"]
+    assert grammar.readable(said, multirun=True) == ["algo=bc", "steps=1000,2000,500", "batch_size=15,1e-1"]
+    assert grammar.readable(said) == said
+    config.check_overrides(grammar.readable(said[:2], multirun=True), True)
+
+
 def test_an_online_learner_that_keeps_no_data_is_given_none() -> None:
     said = ["algo=iql_online", "env=native/quadrotor-2d"]
     assert request(*said).fields["dataset"] == config.DEFAULT_DATASET

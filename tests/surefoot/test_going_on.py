@@ -7,7 +7,6 @@ import errno
 import json
 import math
 import pathlib
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,10 @@ import pytest
 from small_runs import metrics, small_dataset
 
 from surefoot.core import checkpoint, native
-from surefoot.core.agent import Spec
 from surefoot.core.errors import CheckpointError, ConfigError, SurefootError
 from surefoot.core.files import write_json
 from surefoot.data import load, save
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.extending import extend, schedule_notes
+from surefoot.experiment.extending import extend
 from surefoot.experiment.live import LiveMetrics, read_live
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.run import IN_MEMORY, Run, read_columns
@@ -60,25 +57,10 @@ def test_an_extended_run_ends_as_one_that_was_told_so_at_once(tmp_path: pathlib.
         extend(longer.folder, 40)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options", "said"),
-    [
-        ("reinflow", {"noise": "learn_decay"}, True),
-        ("reinflow", {"noise": "learn"}, False),
-        ("reinflow", {"noise": "learn_decay", "transition": "consistency"}, False),
-        ("rlcm", {"noise": "learn_decay", "transition": "reinflow"}, True),
-        ("mdpo", {}, True),
-        ("a2c", {}, False),
-    ],
-)
-def test_what_goes_by_the_part_of_the_run_that_is_over_is_told(
-    algorithm: str, options: dict[str, Any], said: bool
-) -> None:
-    agent = ALGORITHMS[algorithm](Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), **options)
-    run: Any = SimpleNamespace(agent=lambda: agent)
-    told = [text for text in schedule_notes(run, 4000) if text.startswith(f"{algorithm} changes its noise")]
-    assert len(told) == said
-    assert all("now ends at step 4,000: that jumps here" in text for text in told)
+def test_the_evaluation_at_the_old_end_stays(tmp_path: pathlib.Path) -> None:
+    begun = train(plan(15, seeds=(3,)), tmp_path / "begun", dataset=small_dataset())
+    longer = extend(begun.folder, 30)
+    assert [line["step"] for line in metrics(longer) if line["kind"] == "eval"] == [10, 15, 20, 30]
 
 
 def test_data_that_were_changed_after_loading_are_kept_for_more_steps(tmp_path: pathlib.Path) -> None:

@@ -15,6 +15,8 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import read_json
 from surefoot.core.spec import Array
+from surefoot.data import Dataset
+from surefoot.data.prepare import prepare_without_data
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.initialise import advice, initialise_from, moments_from, take_moments
 from surefoot.experiment.plan import Plan
@@ -70,6 +72,37 @@ def test_what_follows_a_network_is_equal_to_it_from_the_beginning(algorithm: str
     agent = ALGORITHMS[algorithm](Spec.of_choices(3, 2) if algorithm == "dqn" else SPEC)
     for follower, leader in agent.copies().items():
         assert equal(getattr(agent, follower), getattr(agent, leader)), follower
+
+
+def rewards_of(agent: Agent, dataset: Dataset) -> list[float]:
+    """The first rewards of a dataset as an agent learns from them."""
+    return [float(reward) for reward in agent.prepare(dataset).rewards[:3]]
+
+
+@pytest.mark.parametrize(("own", "shift"), [("none", 0.0), ("minus_one", -1.0)])
+def test_new_critics_learn_of_rewards_as_this_run_asks(start: Any, own: str, shift: float) -> None:
+    data = generate("native/pendulum-mixed", transitions=400)
+    raw = [float(reward) for reward in data.rewards[:3]]
+    source = ALGORITHMS["fql"](Spec.of(data), **SMALL, rewards="return_range")
+    scaled = rewards_of(source, data)
+    assert scaled != pytest.approx(raw)
+    agent = ALGORITHMS["qam"](Spec.of(data), **SMALL, rewards=own)
+    assert not any("critic" in name for name in start(agent, source))
+    assert rewards_of(agent, data) == pytest.approx([reward + shift for reward in raw])
+    same = ALGORITHMS["fql_online"](Spec.of(data), **SMALL, rewards=own)
+    assert "critic" in start(same, source)
+    assert rewards_of(same, data) == pytest.approx(scaled)
+
+
+@pytest.mark.parametrize(("critics", "shift"), [(2, 0.0), (10, -1.0)])
+def test_an_agent_that_acts_reads_rewards_as_its_critics_do(start: Any, critics: int, shift: float) -> None:
+    data = generate("native/pendulum-mixed", transitions=400)
+    source = ALGORITHMS["sac_n"](Spec.of(data), **SMALL, rewards="minus_one", critics=10)
+    source.prepare(data)
+    agent = ALGORITHMS["redq"](Spec.of(data), **SMALL, critics=critics)
+    assert ("critic" in start(agent, source)) == (shift != 0)
+    prepare_without_data(agent)
+    assert (float(agent.reward_scale), float(agent.reward_shift)) == (1.0, shift)
 
 
 def test_targets_that_the_source_has_are_taken_as_they_are(start: Any) -> None:

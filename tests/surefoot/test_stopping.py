@@ -86,6 +86,7 @@ def test_a_run_stopped_between_two_steps_goes_on_bit_for_bit(
         fit(agent, data, out=tmp_path / "stopped", progress=False, **options)
     meta: dict[str, Any] = checkpoint.load(tmp_path / "stopped/seeds/0/checkpoint.safetensors")[1]
     assert 0 < meta["step"] < 600
+    assert meta["seconds"] > 0  # of the steps of a stretch that was not ended, too
     in_this_process(monkeypatch, never)
     run = resume(tmp_path / "stopped")
     assert same(weights(run, 0), weights(whole, 0))

@@ -15,6 +15,8 @@ from surefoot.core.files import why
 ENDINGS = (".yaml", ".yml")
 PLAIN, WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*"), ("true", "false", "null", "nan", "inf")
 """Texts that Hydra's grammar reads as they are, and those of them that it reads as something else."""
+SAME = ("envs", "algo.num_envs")
+"""Two names of one option."""
 
 
 def read_mapping(path: pathlib.Path) -> dict[str, Any]:
@@ -44,12 +46,18 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
 
     `algo` is a name, or names and values with `name` among them; options may also stand as `algo.expectile: 0.9`.
 
+    Args:
+        path: of the file.
+        given: what the command line says, as `grammar.readable` gives it.
+        trust: the file may name modules.
+
     Raises:
         ConfigError: an entry that is no option's value, or a module that the file names without `--trust`.
     """
     from surefoot.cli import received
 
     said = {item.key for item in grammar.parse(given)}
+    said |= set(SAME) if said & set(SAME) else set()
     entries: dict[str, Any] = {}
     for key, value in read_mapping(pathlib.Path(path)).items():
         if key == "algo" and isinstance(value, dict):

@@ -94,7 +94,7 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
 
     The values of `dataset=` and `init=` that are existing paths are quoted, and that of `out=`, so that any
     path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
-    quoted. `steps=1e5` becomes `steps=100000`.
+    quoted. `steps=1e5` becomes `steps=100000`, with `multirun` in a list too.
     """
     from surefoot.tools.generate import exists
 
@@ -108,10 +108,18 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
                 text = f"{key}={quoted(home)}"
             elif multirun and len(parts) > 1 and any(map(exists, parts)):
                 text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
-        elif key in WHOLE_NUMBERS and re.fullmatch(r"\d+(\.\d*)?e\d{1,2}", value.lower()):
-            text = f"{key}={float(value):.0f}" if float(value).is_integer() else text
+        elif key in WHOLE_NUMBERS:
+            numbers = value.split(",") if multirun else [value]
+            text = f"{key}{found}" + ",".join(map(_whole, numbers))
         ready.append(text)
     return ready
+
+
+def _whole(value: str) -> str:
+    """1e5 as 100000; anything else as it is."""
+    if not re.fullmatch(r"\s*\d+(\.\d*)?e\d{1,2}\s*", value.lower()):
+        return value
+    return f"{float(value):.0f}" if float(value).is_integer() else value
 
 
 def _expanded(value: str) -> str:

@@ -60,10 +60,12 @@ def run(arguments: Sequence[str]) -> int:
         return _resume(known.resume, style, known.trust, steps)
     from surefoot.cli import auto, config, configfile, grammar
 
-    given = known.overrides
+    def read(given: Sequence[str]) -> list[str]:
+        return grammar.readable(configfile.with_own_presets(given, known.config_dir), known.multirun)
+
+    overrides = read(known.overrides)
     if known.config is not None:
-        given = [*configfile.overrides_of(known.config, given, known.trust), *given]
-    overrides = grammar.readable(configfile.with_own_presets(given, known.config_dir), known.multirun)
+        overrides = [*read(configfile.overrides_of(known.config, overrides, known.trust)), *overrides]
     if auto.asked(overrides):
         return auto.run(overrides, style, known.trust, known.multirun)
     config.check_overrides(overrides, known.multirun)

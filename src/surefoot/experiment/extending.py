@@ -28,8 +28,8 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
     """Train a run, complete or not, up to more steps; its evaluations stay as far apart as they were.
 
     The numbers are those of a run that was told `steps` at once, and the same `evaluate_every`, but for learning rates,
-    exploration and weights with a schedule, which goes on to the new end: a note says so. A run that can't be extended
-    is left as it was.
+    exploration and weights with a schedule, which goes on to the new end: a note says so. The evaluation at the old end
+    stays among the others, also where it is between two of that run's. A run that can't be extended is left as it was.
 
     Args:
         folder: of the run.
@@ -115,11 +115,10 @@ def schedule_notes(run: Run, steps: int) -> list[str]:
             f"the random choices of {agent.name} become fewer over a fraction of all steps, which now end at step "
             f"{steps:,}: their share jumps here unless it is at its end in both"
         ]
-    steady = ("constant", "adaptive")
     scheduled = sorted(
         entry.name
         for entry in agent.updates()
-        if isinstance(entry, Update) and getattr(entry.optimizer, "schedule", "constant") not in steady
+        if isinstance(entry, Update) and getattr(entry.optimizer, "schedule", "constant") in ("cosine", "linear")
     )
     found = []
     if scheduled:

@@ -90,6 +90,9 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         if isinstance(network, Temperature) and network.form != other.form:
             network.set(other().item())
     agent.rewards_fixed = type(agent) is type(source) or any("critic" in name for name in taken)
+    if not agent.rewards_fixed and "model" not in taken:  # nothing came along that knows rewards as they were there
+        agent.reward_scale.fill_(1.0)
+        agent.reward_shift.fill_(0.0)
     return taken
 
 

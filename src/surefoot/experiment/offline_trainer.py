@@ -20,7 +20,8 @@ from surefoot.data.sources import Added, BesideAdded
 from surefoot.data.store import store_from_dataset
 from surefoot.experiment.machine import as_begun
 from surefoot.experiment.run import split
-from surefoot.experiment.trainer import SeedTrainer, finite_or_none
+from surefoot.experiment.telling import finite_or_none
+from surefoot.experiment.trainer import SeedTrainer
 from surefoot.offline.fitted_q import fitted_q_estimate
 
 FITTED_Q_STEPS = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,16 @@ from surefoot.experiment.plan import Plan
 
 EVERY = 2.0
 """Seconds within a stretch after which its progress is told."""
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics without those that are NaN or infinite, which JSON does not have."""
+    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """A number as JSON has it: None where it is NaN or infinite."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def of_episodes(episodes: Episodes) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 import sys
 import time
@@ -30,7 +29,7 @@ from surefoot.experiment.machine import same_machine
 from surefoot.experiment.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.experiment.run import RESULT_FORMAT, Run, read_columns
 from surefoot.experiment.stopping import Stopped
-from surefoot.experiment.telling import Teller, of_episodes
+from surefoot.experiment.telling import Teller, finite, finite_or_none, of_episodes
 from surefoot.experiment.watch import Watch
 from surefoot.streaming.agent import StreamingAgent
 
@@ -40,16 +39,6 @@ Send = Callable[[dict[str, Any]], None]
 def never() -> bool:
     """Nobody asks to stop."""
     return False
-
-
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics without those that are NaN or infinite, which JSON does not have."""
-    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """A number as JSON has it: None where it is NaN or infinite."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def seed_trainer(
@@ -223,7 +212,7 @@ class SeedTrainer:
             self._train()
         except Stopped:
             if self.step > 0 and self.leads and self._is_finite():
-                self._save()
+                checkpoint.save_together(self._checkpoints())  # an undisturbed run keeps no policy of this step
             raise
 
     def _is_finite(self) -> bool:
@@ -247,9 +236,11 @@ class SeedTrainer:
             upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval, rhythm)))
             self.teller.begin(before)
             start = time.perf_counter()
-            values = self.advance(upto - before)
-            elapsed = time.perf_counter() - start
-            self.seconds += elapsed
+            try:
+                values = self.advance(upto - before)
+            finally:  # a stop saves the steps that were taken, so their seconds count
+                elapsed = time.perf_counter() - start
+                self.seconds += elapsed
             for position, seed in enumerate(self.seeds):
                 told = {name: value[position] for name, value in values.items()}
                 heard = finite(told)

@@ -46,11 +46,11 @@ class Watch:
         Args:
             step: of now.
             policy: position of a seed -> its policy.
-            missing: only where there is none, as in a run that was complete and goes on: none was left then.
+            missing: only where one was kept that is not there any more, as in a run that was complete and goes on.
         """
         for position, (seed, alarm) in enumerate(self.alarms.items()):
             path = self.run.supported_path(seed)
-            if not alarm.rings and not (missing and path.is_file()):
+            if not alarm.rings and (not missing or (seed in self.kept and not path.is_file())):
                 policy(position).save(path)
                 self.kept[seed] = step
 
