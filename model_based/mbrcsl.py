@@ -71,8 +71,7 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
         for field in ("model_updates", "behaviour_updates", "rollout_batches", "rollouts", "horizon", "kept",
                       "diffusion_steps", "behaviour_stride"):  # fmt: skip
             require(getattr(self, field) >= 1, "mbrcsl", field, getattr(self, field), ">= 1")
-        goes_on = "auto or none: its paths go on where an episode would end, as published"
-        require(self.termination in {"auto", "none"}, "mbrcsl", "termination", self.termination, goes_on)
+        require(self.termination in {"auto", "none"}, "mbrcsl", "termination", self.termination, "auto: no path ends")
         network = self.behaviour_network
         require(network in {"mlp", "mlp_unet"}, "mbrcsl", "behaviour_network", network, "mlp or mlp_unet")
         require(self.history == 1, "mbrcsl", "history", self.history, "1: its model predicts single observations")
