@@ -115,7 +115,7 @@ def header(policy: Policy, name: str = "policy", more: str = "") -> str:
     middle, half = middle_and_half(*bounds)
     lines = [_array("mean", _numbers(policy.normalizer.mean)), _array("scale", _numbers(policy.normalizer.scale))]
     lines += [_array("middle", middle), _array("half", half)]
-    lines += [_array("low", bounds[0]), _array("high", bounds[1])]
+    lines += [_array("action_low", bounds[0]), _array("action_high", bounds[1])]
     calls: list[str] = []
     here, width = "in", int(network.weights[0].shape[1])
     last = len(network.weights) - 1

@@ -163,7 +163,7 @@ CLASS = {
       for (int k = 0; k < @OUTPUTS@; ++k) {
         const float x = @SQUASHED@ ? std::tanh(out[k]) : out[k];
         const float inside = x < -1.0f ? -1.0f : x > 1.0f ? 1.0f : x;
-        const float low = detail::low[k % action_size], high = detail::high[k % action_size];
+        const float low = detail::action_low[k % action_size], high = detail::action_high[k % action_size];
         const float scaled = detail::middle[k % action_size] + detail::half[k % action_size] * inside;
         plan[k] = scaled < low ? low : scaled > high ? high : scaled;  // rounding may leave them
       }

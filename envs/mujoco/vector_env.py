@@ -14,7 +14,6 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.cuda_ext.twin import DIVERGED_MARGIN
 from surefoot.envs.mujoco import gaps, generators, library
 from surefoot.envs.mujoco.domain import DomainParameters
 from surefoot.envs.mujoco.task import Array, Info, MjcfTask, Simulations, Task
@@ -264,11 +263,13 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         for key, value in info.items():
             complete[key] = np.where(_broadcast(still, value), 0, value).astype(value.dtype) if some else value
             complete[f"_{key}"] = moving.copy()
-        for key, unsafe in (("cost", 1.0), ("margin", DIVERGED_MARGIN)):  # an unknown state is no safe one
-            if key in complete and diverged.any():
-                complete[key][diverged] = unsafe
         complete["valid"], complete["diverged"] = moving, diverged
         if some and diverged.any():
+            from surefoot.cuda_ext.twin import DIVERGED_MARGIN  # with torch, which registering must not import
+
+            for key, unsafe in (("cost", 1.0), ("margin", DIVERGED_MARGIN)):  # an unknown state is no safe one
+                if key in complete:
+                    complete[key][diverged] = unsafe
             if self.diverged_episodes == 0:
                 row = int(np.flatnonzero(diverged)[0])
                 warnings.warn(
