@@ -266,6 +266,10 @@ def costs_of(margins: Any) -> Any:
     return np.where(np.isnan(margins), np.nan, margins < 0).astype(np.float32)
 
 
+SUCCESS = ("success", "is_success")
+"""Entries of a step's info that say whether the task is solved; the first that is there counts."""
+
+
 def step_values(info: Mapping[str, Any], key: str, num_envs: int) -> Numbers | None:
     """(N,) values of `info[key]` that belong to the step just taken, or None where the step has none.
 

@@ -16,7 +16,7 @@ from surefoot.core.memory import Memory, PolicyLike
 from surefoot.core.policy import Policy
 from surefoot.core.spec import VECTOR, mapped
 from surefoot.envs.acting.steps import Step, Stepping
-from surefoot.envs.interface import Array, as_numpy
+from surefoot.envs.interface import SUCCESS, Array, as_numpy
 from surefoot.envs.names import is_native
 from surefoot.envs.side_by_side import PausableVectorEnv
 from surefoot.envs.spaces import arrays_of
@@ -27,8 +27,6 @@ NATIVE_EPISODES = 256
 """Episodes of one native call: bounds the memory of what it records."""
 NATIVE_RECORDS = ("rewards", "actions", "observations")
 """What is summed up of it, watched, and tried for weights whose products overflow."""
-SUCCESS = ("success", "is_success")
-"""Entries of a step's info that say whether the task is solved; the first that is there counts."""
 Watch = Callable[[int, Array], None]
 """A policy's position and the (n, observation dim) observations that it acts on in episodes that are under way."""
 

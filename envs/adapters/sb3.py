@@ -11,6 +11,7 @@ import torch
 
 from surefoot.core.errors import EnvironmentMismatchError, MissingExtraError
 from surefoot.envs.interface import (
+    SUCCESS,
     Array,
     Numbers,
     Tensors,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 TIME_LIMIT = "TimeLimit.truncated"
 TERMINAL = "terminal_observation"
-SUCCESS = ("success", "is_success")
 
 
 class FromSB3(VectorEnvironment):
