@@ -46,6 +46,11 @@ def native_ids() -> Mapping[str, str]:
     return found
 
 
+def native_names() -> tuple[str, ...]:
+    """Every `native/<name>`, those seen through a camera too."""
+    return (*native_ids(), *PIXELS)
+
+
 def gymnasium_id(env_id: str) -> str:
     """The gymnasium id that `env_id` stands for: `native/<name>` becomes its id, any other stays as it is.
 
@@ -58,7 +63,7 @@ def gymnasium_id(env_id: str) -> str:
     if name in PIXELS:
         return PIXELS[name][0]
     if name not in native_ids():
-        raise ConfigError(f"there is no system {env_id!r}; {nearest(env_id, [*native_ids(), *PIXELS])}")
+        raise ConfigError(f"there is no system {env_id!r}; {nearest(env_id, native_names())}")
     return native_ids()[name]
 
 

@@ -22,7 +22,7 @@ from surefoot.envs import suites
 from surefoot.envs.choices import numbered
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
-from surefoot.envs.names import gymnasium_id
+from surefoot.envs.names import PREFIX, gymnasium_id, native_names
 from surefoot.envs.side_by_side import PausableVectorEnv, PausingVectorEnv, close, name_of, time_limit
 from surefoot.envs.spaces import arrays_of
 
@@ -307,7 +307,15 @@ def _import_module(env_id: str, module: str) -> None:
         raise ConfigError(
             f"environment {env_id!r}: the module {module!r} can't be imported "
             f"({type(error).__name__}: {_first_line(error)}); install it, or put its folder on PYTHONPATH"
+            f"{_without_module(env_id.rpartition(':')[2])}"
         ) from error
+
+
+def _without_module(name: str) -> str:
+    """A clause that says how an environment of this name is written which needs no module; else nothing."""
+    native = PREFIX + name.lower().replace("_", "-")
+    found = [one for one, known in ((name, gymnasium.registry), (native, native_names())) if one in known]
+    return f"; without a module it is {found[0]}" if found else ""
 
 
 def _missing_dependency(env_id: str, error: Exception) -> SurefootError:
@@ -319,8 +327,9 @@ def _missing_dependency(env_id: str, error: Exception) -> SurefootError:
 
 
 def _nearest_ids(name: str) -> str:
-    names = [str(known) for known in gymnasium.registry]
-    close = difflib.get_close_matches(name, names, n=6, cutoff=0.5)
+    words = {str(known).lower(): str(known) for known in gymnasium.registry}
+    words |= {word: known for known in native_names() for word in (known, known.removeprefix(PREFIX))}
+    close = dict.fromkeys(words[word] for word in difflib.get_close_matches(name.lower(), words, n=6, cutoff=0.5))
     nearest = f"the nearest registered ids are {', '.join(close)}" if close else "no registered id is near"
     return f"{nearest}; an id that another package registers is written package:Id"
 

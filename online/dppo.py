@@ -23,7 +23,7 @@ from surefoot.core.random import Noise
 from surefoot.core.value_learning import value_loss
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
 from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import check_clone_is_kept, clone_of
+from surefoot.online.pretrained import check_clone_is_kept, clone_of, said_in
 
 SIZES: dict[str, Any] = {
     "noise_hidden": (256, 256),
@@ -138,9 +138,12 @@ class DPPO(OnPolicyAgent):
 
     @classmethod
     def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
-        """The clone's chunk, schedule and network."""
-        clone, chunk = diffusion_of(source)
-        found = {"chunk": chunk, **clone.description()}
+        """The clone's chunk, schedule and network; of a run of this algorithm as its options say."""
+        if type(source) is cls:
+            found = said_in(source)
+        else:
+            clone, chunk = diffusion_of(source)
+            found = {"chunk": chunk, **clone.description()}
         names = ("chunk", "alphas", "implicit", "network", *SIZES)
         return {name: found[name] for name in names if config.get(name) is None and name in found}
 
@@ -220,9 +223,8 @@ class DPPO(OnPolicyAgent):
     def updates(self) -> list[Update | Rule]:
         """Two steps at the same parameters."""
         c = self.config
-        actor, critic = (
-            Adam(rate, max_gradient_norm=c.max_gradient_norm) for rate in (c.learning_rate, c.value_learning_rate)
-        )
+        rates = c.learning_rate, c.value_learning_rate
+        actor, critic = (Adam(rate, max_gradient_norm=c.max_gradient_norm) for rate in rates)
         drawn = {"step": Noise("uniform", 1)}
         if c.clone_coefficient > 0:
             drawn["clone"] = Noise("normal", self.actor.held_dim)

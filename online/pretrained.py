@@ -104,14 +104,24 @@ def flow_of(source: Agent, name: str) -> tuple[FlowActor, int]:
     return clone_of(source, name, FlowActor, "flow", "flow_bc, or of an algorithm whose policy is a flow")
 
 
+def said_in(source: Agent) -> dict[str, Any]:
+    """The options of an agent that are not left open."""
+    return {name: value for name, value in vars(source.config).items() if value is not None}
+
+
 def settle(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
     """Options of `FlowOptions` that a config leaves open, as the source's flow has them: `Agent.settle` of such agents.
+
+    A run of the same algorithm is gone on from whatever it acts by; its own options say of what that is made.
 
     Returns:
         The clone's chunk, steps and network, and how it clips where the algorithm leaves that open, by option.
     """
-    flow, chunk = flow_of(source, cls.name)
-    found = {"chunk": chunk, "flow_steps": flow.steps, "clip_each": flow.clip_each, **flow.description()}
+    if type(source) is cls:
+        found = said_in(source)
+    else:
+        flow, chunk = flow_of(source, cls.name)
+        found = {"chunk": chunk, "flow_steps": flow.steps, "clip_each": flow.clip_each, **flow.description()}
     known = {field.name for field in dataclasses.fields(cls.Config)}
     if config.get("transition") == "consistency":  # its jumps are clipped, whatever the clone does
         known.discard("clip_each")

@@ -109,7 +109,11 @@ def test_a_module_of_the_user_s_is_imported_and_its_environment_found(
         ("nowhere/Robot-v0", "package:Id"),
         ("Pendulum-v0", "Pendulum-v1"),
         ("two words", "Malformed"),
-        ("no_such_module:Robot-v0", "'no_such_module'"),
+        ("no_such_module:Robot-v0", "'no_such_module'.*on PYTHONPATH$"),
+        ("native:quadrotor_2d", "without a module it is native/quadrotor-2d$"),
+        ("gym:Pendulum-v1", "'gym'.*without a module it is Pendulum-v1$"),
+        ("quadrotor", "native/quadrotor-[23]d"),
+        ("cartpole-v1", "CartPole-v1"),
     ],
 )
 def test_an_unknown_id_is_refused_with_what_to_write_instead(env_id: str, words: str) -> None:

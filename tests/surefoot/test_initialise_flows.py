@@ -141,12 +141,36 @@ def test_other_chunks_actions_and_policies_are_refused_in_one_sentence(begin: An
         begin("reinflow", source, velocity_hidden=(8, 8))
 
 
-def test_a_run_of_the_same_algorithm_gives_everything(begin: Any) -> None:
-    source = ALGORITHMS["reinflow"](SPEC, chunk=2, velocity_hidden=(16, 16)).fresh(3)
-    agent, taken, _ = begin("reinflow", source)
-    assert taken == ["actor", "value"]
+@pytest.mark.parametrize(("algorithm", "options", "networks"), [
+    ("reinflow", {"velocity_hidden": (16, 16), "flow_steps": 3}, ["actor", "value"]),
+    ("reinflow", {"velocity_hidden": (16, 16), "transition": "consistency"}, ["actor", "value"]),
+    ("rlcm", {"velocity_hidden": (16, 16), "flow_steps": 3}, ["actor", "value"]),
+    ("rlcm", {"preset": "pi_rl", "velocity_hidden": (16, 16)}, ["actor", "value"]),
+    ("dppo", {"noise_hidden": (16, 16), "alphas": (0.9, 0.8, 0.5)}, ["actor", "value"]),
+    ("dppo", {"noise_hidden": (16, 16), "implicit": 5}, ["actor", "value"]),
+    ("fpo", {"velocity_hidden": (16, 16), "clip_each": True}, ["actor", "value"]),
+    ("dsrl", {"velocity_hidden": (16, 16), "flow_steps": 3}, ["actor", "base", "critic", "target_critic"]),
+    ("dsrl_na", {"velocity_hidden": (16, 16)}, ["actor", "base", "critic", "noise_critic", "target_critic"]),
+])  # fmt: skip
+def test_a_run_of_the_same_algorithm_gives_everything(
+    algorithm: str, options: dict[str, Any], networks: list[str], begin: Any
+) -> None:
+    """Whatever it acts by: a consistency chain and DPPO's denoising chain are no flow and no diffusion."""
+    source = ALGORITHMS[algorithm](SPEC, chunk=2, **options).fresh(3)
+    again = {name: value for name, value in options.items() if name in ("preset", "transition")}
+    agent, taken, _ = begin(algorithm, source, **again)
+    assert set(networks) <= set(taken)
     for name, value in source.state_dict().items():
         assert torch.equal(agent.state_dict()[name], value), name
+    observations, noise = torch.randn(6, 3), torch.randn(6, agent.policy().actor.noise_dim)
+    now, then = (of.policy().actor.act(observations, noise) for of in (agent, source))
+    assert torch.equal(now, then)
+
+
+def test_another_transition_than_the_run_before_is_refused(begin: Any) -> None:
+    source = ALGORITHMS["reinflow"](SPEC, transition="consistency", velocity_hidden=(16, 16)).fresh(3)
+    with pytest.raises(ConfigError, match="a consistency actor is no reinflow one"):
+        begin("reinflow", source)
 
 
 @pytest.mark.parametrize("algorithm", ["reinflow", "rlcm"])
