@@ -19,14 +19,15 @@ import torch
 from surefoot.cli import main
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.errors import ConfigError
+from surefoot.core.executor import Execution
 from surefoot.core.flow_actor import FlowActor
 from surefoot.core.guidance import GuidedPlanner
-from surefoot.core.inference import Request
+from surefoot.core.inference import PolicyPlanner, Request
 from surefoot.core.memory_actors import ChunkActor
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
 from surefoot.core.velocity import PlainVelocity
-from surefoot.tools.execute import Latency, percentiles, settings_for, usual_rate
+from surefoot.tools.execute import Latency, execute, percentiles, settings_for, usual_rate
 from surefoot.tools.variants import ranges_of
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "robot_chunks.py"
@@ -111,6 +112,26 @@ def test_a_measured_deadline_is_that_of_guided_inference(monkeypatch: pytest.Mon
     assert set(planned) == {12}
     with pytest.raises(ConfigError, match="only chunks that a flow draws"):
         settings_for(policy_of_one(), Latency(None), 50.0, None, 5.0)
+
+
+@pytest.mark.parametrize(("guidance", "latency", "before"), [(5.0, None, 5), (None, None, 5), (5.0, 0.02, 0)])
+def test_a_machine_s_first_inferences_are_in_no_episode(
+    guidance: float | None, latency: float | None, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take longer than others, whatever the deadline; where the latency is given it makes no difference."""
+    kind: Any = PolicyPlanner if guidance is None else GuidedPlanner
+    plan, planned = kind.plan, []
+
+    def counted(self: PolicyPlanner, request: Request) -> Any:
+        planned.append(request)
+        return plan(self, request)
+
+    monkeypatch.setattr(kind, "plan", counted)
+    head = ChunkActor(FlowActor(PlainVelocity(3, 12, (8,)), 12, 2), 12, 1)
+    policy = Policy.of(head, Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0]))
+    found = execute(policy, "native/pendulum", Execution(20.0, deadline=0.2), Latency(latency), 1, guidance=guidance)
+    assert len(planned) == before + len(found.measured)
+    assert [request.tick for request in planned[: before + 1]] == [0] * (before + 1)
 
 
 def policy_of_one() -> Policy:

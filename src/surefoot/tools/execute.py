@@ -163,16 +163,21 @@ def planner_of(policy: Policy, guidance: float | None) -> PolicyPlanner:
     return PolicyPlanner(policy) if guidance is None else GuidedPlanner(policy, guidance)
 
 
-def usual(planner: PolicyPlanner, observation: Any) -> float:
-    """Seconds that 95 % of inferences stay below on this machine, by trying some; guided ones where they are guided."""
+def tried(planner: PolicyPlanner, policy: Policy, count: int) -> list[float]:
+    """Seconds of `count` inferences of `policy` on this machine, guided where `planner` guides; of zeros.
+
+    A few come before them, which take longer and are not counted.
+    """
+    zeros = {key: np.zeros(one.shape, one.dtype) for key, one in policy.arrays.items()}
+    observation = zeros if policy.encoder is not None else next(iter(zeros.values()))
     worker = SimulatedWorker(planner, 1.0, lambda seconds: 0.0)
     steps = planner.chunk if isinstance(planner, GuidedPlanner) else 0  # without a plan there is nothing to be led by
     coming = np.tile((planner.low + planner.high) / 2, (steps, 1))
-    for draw in range(WARM + TRIED):
+    for draw in range(WARM + count):
         seen = planner.see(observation)
         worker.submit(Request(0, seen, draw, coming, 0))
     planner.reset(0)
-    return float(np.percentile(list(worker.measured)[WARM:], 95))
+    return list(worker.measured)[WARM:]
 
 
 def usual_rate(env_id: str) -> float:
@@ -205,9 +210,8 @@ def settings_for(
     given = {name: value for name, value in options.items() if value is not None}
     if "deadline" not in given:
         if latency.mean is None:
-            planner = planner_of(policy, guidance)
-            zeros = {key: np.zeros(one.shape, one.dtype) for key, one in policy.arrays.items()}
-            given["deadline"] = usual(planner, zeros if policy.encoder is not None else next(iter(zeros.values())))
+            seconds = tried(planner_of(policy, guidance), policy, TRIED)
+            given["deadline"] = float(np.percentile(seconds, 95))
         else:
             given["deadline"] = latency.mean + latency.jitter
     head = chunk_of(policy)
@@ -248,6 +252,8 @@ def execute(
     """
     check_spaces(env_id, policy.arrays, policy.action_dim, policy.discrete)
     planner = planner_of(policy, guidance)
+    if latency.mean is None:
+        tried(planner, policy, 0)  # so that the first chunk of the first episode is no later than others
     worker = SimulatedWorker(planner, settings.rate, latency.stream())
     with Executor(planner, settings, worker) as executor:
         found = evaluate([ExecutedPolicy(executor), policy], env_id, episodes, seed, num_envs=1, progress=progress)
