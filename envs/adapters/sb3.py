@@ -33,7 +33,8 @@ TERMINAL = "terminal_observation"
 class FromSB3(VectorEnvironment):
     """A stable-baselines3 `VecEnv`, which resets in the same step and merges both flags, behind the contract.
 
-    `infos[i]["TimeLimit.truncated"]` parts them again, and `terminal_observation` is the final observation.
+    `infos[i]["TimeLimit.truncated"]` parts them again, and `terminal_observation` is the final observation. Cost,
+    margin and success are read from the rows' infos, which are in `info["infos"]` as they came.
 
     Args:
         env: the `VecEnv`; observations must be a Box.
@@ -88,6 +89,10 @@ class FromSB3(VectorEnvironment):
         for key in self._constraints:
             missing = 0.0 if key == "cost" else np.nan
             info[key] = np.array([float(row.get(key, missing)) for row in infos], np.float32)
+        for key in SUCCESS:  # which many say at an episode's end only
+            told = np.array([key in row for row in infos])
+            if told.any():
+                info |= {key: np.array([bool(row.get(key, False)) for row in infos]), f"_{key}": told}
         numbers = (self.give(value) for value in (observations, rewards, dones & ~truncations, truncations))
         return *numbers, self.give_info(info)  # type: ignore[return-value]
 

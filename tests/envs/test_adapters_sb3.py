@@ -137,3 +137,20 @@ def test_their_infos_say_whether_an_episode_succeeded() -> None:
     env.reset()
     infos = [env.step(ACTIONS)[3] for _ in range(4)]
     assert [[row["is_success"] for row in step] for step in infos] == [[False] * 2] * 2 + [[True, False], [False, True]]
+
+
+def test_what_their_infos_say_of_success_is_read_where_they_say_it() -> None:
+    class Solving(FakeVecEnv):
+        def step(self, actions: Any) -> Any:
+            *found, dones, infos = super().step(actions)
+            for done, info, solved in zip(dones, infos, (True, False), strict=True):
+                info |= {"is_success": solved} if done else {}
+            return *found, dones, infos
+
+    env = from_sb3(Solving())
+    env.reset()
+    steps = [env.step(ACTIONS)[4] for _ in range(4)]
+    assert not any("is_success" in info for info in steps[:2])
+    assert [info["_is_success"].tolist() for info in steps[2:]] == [[True, False], [False, True]]
+    assert [info["is_success"].tolist() for info in steps[2:]] == [[True, False], [False, False]]
+    assert steps[2]["infos"][0]["is_success"] is True
