@@ -115,7 +115,7 @@ OTHER_WORDS = {
     "learning_starts": ("initial_steps",),
     "start_steps": ("initial_steps",),
     "n_envs": ("num_envs",),
-    "n_steps": ("horizon",),
+    "n_steps": ("horizon", "n_step"),
     "n_epochs": ("epochs",),
     "clip_range": ("clip",),
     "ent_coef": ("entropy_coefficient", "temperature"),

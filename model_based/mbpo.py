@@ -18,7 +18,7 @@ from surefoot.model_based.signals import imagined_signals, met_limits, value_sig
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.model_replay import Members, Newest, ReplayBesideAdded, Split
 from surefoot.online.replay import Replay
-from surefoot.online.sac import SACConfig, of_sac
+from surefoot.online.sac import SoftConfig, of_sac
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise
 from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes, temperatures
@@ -32,7 +32,7 @@ HELD_EVERY = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class MBPOConfig(SACConfig, ModelConfig, AlarmConfig):
+class MBPOConfig(SoftConfig, ModelConfig, AlarmConfig):
     """Settings of MBPO; the defaults are the official ones for Hopper but for the following.
 
     Fewer rollouts; the model's epochs (see the class); SAC's target entropy, minus the number of action dimensions,
@@ -52,7 +52,7 @@ class MBPOConfig(SACConfig, ModelConfig, AlarmConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        SACConfig.__post_init__(self)
+        SoftConfig.__post_init__(self)
         ModelConfig.__post_init__(self)
         AlarmConfig.__post_init__(self)
         name = algorithm_of(self)

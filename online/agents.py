@@ -7,15 +7,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent, algorithm_of, require
+from surefoot.core.agent import Agent, Batch, algorithm_of, require
+from surefoot.core.chunks import decisions
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory
 from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.replay import FinishedReplay, Mixture, Replay
+from surefoot.online.replay import FinishedReplay, Mixture, Replay, ReplayWindows
 
 INITIAL_ACTIONS = ("uniform", "policy")
 
@@ -46,6 +49,21 @@ class OffPolicyConfig:
     def training_steps(self, step: int) -> int:
         """Training steps that should have been taken after `step` environment steps."""
         return max(0, math.floor((step - self.initial_steps) * self.updates_per_step + 1e-9))
+
+
+@dataclasses.dataclass(frozen=True)
+class NStepConfig(OffPolicyConfig):
+    """Options of agents whose targets may be of several steps."""
+
+    n_step: int = 1  # n, steps of reward before the target's bootstrap; an episode's end cuts them short
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        name = algorithm_of(self)
+        require(self.n_step >= 1, name, "n_step", self.n_step, ">= 1")
+        alone = self.n_step == 1 or self.offline_fraction == 0
+        require(alone, name, "offline_fraction", self.offline_fraction, "0 where n_step is above 1")
 
 
 class OffPolicyAgent(Agent):
@@ -152,3 +170,54 @@ class OffPolicyAgent(Agent):
             noise: (B, `explore_dim`) standard normal.
         """
         return self.act(observations, noise)
+
+
+class NStepAgent(OffPolicyAgent):
+    r"""An agent whose targets may be of n steps, from windows of the replay buffer.
+
+    .. math:: y = \sum_{k < m} \gamma^k r_{t+k} + \gamma^m (1 - d)\, V(s_{t+m}), \quad m \le n
+
+    where m < n only where the episode ends or the newest step is reached. The steps after the first are not corrected
+    for actions that the present policy would not take, as in Rainbow (Hessel et al., 2018) and D4PG (Barth-Maron et
+    al., 2018), so that n is a compromise: 3 to 5 are usual.
+    """
+
+    config: NStepConfig
+
+    def __init__(self, problem: Any, config: Any = None, **options: Any) -> None:
+        """As `Agent`.
+
+        Raises:
+            ConfigError: several steps, of images or several arrays.
+        """
+        super().__init__(problem, config, **options)
+        if self.encoder is not None and self.config.n_step > 1:
+            raise ConfigError(f"{self.name}.n_step is {self.config.n_step}: with images or several arrays it must be 1")
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """As of other agents, or windows of n steps of the replay buffer."""
+        if self.config.n_step == 1 or stores.data is not None:  # which is refused, as no rows of it are wanted
+            return super().sources(stores)
+        return {MAIN: ReplayWindows(stores.replay, self.config.n_step)}
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Rows of n steps: what they earned, what discounts the value behind them, and where they led."""
+        if self.config.n_step == 1:
+            return batch
+        rows = decisions(batch, self.config.discount, self.config.n_step)  # type: ignore[attr-defined]
+        actions = batch["actions"][..., 0, :]
+        together = torch.cat([rows["observations"], actions], -1)
+        return {**rows, "actions": actions, "observation_actions": together}
+
+
+def bootstrapped(batch: Batch, next_values: Tensor, discount: float) -> Tensor:
+    """(B,) targets without gradient: of plain rows as `td_target`, of rows that `NStepAgent.annotate` made of n steps.
+
+    Args:
+        batch: `rewards` (B,), and `reach` (B,) or `terminations` (B,).
+        next_values: (B,) of `next_observations`.
+        discount: per step.
+    """
+    if "reach" in batch:
+        return (batch["rewards"] + batch["reach"] * next_values).detach()
+    return td_target(batch["rewards"], batch["terminations"], next_values, discount)

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.chunks import decisions
 from surefoot.core.errors import ConfigError
 from surefoot.core.features import EncoderConfig
 from surefoot.core.greedy_actor import GreedyActor, highest
-from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.core.value_learning import huber_loss
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.replay import ReplayWindows
+from surefoot.online.agents import NStepAgent, NStepConfig, bootstrapped
 
 ERRORS = ("huber", "squared")
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig(OffPolicyConfig, EncoderConfig):
+class DQNConfig(NStepConfig, EncoderConfig):
     """Settings of DQN; the defaults suit small control problems, and `cleanrl` and `zoo-cartpole` are theirs."""
 
     replay_capacity: int = 100_000
     initial_steps: int = 1_000
     discount: float = 0.99
-    n_step: int = 1  # n, steps of reward before the target's bootstrap; an episode's end cuts them short
     double: bool = True  # the online network picks the next action that the target network values
     error: str = "huber"  # of the TD error: huber (its gradient is cut at 1) or squared
     first_epsilon: float = 1.0  # share of random choices when learning begins
@@ -45,7 +40,7 @@ class DQNConfig(OffPolicyConfig, EncoderConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        for field in ("n_step", "epsilon_steps", "target_every"):
+        for field in ("epsilon_steps", "target_every"):
             require(getattr(self, field) >= 1, "dqn", field, getattr(self, field), ">= 1")
         for field in ("first_epsilon", "last_epsilon"):
             require(0 <= getattr(self, field) <= 1, "dqn", field, getattr(self, field), "in [0, 1]")
@@ -54,7 +49,7 @@ class DQNConfig(OffPolicyConfig, EncoderConfig):
         require(self.offline_fraction == 0, "dqn", "offline_fraction", self.offline_fraction, "0: it keeps no data")
 
 
-class DQN(OffPolicyAgent):
+class DQN(NStepAgent):
     r"""DQN of Mnih et al., "Human-level control through deep reinforcement learning" (2015), of discrete actions.
 
     .. math::
@@ -106,8 +101,6 @@ class DQN(OffPolicyAgent):
         """Values of all choices, their target, and the share of random choices."""
         if not self.spec.discrete:
             raise ConfigError("dqn learns discrete actions, and these are continuous: train it with sac or td3")
-        if self.encoder is not None and self.config.n_step > 1:
-            raise ConfigError(f"dqn.n_step is {self.config.n_step}: with images or several arrays it must be 1")
         values = GreedyActor(self.features, self.spec.action_dim, self.config.hidden)
         self.critic: GreedyActor = values
         self.target_critic = copy.deepcopy(values).requires_grad_(False)
@@ -132,27 +125,16 @@ class DQN(OffPolicyAgent):
         random = torch.special.ndtr(noise[..., -1:]) < self.epsilon
         return torch.where(random, highest(noise[..., :-1]), highest(self.critic(observations)))
 
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Rows of the replay buffer, or windows of n steps of it."""
-        if self.config.n_step == 1:
-            return super().sources(stores)
-        return {MAIN: ReplayWindows(stores.replay, self.config.n_step)}
-
-    def annotate(self, batch: Batch) -> Batch:
-        """Rows of n steps: what they earned, what discounts the value behind them, and where they led."""
-        return decisions(batch, self.config.discount, self.config.n_step)
-
     def targets(self, batch: Batch) -> Tensor:
         """(B,) what n steps earned and the value of the best choice after them."""
         following = batch["next_observations"]
         values = self.target_critic(following)
         best = self.critic(following) if self.config.double else values
-        return (batch["rewards"] + batch["reach"] * (values * highest(best)).sum(-1)).detach()
+        return bootstrapped(batch, (values * highest(best)).sum(-1), self.config.discount)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Huber's loss, or half the square, of the TD error of the choices that were made."""
-        first = batch["actions"][..., : self.spec.action_dim]
-        q = (self.critic(batch["observations"]) * first).sum(-1)
+        q = (self.critic(batch["observations"]) * batch["actions"]).sum(-1)
         error = q - self.targets(batch)
         loss = huber_loss(error, 1.0) if self.config.error == "huber" else 0.5 * error.square()
         return loss.mean(), {"q": q, "epsilon": self.epsilon}

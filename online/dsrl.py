@@ -17,11 +17,11 @@ from surefoot.core.policy import Policy
 from surefoot.core.steered import SteeredActor
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
-from surefoot.online.sac import SACConfig, of_sac
+from surefoot.online.sac import SoftConfig, of_sac
 
 
 @dataclasses.dataclass(frozen=True)
-class DSRLConfig(FlowOptions, SACConfig):
+class DSRLConfig(FlowOptions, SoftConfig):
     """Settings of DSRL; a row of its buffer is a decision, and steps of experience are counted in those."""
 
     reach: float = 1.5  # b: the noise that is chosen lies within b deviations

@@ -16,7 +16,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.random import Noise
 from surefoot.core.sources import Batch, Source, Stores, Uniform, joined
 from surefoot.online.replay import Replay
-from surefoot.online.sac import SAC, SACConfig
+from surefoot.online.sac import SAC, SoftConfig
 
 REAL, SIMULATED = "real", "simulated"
 BOTH = (REAL, SIMULATED)
@@ -28,7 +28,7 @@ Parts = dict[str, Batch]
 
 
 @dataclasses.dataclass(frozen=True)
-class HybridConfig(SACConfig):
+class HybridConfig(SoftConfig):
     """What hybrid agents add to SAC's settings, and where their defaults differ; those of t6-thu/H2O."""
 
     initial_steps: int = 1_000  # environment steps before the first update

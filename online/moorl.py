@@ -16,13 +16,13 @@ from surefoot.core.policy import Policy
 from surefoot.core.sources import MAIN, Source, Stores
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.replay import Alternation, Replay, alternating_choices, drawn_choices
-from surefoot.online.sac import SACConfig, of_sac
+from surefoot.online.sac import SoftConfig, of_sac
 
 SELECTORS = ("random", "alternate")
 
 
 @dataclasses.dataclass(frozen=True)
-class MOORLConfig(SACConfig):
+class MOORLConfig(SoftConfig):
     """Settings of MOORL; the paper's K, meta rate and probability are not known to us, and these are guesses."""
 
     initial_steps: int = 1_000  # environment steps before the first update

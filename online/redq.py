@@ -18,11 +18,11 @@ from surefoot.core.random import Noise
 from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import td_target
 from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.sac import SACConfig
+from surefoot.online.sac import SoftConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class REDQConfig(SACConfig):
+class REDQConfig(SoftConfig):
     """Settings of REDQ; the defaults are those of watchernyu/REDQ, where they differ from SAC's."""
 
     initial_steps: int = 5_000

@@ -16,13 +16,12 @@ from surefoot.core.features import EncoderConfig
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.temperature import FORMS, Temperature
-from surefoot.core.value_learning import td_target
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.agents import NStepAgent, NStepConfig, OffPolicyConfig, bootstrapped
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig(OffPolicyConfig, EncoderConfig):
-    """Settings of SAC; the defaults are stable-baselines3's."""
+class SoftConfig(OffPolicyConfig, EncoderConfig):
+    """Settings of SAC and its relatives; the defaults are stable-baselines3's."""
 
     discount: float = 0.99
     target_rate: float = 0.005  # of the critics, after each of their steps
@@ -47,7 +46,12 @@ class SACConfig(OffPolicyConfig, EncoderConfig):
             require(getattr(self, field) in known, name, field, getattr(self, field), f"one of {', '.join(known)}")
 
 
-class SAC(OffPolicyAgent):
+@dataclasses.dataclass(frozen=True)
+class SACConfig(SoftConfig, NStepConfig):
+    """Settings of SAC: targets may be of several steps."""
+
+
+class SAC(NStepAgent):
     r"""SAC of Haarnoja et al., "Soft Actor-Critic Algorithms and Applications".
 
     .. math::
@@ -56,9 +60,10 @@ class SAC(OffPolicyAgent):
         L_\pi &= E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a)], \quad a \sim \pi(s) \\
         L_\alpha &= -\log\alpha\; E\, [\log\pi(a|s) + \bar H]
 
-    With more critics and critic steps it is `redq`. The preset `cleanrl` has CleanRL's rates, losses and ranges, but
-    steps the actor once a step, where CleanRL steps it twice every two, and clamps log deviations, which CleanRL
-    squashes.
+    With `n_step` above 1 the target has the rewards of n steps, without the entropies of the actions between, as in
+    stable-baselines3. With more critics and critic steps it is `redq`. The preset `cleanrl` has CleanRL's rates, losses
+    and ranges, but steps the actor once a step, where CleanRL steps it twice every two, and clamps log deviations,
+    which CleanRL squashes.
     """
 
     name = "sac"
@@ -97,7 +102,7 @@ class SAC(OffPolicyAgent):
         action, log_density = self.actor.draw(following, noise["next_action"])
         next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)))
         next_value = next_q - self.temperature() * log_density
-        return td_target(batch["rewards"], batch["terminations"], next_value, self.config.discount)
+        return bootstrapped(batch, next_value, self.config.discount)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance of both critics to the targets."""

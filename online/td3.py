@@ -13,12 +13,12 @@ from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
-from surefoot.core.value_learning import smoothed_actions, td_target
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.core.value_learning import smoothed_actions
+from surefoot.online.agents import NStepAgent, NStepConfig, bootstrapped
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3Config(OffPolicyConfig):
+class TD3Config(NStepConfig):
     """Settings of TD3; the defaults are CleanRL's, which are the paper's with one learning rate."""
 
     initial_steps: int = 25_000
@@ -39,13 +39,15 @@ class TD3Config(OffPolicyConfig):
             require(getattr(self, field) >= 0, "td3", field, getattr(self, field), ">= 0")
 
 
-class TD3(OffPolicyAgent):
+class TD3(NStepAgent):
     r"""TD3 of Fujimoto, van Hoof and Meger, "Addressing Function Approximation Error in Actor-Critic Methods".
 
     .. math::
         L_Q &= E \textstyle\sum_i (r + \gamma (1 - d) \min_j \hat Q_j(s', \hat\pi(s') + \epsilon) - Q_i(s, a))^2,
         \quad \epsilon = \mathrm{clip}(N(0, \sigma^2), \pm c) \\
         L_\pi &= -E\, Q_1(s, \pi(s))
+
+    With `n_step` above 1 the target has the rewards of n steps.
     """
 
     name = "td3"
@@ -76,7 +78,7 @@ class TD3(OffPolicyAgent):
         action = self.target_actor(batch["next_observations"])
         next_action = smoothed_actions(action, noise["target_noise"], c.target_noise, c.target_noise_clip)
         next_q = self.target_critic(torch.cat([batch["next_observations"], next_action], -1)).amin(0)
-        target = td_target(batch["rewards"], batch["terminations"], next_q, c.discount)
+        target = bootstrapped(batch, next_q, c.discount)
         q = self.critic(batch["observation_actions"])
         return ensembles.critic_loss(q, target, "sum"), {"q": q}
 

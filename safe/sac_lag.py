@@ -16,14 +16,14 @@ from surefoot.core.temperature import Temperature
 from surefoot.core.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.sac import SACConfig, of_sac
+from surefoot.online.sac import SoftConfig, of_sac
 from surefoot.safe.constrained import MultiplierConfig, multiplier_rule
 from surefoot.safe.costs import checked_costs, cost_notes
 from surefoot.safe.multipliers import HeldMultiplier
 
 
 @dataclasses.dataclass(frozen=True)
-class SACLagConfig(MultiplierConfig, SACConfig):
+class SACLagConfig(MultiplierConfig, SoftConfig):
     """Settings of SAC-Lag: SAC's and the multiplier's, whose rate is chosen for 300 episodes (see `SACLag`)."""
 
     cost_window: int = 5
@@ -33,7 +33,7 @@ class SACLagConfig(MultiplierConfig, SACConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        SACConfig.__post_init__(self)
+        SoftConfig.__post_init__(self)
         self.check_constraint("sac_lag")
         require(self.cost_critics >= 1, "sac_lag", "cost_critics", self.cost_critics, ">= 1")
 

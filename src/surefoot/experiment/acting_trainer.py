@@ -69,7 +69,7 @@ class ActingTrainer(SeedTrainer):
             (longest, over), length = source.longest(), source.windows.length
             self._windows_known = over or longest >= length
             if over and longest < length and self.seeds[0] == self.plan.seeds[0]:
-                option = "length" if "length" in self.plan.config else "horizon"
+                option = next(name for name in ("n_step", "length", "horizon", "chunk") if name in self.plan.config)
                 self.send({"kind": "note", "text": (
                     f"windows have {length} steps and the longest episode so far {longest}: what is behind an episode's"
                     f" end is computed and counts in no loss; set algo.{option} to no more than episodes have"
