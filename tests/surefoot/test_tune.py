@@ -320,3 +320,20 @@ def test_a_studys_file_names_no_module_without_trust(tmp_path: pathlib.Path, cap
     write_json(tmp_path / "tune.json", tuning.to_json())
     assert main(["tune", "--resume", str(tmp_path)]) == 2
     assert "--trust" in capsys.readouterr().err
+
+
+def test_a_range_with_whole_ends_has_fractions_where_the_option_takes_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("space.yaml").write_text(
+        "algo.alpha: {low: 1, high: 4}\njacobian_penalty: {low: 0, high: 1}\nbatch_size: {low: 16, high: 64}\n"
+        "algo.discount: {low: 0, high: 1, step: 1}\n"
+    )
+    words = ["algo=td3bc", "dataset=native/pendulum-mixed", "--trials", "1", "--space", "space.yaml"]
+    tuning, _ = command._asked(command._parser().parse_intermixed_args(words))
+    made = tune.distributions(tuning.space)
+    assert made["algo.alpha"] == optuna.distributions.FloatDistribution(1.0, 4.0)
+    assert made["jacobian_penalty"] == optuna.distributions.FloatDistribution(0.0, 1.0)
+    assert made["batch_size"] == optuna.distributions.IntDistribution(16, 64)
+    assert made["algo.discount"] == optuna.distributions.FloatDistribution(0.0, 1.0, step=1)

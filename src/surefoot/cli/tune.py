@@ -15,6 +15,7 @@ from surefoot.core.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
+    from surefoot.cli.config import Request
     from surefoot.cli.train import Style
     from surefoot.data import Dataset
     from surefoot.evaluation.deciding import Look
@@ -128,10 +129,17 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
             raise ConfigError(f"{name}: is set on the command line and varies in {known.space}; leave out one of them")
         received.check(texts(values), known.space, known.trust)
         try:
-            config.compose([*overrides, *texts(values)], known.trust)
+            corner = config.compose([*overrides, *texts(values)], known.trust)
         except ConfigError as error:
             raise ConfigError(f"{known.space}: {error}") from error
+        if isinstance(space[name], dict) and isinstance({**corner.fields, **_options(corner)}.get(name), float):
+            space[name] |= {end: float(space[name][end]) for end in ("low", "high")}  # fractions between whole ends too
     return tuning, out
+
+
+def _options(request: Request) -> dict[str, Any]:
+    """Of the algorithm, as they are said on the command line."""
+    return {f"algo.{name}": value for name, value in request.options.items()}
 
 
 def texts(values: Mapping[str, Any]) -> list[str]:
