@@ -164,3 +164,28 @@ def test_a_file_that_is_no_suite_is_named(tmp_path: pathlib.Path, capsys: Any) -
     for words in (["run", "offline-smal"], ["offline-smal"]):
         assert main(["bench", *words]) == 2
         assert "did you mean 'offline-small'" in capsys.readouterr().err
+
+
+def test_a_suite_whose_run_or_tasks_are_no_mappings_is_refused_in_a_sentence(
+    tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    path = tmp_path / "odd.yaml"
+    tasks = SUITE[SUITE.index("tasks:") : SUITE.index("algorithms:")]
+    for text, said in (
+        (SUITE.replace("run: {steps: 4, episodes: 2, evaluate_every: 4, evaluate_episodes: 1, batch_size: 8}", "run:"),
+         "odd.yaml: run: give fields of all runs"),
+        (SUITE.replace(tasks, "tasks: [native/pendulum-mixed]\n"), "odd.yaml: tasks: name at least one"),
+    ):  # fmt: skip
+        path.write_text(text)
+        assert main(["bench", str(path), "-o", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_suites_null_and_flags_are_typed_as_the_command_line_has_them(tmp_path: pathlib.Path) -> None:
+    from surefoot.cli import config
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(SUITE.replace("'PATH'", "native/pendulum-mixed").replace("{steps: 4", "{gap: null, strict: true"))
+    request = config.compose([*leaderboard.suite(str(path)).overrides("swing"), "algo=bc"])
+    assert request.fields["gap"] is None
+    assert request.fields["strict"] is True

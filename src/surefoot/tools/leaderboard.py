@@ -77,7 +77,11 @@ class Suite:
     def overrides(self, task: str) -> list[str]:
         """Of the runs of a task, as after `surefoot train`."""
         fields = {**self.run, **self.tasks[task]}
-        return [*(f"{key}={value}" for key, value in fields.items()), f"seeds=[{','.join(map(str, self.seeds))}]"]
+        words = {None: "null", True: "true", False: "false"}
+        said = {
+            key: words[value] if value is None or isinstance(value, bool) else value for key, value in fields.items()
+        }
+        return [*(f"{key}={value}" for key, value in said.items()), f"seeds=[{','.join(map(str, self.seeds))}]"]
 
 
 def names() -> list[str]:
@@ -107,8 +111,11 @@ def suite(name: str) -> Suite:
         raise ConfigError(f"{file}: not a suite in YAML ({str(error).splitlines()[0]})") from error
     check(value, SUITE, file, ConfigError)
     assert isinstance(value, dict)
-    if not value["tasks"] or not all(isinstance(task, dict) for task in value["tasks"].values()):
+    tasks: Any = value["tasks"]
+    if not tasks or not isinstance(tasks, dict) or not all(isinstance(task, dict) for task in tasks.values()):
         raise ConfigError(f"{file}: tasks: name at least one, as in pendulum: {{dataset: native/pendulum-mixed}}")
+    if not isinstance(value["run"], dict):
+        raise ConfigError(f"{file}: run: give fields of all runs, as in {{steps: 20000}}, or {{}} where there are none")
     fixed = {str(key): item for key, item in value.items()}
     return Suite(name, **{**fixed, "seeds": tuple(fixed["seeds"]), "algorithms": tuple(fixed["algorithms"])})
 
