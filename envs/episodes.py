@@ -74,7 +74,12 @@ def episode_seeds(seed: int, first: int, count: int) -> Array:
     """(count,) int64 seeds of the episodes `first`, `first` + 1, ...: the same however they are batched.
 
     They are not the episodes that `evaluation.evaluate` runs from this seed.
+
+    Raises:
+        ConfigError: a seed below 0.
     """
+    if seed < 0:
+        raise ConfigError(f"the seed of the episodes is {seed}; it must be 0 or more")
     start = int(np.random.SeedSequence(seed).generate_state(1)[0])
     return (start + first + np.arange(count, dtype=np.int64)) % (1 << 32)
 

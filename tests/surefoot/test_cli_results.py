@@ -193,6 +193,8 @@ def test_algorithms_and_their_options_are_listed(capsys: Capture) -> None:
         (["evaluate", "RUN", "--range", "0,1"], "--range is of --until"),
         (["evaluate", "RUN", "--until", "1", "--range", "2,1"], "must be above the first"),
         (["evaluate", "RUN", "--vary", "mass=1:2", "--cost-limit", "5"], "--cost-limit does not go with --vary"),
+        (["evaluate", "RUN", "--vary", "mass=1:2", "--seed", "-1"], "seed of the episodes is -1; it must be 0 or more"),
+        (["watch", "RUN", "--seed", "-1", "-o", "episodes.html"], "seed of the episodes is -1; it must be 0 or more"),
         (["watch", "RUN", "--curves", "--policy-seed", "5"], "--policy-seed is of the episodes of one complete run"),
         (["evaluate", "RUN", "--env", "Pendulm-v1"], "unknown environment"),
         (["evaluate", "RUN", "--env", "MountainCarContinuous-v0"], "don't fit"),

@@ -128,8 +128,8 @@ def evaluate_variants(
             raise ConfigError(f"{name} is {number}; it must be from 2 to {most:,}")
     if variants * episodes > MOST_EPISODES:
         raise ConfigError(f"{variants:,} variants of {episodes:,} episodes are more than {MOST_EPISODES:,} in all")
+    first = episode_seeds(seed, 0, episodes)  # which refuses a seed below 0
     values = drawn(ranges, variants, seed)
-    first = episode_seeds(seed, 0, episodes)
     returns = np.stack([_returns(policy, env_id, values, first) for policy in policies])
     scores = returns.mean(axis=2)
     found = family(scores, share=share, deviation=_noise(returns), episodes=episodes)
