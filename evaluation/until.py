@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,15 @@ def evaluate_until(
 def is_known(interval: Interval, half_width: float) -> bool:
     """Whether neither end of an interval is further than `half_width` from its estimate."""
     return max(interval.high - interval.estimate, interval.estimate - interval.low) <= half_width
+
+
+def without_interval(bounds: Mapping[str, Any]) -> dict[str, Any]:
+    """A mean of episodes that ended by looking at them, as `Interval.to_json` of one without bounds.
+
+    Its interval would be one for a number of episodes that was fixed beforehand.
+    """
+    why = "none: the number of episodes was not fixed beforehand"
+    return {"mean": bounds["mean"], "low": None, "high": None, "method": why}
 
 
 def joined(first: Episodes, second: Episodes) -> Episodes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 import types
 
@@ -246,8 +247,11 @@ def test_certify_stops_once_violations_are_known_to_be_rare_or_frequent(
     assert (rare["violations"], rare["episodes"] % 64) == (0, 0)
     assert 0.02 < rare["upper"] <= 0.05
     assert rare["upper"] == sequential_certificate(0, rare["episodes"]).upper
+    assert (rare["returns"]["low"], rare["returns"]["high"]) == (None, None)  # nobody fixed how many beforehand
     assert main([*arguments, "--policy", "random", "--until", "0.05", "--quiet"]) == 0
-    assert "violations are more frequent than 0.05, after 64 of 2,000 episodes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "violations are more frequent than 0.05, after 64 of 2,000 episodes" in said
+    assert re.search(r"mean return -?[\d.]+ \(none: the number of episodes was not fixed beforehand\)", said)
 
 
 @pytest.mark.parametrize(

@@ -269,10 +269,10 @@ def _stopped(row: Row, known: Interval, cut: tuple[float, float] | None) -> Row:
     The success that was looked at has the interval that holds at every look. No other mean has one, the return where
     it was cut to a range neither: those of `_row` hold for a number of episodes that was fixed beforehand.
     """
+    from surefoot.evaluation.until import without_interval
 
     def bare(bounds: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        why = "none: the number of episodes was not fixed beforehand"
-        return None if bounds is None else {"mean": bounds["mean"], "low": None, "high": None, "method": why}
+        return None if bounds is None else without_interval(bounds)
 
     smoothness = row.smoothness
     if smoothness is not None:

@@ -18,6 +18,7 @@ from surefoot.envs.names import short_name
 from surefoot.evaluation.certificates import Certificate, certificate, sequential_certificate
 from surefoot.evaluation.runs import CERTIFICATE
 from surefoot.evaluation.statistics import hierarchical_interval
+from surefoot.evaluation.until import without_interval
 from surefoot.experiment.run import Run
 from surefoot.tools.actors import Actor
 from surefoot.tools.variants import Ranges, of_episodes
@@ -57,7 +58,8 @@ class Certified:
     seconds: float
     device: str
     returns: dict[str, Any] | None = None
-    """Mean undiscounted return with its 95 % interval, of episodes that did not diverge; None where all did."""
+    """Mean undiscounted return with its 95 % interval, of episodes that did not diverge; None where all did. Without an
+    interval where the episodes ended by looking at them (`until`)."""
     filter: dict[str, Any] | None = None
     """Of a filtered policy: the filter, its margin, and what it did and promised (`shield.Watch`)."""
     planner: str | None = None
@@ -154,6 +156,7 @@ def certify(
             if known.upper <= until or known.low >= until:
                 break
     made = certificate if until is None else sequential_certificate
+    mean = None if diverged == done else hierarchical_interval([np.concatenate(returns)]).to_json()
     return Certified(
         certificate=made(violations, done, confidence),
         policy=actor.label,
@@ -164,7 +167,7 @@ def certify(
         diverged=diverged,
         seconds=seconds,
         device=computed_by,
-        returns=None if diverged == done else hierarchical_interval([np.concatenate(returns)]).to_json(),
+        returns=mean if mean is None or until is None else without_interval(mean),
         filter=None if filtered is None else filtered.to_json(),
         planner=actor.planner,
         varied=None if ranges is None else {name: list(bounds) for name, bounds in ranges.items()},
