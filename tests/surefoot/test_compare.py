@@ -244,6 +244,7 @@ def test_what_can_not_be_compared_is_refused_in_one_sentence(room: pathlib.Path,
         (["runs/a-*", "runs/bb-*", "--metric", "sucess"], "did you mean 'success'"),
         (["runs/a-*", "runs/bb-*", "--metric", "success"], "has no success of its seeds; it has return"),
         (["runs/a-*", "runs/bb-*", "--max-seeds", "9"], "is of --until decided"),
+        (["runs/a-*", "runs/bb-*", "--max-seeds", "0"], "is of --until decided"),
         (["runs/a-*", "runs/bb-*", "--until", "decided", "--max-seeds", "3"], "at least one stage"),
         (
             ["runs/a-*", "runs/bb-*", "--until", "decided", "--max-seeds", "3", "--per-stage", "3"],

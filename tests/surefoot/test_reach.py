@@ -183,6 +183,7 @@ def test_what_can_not_be_solved_or_filtered_is_refused(
         ("reach native/pendulum -o s.txt", "s.txt: a safe set is written as .npz"),
         ("reach native/pendulum --plot s.gif", "s.gif: a picture is written as .png"),
         ("reach native/pendulum --compare nowhere", "nowhere: not a run folder"),
+        ("reach native/pendulum --policy-seed 3", "--policy-seed is of --compare RUN"),
     ],
 )
 def test_what_is_wrong_is_told_before_a_system_is_solved(

@@ -54,7 +54,8 @@ def compare(arguments: argparse.Namespace) -> int:
     _tell_differences(arms)
     if arguments.until is None:
         for name in ("anytime", "max_seeds", "per_stage", "output"):
-            if getattr(arguments, name):
+            given = getattr(arguments, name)
+            if given is not None and given is not False:
                 option = {"output": "-o"}.get(name, f"--{name.replace('_', '-')}")
                 raise ConfigError(f"{option} is of --until decided: add it, or leave the option out")
         return _once(arms, arguments)

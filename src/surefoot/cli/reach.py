@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from surefoot.safe.reachability.pictures import check_picture
     from surefoot.tools.reach import comparison, draw, feasible_agent, reach
 
+    if arguments.policy_seed is not None and arguments.compare is None:
+        raise ConfigError("--policy-seed is of --compare RUN: add it, or leave the option out")
     if arguments.output is not None:
         check_name(arguments.output)
     picture = None if arguments.plot is None else check_picture(_picture(arguments))
