@@ -36,8 +36,9 @@ class Behaviour:
     def estimates(self, critics: Critics, here: Array, after: Array) -> tuple[float, float, float]:
         """Doubly robust and per-decision estimate of a policy with the behaviour's noise, and episodes behind them.
 
-        The critics are of the policy alone. That costs no bias where the ratios are right, since V is their Q's mean
-        over the noise.
+        The critics are of the policy alone. That costs no bias within episodes where the ratios are right, since V is
+        their Q's mean over the noise. Behind the step at which an episode was cut off the policy has no noise, which is
+        a bias where the discounted rest counts: episodes that are short beside 1 / (1 - discount).
         """
         data, discount = self.data, self.judge.config.discount
         scaled = np.clip(to_agent(here, self.judge.low, self.judge.high), -1, 1)
