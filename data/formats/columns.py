@@ -120,8 +120,10 @@ def _text_columns(
             for index, place in enumerate(places):
                 cells = [one[place] for one in table]
                 if header[place] == text:
-                    if (blank := next((one for one, cell in enumerate(cells) if not cell.strip()), None)) is not None:
-                        raise DataError(f"{path}: the cell in line {lines[blank]} of column {text!r} is empty")
+                    blank = next((one for one, cell in enumerate(cells) if cell.strip().lower() in ("", "nan")), None)
+                    if blank is not None:
+                        held = "nan" if cells[blank].strip() else "empty"
+                        raise DataError(f"{path}: the cell in line {lines[blank]} of column {text!r} is {held}")
                     parts[index].append(np.array([texts.setdefault(cell, len(texts)) for cell in cells], np.float64))
                 else:
                     parts[index].append(_numbers(path, header[place], cells, lines))

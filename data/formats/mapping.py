@@ -210,7 +210,9 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         )
     if mapping.gap is not None and mapping.time is None and not table.sampled:
         raise DataError(f"{mapping.path}: 'gap' needs 'time', the column of seconds")
-    held = table.read([split(name)[0] for name in mapping.columns], mapping.episode)
+    named = [split(name)[0] for name in mapping.columns]
+    alone = mapping.episode if named.count(mapping.episode or "") == 1 else None  # what it is elsewhere is numbers
+    held = table.read(named, alone)
 
     def column(name: str, before: bool = False) -> Array:
         """Of recorded messages, what it said when a step begins, or at last before the next one."""

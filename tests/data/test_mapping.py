@@ -343,6 +343,35 @@ def test_an_episode_that_a_row_does_not_name_is_no_episode_of_its_own(tmp_path: 
         load(tmp_path / "log.csv", mapping=tmp_path / "m.yaml")
 
 
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+def test_a_column_of_episodes_has_its_own_numbers_wherever_else_it_is_named(
+    tmp_path: pathlib.Path, suffix: str
+) -> None:
+    trial, q = np.repeat([5, 7], 3), np.arange(6) / 2
+    np.savetxt(tmp_path / "a.csv", np.stack((trial, q), 1), delimiter=",", header="trial,q", comments="", fmt="%g")
+    np.savez(tmp_path / "a.npz", trial=trial, q=q)
+    columns = f"files: [a.{suffix}]\nobservations: [q, trial]\nactions: [q]\nepisode: trial\nextras: {{trial: trial}}\n"
+    (tmp_path / "a.yaml").write_text(columns)
+    found = load(tmp_path / "a.yaml")
+    assert found.observations[:, 1].tolist() == found.extras["trial"].tolist() == trial.tolist()
+    assert found.episode_ids.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_episodes_by_texts_are_no_numbers_elsewhere(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("trial,q\nleft,1.5\nleft,2\nright,3\n")
+    (tmp_path / "a.yaml").write_text("files: [a.csv]\nobservations: [q, trial]\nactions: [q]\nepisode: trial\n")
+    with pytest.raises(DataError, match=r"'left' in line 2 of column 'trial' is not a number"):
+        load(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("cell", ["nan", " NaN"])
+def test_a_row_whose_episode_is_no_number_does_not_cut_one_in_three(tmp_path: pathlib.Path, cell: str) -> None:
+    (tmp_path / "a.csv").write_text(f"e,q\n1,1.5\n1,2\n{cell},3\n1,4\n1,5\n")
+    (tmp_path / "a.yaml").write_text("files: [a.csv]\nobservations: [q]\nactions: [q]\nepisode: e\n")
+    with pytest.raises(DataError, match=r"the cell in line 4 of column 'e' is nan"):
+        load(tmp_path / "a.yaml")
+
+
 def test_a_reward_function_takes_the_best_return_of_other_rewards_away(tmp_path: pathlib.Path) -> None:
     data = load(written(tmp_path, "files: log.csv\nobservations: q\nactions: torque\nreward: dq\n"))
     data = data.replace(attributes={**data.attributes, BEST_RETURN: 1e6})
