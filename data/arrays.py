@@ -92,6 +92,12 @@ def _array(name: str, key: str, value: Any) -> Array:
     Raises:
         DataError: it is none.
     """
+    if np.ma.is_masked(value):  # an array of it would hold whatever lies below the mask
+        row = int(np.nonzero(np.ma.getmaskarray(value))[0][0])
+        raise DataError(
+            f"{name}: {key!r} is masked in row {row} and {np.ma.count_masked(value)} values in all; fill them in "
+            "(value.filled) or leave those episodes out"
+        )
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors on a GPU, or with a gradient

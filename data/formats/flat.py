@@ -128,8 +128,10 @@ def dataset_from_arrays(
     """
     if view not in VIEWS:
         raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
-    if source.max_episode_steps is not None and not 1 <= source.max_episode_steps <= MOST_STEPS:
-        raise ConfigError(f"max_episode_steps is {source.max_episode_steps}, must be from 1 to {MOST_STEPS}")
+    limit: object = source.max_episode_steps
+    numeric = isinstance(limit, int | float | np.number) and not isinstance(limit, bool)
+    if limit is not None and not (numeric and 1 <= limit <= MOST_STEPS and limit % 1 == 0):  # type: ignore[operator]
+        raise ConfigError(f"max_episode_steps is {limit!r}, must be a whole number from 1 to {MOST_STEPS}")
     extras = dict(extras or {})
     named = any(key.startswith(NAMED) for key in extras)
     if named and view != "corrected":

@@ -160,3 +160,25 @@ def test_a_dataset_is_shown_by_its_columns_and_not_by_its_numbers() -> None:
     shown = repr(from_arrays(rows, rows, rows[:, 0], np.arange(1000) % 50 == 49, env_id="Robot-v0", name="log"))
     assert shown.startswith("Dataset('log', env_id='Robot-v0', observations float32[1000, 3], actions float32[1000, 3]")
     assert len(shown) < 600
+
+
+@pytest.mark.parametrize("limit", [7.5, "7", True, 0, float("nan"), float("inf")])
+def test_a_step_limit_that_is_no_whole_number_is_refused(limit: Any) -> None:
+    arrays = without(random_walk(), "timeouts")
+    with pytest.raises(ConfigError, match=r"max_episode_steps is .*, must be a whole number from 1 to"):
+        from_arrays(**arrays, max_episode_steps=limit)
+
+
+def test_a_step_limit_may_be_of_any_type_of_numbers() -> None:
+    arrays = without(random_walk(), "timeouts")
+    for limit in (np.int64(7), 7.0, np.float32(7)):
+        assert_equal(from_arrays(**arrays, max_episode_steps=limit), from_arrays(**arrays, max_episode_steps=7))
+
+
+def test_what_lies_below_a_mask_is_not_learned_from() -> None:
+    arrays = random_walk()
+    hidden = np.ma.masked_array(arrays["observations"], np.zeros_like(arrays["observations"], bool))
+    assert_equal(from_arrays(**(arrays | {"observations": hidden})), from_arrays(**arrays))  # nothing is masked
+    hidden.mask[3, 1] = True
+    with pytest.raises(DataError, match=r"'observations' is masked in row 3 and 1 values in all"):
+        from_arrays(**(arrays | {"observations": hidden}))
