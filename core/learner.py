@@ -23,7 +23,7 @@ from surefoot.core.hot_loop import LossLog, SubnormalsAreZero, without_collectio
 from surefoot.core.kernels import Slots, use
 from surefoot.core.optimizer import Optimizer
 from surefoot.core.order import check_names, check_switches, due_at, noise_of, rows_of_sources, switched_off, updates_of
-from surefoot.core.parameters import Parameters
+from surefoot.core.parameters import Parameters, checked_loss
 from surefoot.core.random import Stream
 from surefoot.core.smoothness import penalised
 from surefoot.core.sources import MAIN, Batch, Source, as_sources
@@ -109,7 +109,7 @@ class Learner:
         groups, self.sequence = in_groups(self.order)
         """What is done with a block: groups of updates by their numbers, for `run`, and rules on blocks."""
         self._groups = [[self.updates.index(e) if isinstance(e, Update) else e for e in group] for group in groups]
-        self._compute = [self.parameters.bound(u.loss, compiled) for u in self.updates]
+        self._compute = [self.parameters.bound(checked_loss(u), compiled) for u in self.updates]
         self._twice = encodes_twice(self.updates, type(agent).annotate is not Agent.annotate)
         self._annotate = self.parameters.bound(self._annotated)
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)

@@ -15,6 +15,32 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.optimizer import Network
 
 
+def checked_loss(update: Update) -> Callable[..., tuple[Tensor, Metrics]]:
+    """The loss of an update, held to what a loss gives: one number, and metrics that are tensors.
+
+    Raises:
+        ConfigError: by the function that is given: the loss gave something else; says what, and what to write.
+    """
+
+    def loss(*arguments: Any) -> tuple[Tensor, Metrics]:
+        found: Any = update.loss(*arguments)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            raise ConfigError(
+                f"{update.name} gives a {type(found).__name__}; a loss gives (scalar, metrics), such as (loss, {{}})"
+            )
+        value, metrics = found
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise ConfigError(f"{update.name} gives a loss that is {what}; it must be one number: the mean() over rows")
+        for name, metric in metrics.items():
+            if not isinstance(metric, Tensor):
+                kind = type(metric).__name__
+                raise ConfigError(f"{update.name}: metric {name!r} is a {kind}; it must be a tensor: leave out .item()")
+        return value, metrics
+
+    return loss
+
+
 class Parameters:
     """Takes over the parameters of S agents of one kind.
 

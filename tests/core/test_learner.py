@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from learner_rows import EXACT, Y, drawn_rows, values
+from torch import Tensor
 from toy_agents import ADAM, PUSH, SPEC, HandAdam, Toy, learner, toy
 
-from surefoot.core.agent import Adam, Descent, Update
-from surefoot.core.errors import CheckpointError
+from surefoot.core.agent import Adam, Batch, Descent, Update
+from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.random import Stream
 
 
@@ -213,3 +217,29 @@ def test_noise_comes_from_the_seeds_own_stream() -> None:
     push = Stream([11], 4, PUSH, torch.device("cpu"), torch.float64).at(0)["push"]
     assert report["push"] == [pytest.approx(push.mean().item())]
     assert report["noisy_loss"] == [pytest.approx((1 - push).square().mean().item())]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (lambda x: x.mean(), r"odd_loss gives a Tensor; a loss gives \(scalar, metrics\)"),
+        (lambda x: None, r"odd_loss gives a NoneType"),
+        (lambda x: (x.mean(), 1.0), r"odd_loss gives a tuple; a loss gives \(scalar, metrics\)"),
+        (lambda x: (x.repeat(3), {}), r"odd_loss gives a loss that is of shape \(3,\); it must be one number"),
+        (lambda x: (1.0, {}), r"odd_loss gives a loss that is a float"),
+        (lambda x: (x.mean(), {"mean": 0.5}), r"odd_loss: metric 'mean' is a float; .* leave out \.item\(\)"),
+    ],
+)
+def test_what_a_loss_must_give_is_said_in_a_sentence(given: Callable[[Tensor], Any], sentence: str, seeds: int) -> None:
+    class Odd(Toy):
+        def odd_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Any:
+            return given(self.a.x)
+
+        @staticmethod
+        def plan(agent: Any) -> list[Update]:
+            return [Update(agent.odd_loss, ("a",), ADAM)]
+
+    trained = learner([Odd(SPEC) for _ in range(seeds)], Y, range(seeds), kernels=False)
+    with pytest.raises(ConfigError, match=sentence):
+        trained.run(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from surefoot.core import checkpoint
 from surefoot.core.agent import Agent
-from surefoot.core.errors import CheckpointError
+from surefoot.core.errors import CheckpointError, ConfigError
 from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
 from surefoot.core.policy import Policy
@@ -182,7 +182,11 @@ class SeedTrainer:
 
     def prepared(self, agents: Sequence[Agent], dataset: Dataset) -> Dataset:
         """The dataset as the agents read it; sets their normalisers."""
-        return [agent.prepare(dataset) for agent in agents][-1]
+        ready: object = [agent.prepare(dataset) for agent in agents][-1]
+        if not isinstance(ready, Dataset):
+            kind = type(ready).__name__
+            raise ConfigError(f"{agents[-1].name}: prepare() gives a {kind}, and not the dataset as the losses read it")
+        return ready
 
     def kernels(self) -> bool:
         """Whether networks and updates run in the native module."""

@@ -241,7 +241,10 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
                 f"{c.updates_per_step:g}: nothing would be learned; raise steps, or lower algo.initial_steps"
             )
     if not agent.acts:
-        after, name = max((entry.after, entry.name) for entry in agent.updates() if isinstance(entry, Update))
+        order = agent.updates()
+        if not order:
+            raise ConfigError(f"{agent.name}: updates() gives none, so that nothing would be trained")
+        after, name = max(((one.after, one.name) for one in order if isinstance(one, Update)), default=(0, ""))
         if after >= plan.steps:
             raise ConfigError(
                 f"steps is {plan.steps:,}, and {agent.name} begins with {name} after {after:,} training steps: raise "
