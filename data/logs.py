@@ -59,6 +59,9 @@ def table_of(path: pathlib.Path, mapping: LogMapping | None = None) -> columns.T
         return columns.parquet_table(path)
     if csv.is_csv(path, alone=True):
         return columns.csv_table(path)
+    odd = csv.other_encoding(path)
+    if odd is not None:
+        raise DataError(f"{path}: its first line is no UTF-8 text ({odd}); save it as UTF-8: iconv -f {odd} -t UTF-8")
     raise DataError(f"{path}: is no log of a known kind: CSV, Parquet, NPZ, HDF5, MCAP, a ROS 2 bag or LeRobot dataset")
 
 

@@ -10,6 +10,7 @@ Logs with other columns are read by a mapping (`formats.mapping`).
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import itertools
 import pathlib
@@ -51,6 +52,17 @@ def is_csv(path: pathlib.Path, alone: bool = False) -> bool:
     return (alone or any(mark in text for mark in DELIMITERS)) and all(
         char.isprintable() or char in "\t\r" for char in text
     )
+
+
+def other_encoding(path: pathlib.Path) -> str | None:
+    """UTF-16 or, of 8 bits a letter, LATIN1, where the first line would be a CSV file's in that; None: in neither."""
+    with open(path, "rb") as file:
+        start = file.read(1 << 16)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    first = start.split(b"\n", 1)[0].decode("latin-1")
+    text = all(char.isprintable() or char in "\t\r" for char in first)
+    return "LATIN1" if text and not first.isascii() and any(mark in first for mark in DELIMITERS) else None
 
 
 def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:

@@ -130,3 +130,11 @@ def test_names_that_lerobots_features_have_are_those_of_the_data(tmp_path: pathl
     path.write_text(json.dumps(told))
     assert load(tmp_path / "a").action_names == ("shoulder", "grip")
     assert load(tmp_path / "a").observation_names is None
+
+
+@pytest.mark.parametrize(("encoding", "told"), [("latin-1", "LATIN1"), ("utf-16", "UTF-16")])
+def test_a_log_that_is_no_utf8_is_told_its_encoding(tmp_path: pathlib.Path, encoding: str, told: str) -> None:
+    (tmp_path / "log.csv").write_text("q [\N{DEGREE SIGN}],u\n1,2\n", encoding=encoding)
+    (tmp_path / "log.yaml").write_text("files: [log.csv]\nobservations: ['q*']\nactions: [u]\n")
+    with pytest.raises(DataError, match=rf"log\.csv: its first line is no UTF-8 text \({told}\); .* iconv -f {told}"):
+        load(tmp_path / "log.yaml")
