@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot import fit, offline
+from surefoot import BC, fit, offline
 from surefoot.core.agent import Update
 from surefoot.core.errors import ConfigError
 from surefoot.data import Dataset, from_arrays
@@ -43,3 +43,23 @@ def test_an_algorithm_without_updates_is_refused(tmp_path: Any) -> None:
 def test_a_prepare_that_returns_nothing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"prepare\(\) gives a NoneType"):
         SeedTrainer.prepared(None, [Forgetful(data(), hidden=(4,))], data())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"env": "none"}, r"learn\(\) has no option 'env': give env= to BC\(\) itself"),
+        ({"environment": "none"}, r"learn\(\) has no option 'environment': give env= to BC\(\) itself"),
+        ({"dataset": "x"}, r"give dataset= to BC\(\) itself"),
+        ({"config": {}}, r"learn\(\) has no option 'config'"),
+    ],
+)
+def test_what_an_algorithm_is_given_is_no_option_of_learn(option: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        BC(data(), env="none", hidden=(4,)).learn(2, **option)
+
+
+@pytest.mark.parametrize("name", ["environment", "algorithm", "config"])
+def test_what_fit_knows_from_elsewhere_is_no_option_of_it(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"fit has no option '{name}'"):
+        fit(offline.BC(data(), hidden=(4,)), data(), env="none", steps=2, **{name: None})

@@ -27,7 +27,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.experiment.algorithms import ALGORITHMS
 from surefoot.experiment.extending import extend
 from surefoot.experiment.folders import claim_named, claim_new
-from surefoot.experiment.plan import Plan, agent_class, seeds_of
+from surefoot.experiment.plan import OPTIONS, Plan, agent_class, seeds_of
 from surefoot.experiment.run import IN_MEMORY, Run
 from surefoot.experiment.training import train
 from surefoot.tools.generate import environment_of, load
@@ -123,10 +123,12 @@ class Model:
                 self.run = extend(self.run.folder, self.run.plan.steps + steps, listener)
                 return self
             logger = options.pop("logger", None)
-            known = [field.name for field in dataclasses.fields(Plan)]
             for name in options:
-                if name not in known:
-                    raise ConfigError(f"learn() has no option {name!r}; {nearest(name, known)}")
+                if name in ("env", "environment", "dataset"):
+                    key = "dataset" if name == "dataset" else "env"
+                    raise ConfigError(f"learn() has no option {name!r}: give {key}= to {type(self).__name__}() itself")
+                if name not in OPTIONS:
+                    raise ConfigError(f"learn() has no option {name!r}; {nearest(name, OPTIONS)}")
             source = self._source
             if source not in (None, IN_MEMORY) and pathlib.Path(str(source)).exists():
                 source = str(pathlib.Path(str(source)).resolve())

@@ -268,3 +268,9 @@ def options_from_json(kind: type[Agent], options: dict[str, Any]) -> dict[str, A
     for name in options.keys() & known.keys():  # one that is not known gets its sentence from `Agent.configure`
         check({name: options[name]}, Record({name: known[name]}), kind.name, ConfigError)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+
+
+SAID = ("algorithm", "config", "dataset", "environment", "steps", "seeds")
+"""Fields of a plan that python's `fit` and `learn` have arguments of their own for, or know from the agent."""
+OPTIONS = tuple(field.name for field in dataclasses.fields(Plan) if field.name not in SAID)
+"""The other fields, which they take by these names."""

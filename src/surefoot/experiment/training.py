@@ -27,7 +27,7 @@ from surefoot.experiment.initialise import settled, start_notes
 from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
 from surefoot.experiment.live import LiveMetrics
 from surefoot.experiment.loggers import loggers, to_all
-from surefoot.experiment.plan import Plan, name_of, seeds_of
+from surefoot.experiment.plan import OPTIONS, Plan, name_of, seeds_of
 from surefoot.experiment.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, names_in, write_columns
 from surefoot.experiment.sharing import check_learners
 from surefoot.experiment.stopping import going_on_told, resumable
@@ -77,12 +77,11 @@ def fit(
         EnvironmentMismatchError: the environment's spaces don't fit the dataset.
         DivergenceError: a loss stopped being finite.
     """
-    known = [field.name for field in dataclasses.fields(Plan)]
     for name in options:
         if name == "envs":
             raise ConfigError("fit takes no envs=: make the agent with num_envs=, which is the same")
-        if name not in known:
-            raise ConfigError(f"fit has no option {name!r}; {nearest(name, known)}")
+        if name not in OPTIONS:
+            raise ConfigError(f"fit has no option {name!r}; {nearest(name, ['env', *OPTIONS])}")
     if dataset is not None:
         validate(dataset)
     plan = Plan(
