@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -125,6 +126,20 @@ def test_a_model_of_normalised_observations_is_planned_in_from_normalised_ones(t
     assert float((normalizer(seen) - seen).abs().max()) > 1
     wanted = planner.plan(world.dynamics, normalizer(seen), planner.begin(1, 1))[0][:, 0]
     torch.testing.assert_close(first, wanted)
+
+
+def test_plans_are_carried_out_in_the_units_that_the_model_was_learned_in(tmp_path: pathlib.Path) -> None:
+    rows, random = 200, np.random.default_rng(0)
+    columns = {name: random.normal(size=(rows, 3)).astype(np.float32) for name in ("observations", "next_observations")}
+    columns |= {"actions": random.uniform(-1, 1, (rows, 1)).astype(np.float32), "rewards": np.zeros(rows, np.float32)}
+    ends = {"terminals": np.zeros(rows, bool), "timeouts": np.arange(rows) % 50 == 49}
+    np.savez(tmp_path / "data.npz", **columns, **ends)
+    small = "algo.model_hidden=[8] algo.model_decays=[] algo.model_members=2 algo.model_elites=2"
+    words = f"train algo=dynamics dataset={tmp_path / 'data.npz'} steps=2 seeds=1 {small} out={tmp_path / 'run'}"
+    assert main(words.split()) == 0
+    world = world_for(str(tmp_path / "run"), "native/pendulum")  # whose own bounds are -2 and 2 N m
+    policy = planning_policy(world, make_planner("cem", samples=4, iterations=1, horizon=1), Objective())
+    assert (policy.low.tolist(), policy.high.tolist()) == ([-1.0], [1.0])
 
 
 def test_a_model_learns_with_an_environment_and_plans_tell_how_far_they_are(

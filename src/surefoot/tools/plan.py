@@ -44,6 +44,8 @@ class World:
     """(B, O) observations -> (B, S) states, of a run's model as its algorithm normalises them; None: the world says."""
     seed: int | None = None
     """Of a run's models."""
+    bounds: tuple[Tensor, Tensor] | None = None
+    """(A,) each, what -1 and 1 stand for in a run's model, in the environment's units; None: the environment's own."""
 
 
 def world_for(
@@ -118,7 +120,8 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
             "acts by it already: run that with surefoot rollout or evaluate"
         )
     chosen = run.plan.seeds[0] if seed is None else seed
-    return World(model, env_id, f"model of {run.plan.algorithm}, seed {chosen} of {path}", agent.normalizer, chosen)
+    label = f"model of {run.plan.algorithm}, seed {chosen} of {path}"
+    return World(model, env_id, label, agent.normalizer, chosen, (agent.action_low, agent.action_high))
 
 
 class Timed(PlannerPolicy):
@@ -160,7 +163,8 @@ def planning_policy(world: World, planner: Planner, objective: Objective) -> Tim
             f"{in_words(there.observations)} and {there.action_dim}: name the environment that its data are of "
             "with --env"
         )
-    low, high = (torch.from_numpy(bound) for bound in (there.action_low, there.action_high))
+    own = (torch.from_numpy(bound) for bound in (there.action_low, there.action_high))
+    low, high = own if world.bounds is None else world.bounds  # a model's are those that it was learned with
     return Timed(planner, dynamics, low, high, objective, world.states_of)
 
 
