@@ -240,6 +240,8 @@ RENORMALISED = ("spurious", "chosen")
 def selected(method: Method, batch: Batch, finished: Tensor) -> Tensor:
     """(B, C): the tokens that a method trains, chosen with the proximal policy over the whole batch."""
     units = batch.mask
+    if not bool(units.any()):  # all samples are too old: there is no quantile, and nothing is trained
+        return units
     if method.units == "high_entropy":
         units = pg.high_entropy_mask(batch.entropy, units, method.share)
     elif method.units == "spurious":

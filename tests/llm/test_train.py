@@ -210,6 +210,13 @@ def test_stale_samples_have_weights_and_too_old_ones_count_for_nothing() -> None
     assert max(moved) < 0.1  # Adam's momentum alone: no gradient came from samples of one update ago
 
 
+@pytest.mark.parametrize("name", ["entropy_tokens", "stapo"])
+def test_a_step_of_samples_that_are_all_too_old_trains_nothing_and_the_run_goes_on(name: str) -> None:
+    config = dataclasses.replace(SMALL, steps=4, lag=3, oldest=1)
+    lines = [line for line in train(tiny(), PROMPTS, sevens, method(name), config) if "reward" in line]
+    assert [line["gradient_norm"] == 0 for line in lines] == [False, False, True, False]
+
+
 def test_a_sampler_that_never_lags_is_never_too_old() -> None:
     config = dataclasses.replace(SMALL, steps=5, oldest=0)
     lines = train(tiny(), PROMPTS, sevens, method("grpo", kl="none", kl_coefficient=0.0), config)
