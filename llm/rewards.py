@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import math
+import numbers
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -69,12 +70,7 @@ def scores(
     Raises:
         DataError: the function raised, gave another number of rewards, or one that is not a finite number.
     """
-    name = getattr(reward, "__name__", "the reward")
-    chats = [isinstance(prompt.text, list) for prompt in prompts]
-    given: list[Any] = [
-        [{"role": "assistant", "content": text}] if chat else text
-        for text, chat in zip(completions, chats, strict=True)
-    ]
+    name, given = getattr(reward, "__name__", "the reward"), _as_asked(prompts, completions)
     columns = {column: [prompt.columns.get(column) for prompt in prompts] for column in prompts[0].columns}
     try:
         found = list(
@@ -106,6 +102,14 @@ def scores(
     return torch.tensor([math.nan if value is None else value for value in found], dtype=torch.float32)
 
 
+def _as_asked(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Any]:
+    """Answers as rewards get them: texts, or lists of one message where the prompt is one of messages."""
+    return [
+        [{"role": "assistant", "content": text}] if isinstance(prompt.text, list) else text
+        for prompt, text in zip(prompts, completions, strict=True)
+    ]
+
+
 def step_scores(
     reward: Any,
     prompts: Sequence[Prompt],
@@ -127,27 +131,37 @@ def step_scores(
         DataError: the function raised, or gave something else, or nothing for an answer.
     """
     columns = {column: [prompt.columns.get(column) for prompt in prompts] for column in prompts[0].columns}
-    texts = [prompt.text for prompt in prompts]
+    texts, answers = [prompt.text for prompt in prompts], _as_asked(prompts, completions)
     try:
-        given = list(
-            reward.step_rewards(prompts=texts, completions=completions, completion_ids=completion_ids, **columns)
-        )
+        given = list(reward.step_rewards(prompts=texts, completions=answers, completion_ids=completion_ids, **columns))
     except Exception as error:
         raise DataError(f"step_rewards raised {type(error).__name__}: {error}") from error
     if len(given) != len(completions):
         raise DataError(f"step_rewards gave rewards of {len(given)} answers, and there are {len(completions)}")
     found, ends = torch.zeros(mask.shape), torch.zeros(mask.shape)
     for row, (steps, length) in enumerate(zip(given, mask.sum(-1).long().tolist(), strict=True)):
+        if not isinstance(steps, Mapping) or not steps:
+            raise DataError(
+                f"step_rewards gave {steps!r}, no step of answer {row}; an answer has one or more, as a dict: place of "
+                "a step's last token -> reward"
+            )
         for place, value in steps.items():
-            if not 0 <= place <= len(completion_ids[row]) or not math.isfinite(value):
+            known = isinstance(place, numbers.Integral) and 0 <= place <= len(completion_ids[row])
+            if not known or not _finite(value):
                 raise DataError(
-                    f"step_rewards gave {value} at place {place} of answer {row}, which has "
+                    f"step_rewards gave {value!r} at place {place!r} of answer {row}, which has "
                     f"{len(completion_ids[row])} tokens; finite rewards at places from 0 to that are needed"
                 )
-            found[row, min(place, length - 1)], ends[row, min(place, length - 1)] = value, 1
-        if not steps:
-            raise DataError(f"step_rewards gave no step of answer {row}; an answer has one or more")
+            last = min(int(place), length - 1)
+            found[row, last], ends[row, last] = float(value), 1
     return found, ends
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except TypeError:  # None, text
+        return False
 
 
 def pairwise(judge: Callable[[Any, Any, Any], bool], group: int) -> RewardFunction:

@@ -65,15 +65,29 @@ def test_rewards_of_steps_are_put_at_their_ends_and_learned_from() -> None:
         ([{0: math.nan}], "gave nan"),
         ([{}], "no step of answer 0"),
         ([], "of 0"),
+        ([{0: None}], "gave None at place 0 of answer 0"),
+        ([{"0": 1.0}], "at place '0' of answer 0"),
+        ([[1.0]], r"gave \[1.0\], no step of answer 0"),
+        ([None], "gave None, no step of answer 0"),
     ],
 )
-def test_wrong_rewards_of_steps_are_named(given: list[dict[int, float]], said: str) -> None:
+def test_wrong_rewards_of_steps_are_named(given: list[Any], said: str) -> None:
     class Wrong:
-        def step_rewards(self, **columns: Any) -> list[dict[int, float]]:
+        def step_rewards(self, **columns: Any) -> list[Any]:
             return given
 
     with pytest.raises(DataError, match=said):
         step_scores(Wrong(), [Prompt("1=")], ["12"], [[3, 4]], torch.ones(1, 3))
+
+
+def test_rewards_of_steps_get_answers_to_messages_as_other_rewards_do() -> None:
+    class Lengths:
+        def step_rewards(self, completions: list[Any], **columns: Any) -> list[dict[int, float]]:
+            return [{0: float(len(answer[-1]["content"]))} for answer in completions]
+
+    chat = [Prompt([{"role": "user", "content": "1="}])]
+    found, ends = step_scores(Lengths(), chat, ["12"], [[3, 4]], torch.ones(1, 3))
+    assert (found.tolist(), ends.tolist()) == ([[2, 0, 0]], [[1, 0, 0]])
 
 
 def test_pairs_are_judged_in_both_orders_against_the_first_of_the_group() -> None:
