@@ -97,8 +97,11 @@ def evaluate(
         at_once: rows that are generated together.
 
     Raises:
-        ConfigError: fewer than two prompts have answers that could be scored.
+        ConfigError: fewer than two prompts have answers that could be scored, or no sample or token is asked for.
     """
+    for name, value in (("samples", samples), ("max_new_tokens", new)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}; it must be at least 1")
     encoded = policy.encode([prompt.text for prompt in prompts])
 
     def answers(count: int, greedy: bool) -> tuple[Tensor, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from surefoot.core.errors import CheckpointError, MissingExtraError
+from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, MissingExtraError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
 """Files of which a tokenizer has one or more."""
@@ -45,8 +45,14 @@ def read_model(
 
     Raises:
         CheckpointError: the folder is missing, damaged or incomplete.
+        ConfigError: no such device or type of weights.
+        DeviceError: a GPU that is not there.
         MissingExtraError: transformers is not installed.
     """
+    _check_device(device)
+    number = getattr(torch, dtype, None)
+    if not isinstance(number, torch.dtype) or not number.is_floating_point:
+        raise ConfigError(f"dtype={dtype!r} is no type of weights: give float32 or bfloat16")
     path = pathlib.Path(folder).expanduser()
     alone = path.name == "config.json" and path.is_file()
     path = path.parent if alone else path
@@ -64,7 +70,7 @@ def read_model(
         warnings.simplefilter("ignore")
         try:
             config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-            kind, number = transformers.AutoModelForCausalLM, getattr(torch, dtype)
+            kind = transformers.AutoModelForCausalLM
             if weights:
                 model, about = kind.from_pretrained(
                     path,
@@ -90,6 +96,15 @@ def read_model(
                 f"{path}: the model can't be read: {_first_line(error)}; restore it from a copy"
             ) from error
     return model.to(device), tokenizer
+
+
+def _check_device(name: str) -> None:
+    try:
+        wanted = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device={name!r} is no device: give cpu or cuda") from error
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"device={name}: torch finds no such CUDA GPU on this machine; use device=cpu")
 
 
 def _first_line(error: BaseException) -> str:

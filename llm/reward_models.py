@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, DivergenceError
 from surefoot.core.files import read_json, write_json
 from surefoot.core.policy_gradient import preference_terms, step_label_terms
 from surefoot.core.schema import Plain, Table
@@ -179,6 +179,7 @@ def load_reward_model(folder: str | pathlib.Path, device: str = "cpu") -> Reward
 
     Raises:
         CheckpointError: a file is missing or damaged.
+        DeviceError: a GPU that is not there.
     """
     path = pathlib.Path(folder).expanduser()
     if not (path / ABOUT).is_file():
@@ -187,6 +188,8 @@ def load_reward_model(folder: str | pathlib.Path, device: str = "cpu") -> Reward
     try:
         model = RewardModel(load_policy(path, device=device), about["kind"], about["separator"])
         model.head.load_state_dict(load_file(path / HEAD, device=device))
+    except DeviceError:
+        raise
     except (KeyError, OSError, RuntimeError, ConfigError) as error:
         raise CheckpointError(f"{path}: the reward model can't be read ({error}); restore it from a copy") from error
     except Exception as error:  # safetensors' own class, which it does not export under one name in all versions

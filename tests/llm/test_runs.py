@@ -178,6 +178,10 @@ def test_a_run_that_is_stopped_keeps_its_last_step_and_goes_on_to_the_same_end(
         (["seed=3"], "unknown setting 'seed': did you mean"),
         (["reward=my_llm_rewards:raises"], "reward function raises"),
         (["steps"], "'steps' is not of the form name=value"),
+        (["device=gpu"], "device='gpu' is no device: give cpu or cuda"),
+        (["device=cuda:99"], "device=cuda:99: torch finds no such CUDA GPU on this machine"),
+        (["dtype=float33"], "dtype='float33' is no type of weights: give float32 or bfloat16"),
+        (["dtype=sum"], "dtype='sum' is no type of weights"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_leaves_nothing_half(
