@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.core.selection import mixed_groups
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction, scores
@@ -50,7 +51,7 @@ class Report:
     length: float
     """Mean number of tokens of sampled answers."""
     same: float
-    """Share of prompts whose answers all have the same reward: what a group baseline learns nothing from."""
+    """Share of prompts whose scored answers all have the same reward: what a group baseline learns nothing from."""
     each: Mapping[str, list[float | None]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Of every prompt greedy, pass_1, pass_k and reward, in the order of the prompts; None for no reward."""
 
@@ -118,7 +119,7 @@ def evaluate(
         ]
     tokens = rollout.completion_mask.sum()
     right = (found >= solved).sum(1)
-    same = (found.nan_to_num(nan=0.0).amax(1) == found.nan_to_num(nan=0.0).amin(1)).double()
+    same = 1 - mixed_groups(found.flatten(), samples).view(-1, samples)[:, 0].double()
     each = {
         "greedy": (once[:, 0] >= solved).double(),
         "pass_1": right.double() / samples,

@@ -291,6 +291,14 @@ def test_a_copied_teacher_is_known_to_the_evaluation() -> None:
     assert found.pass_k[0] == 0.5
     assert found.entropy < 0.3
     assert "greedy 0.500" in str(found)
+    unscored = evaluate(
+        policy,
+        [Prompt("1="), Prompt("2="), Prompt("3=")],
+        lambda completions, **_: [None if row % 4 == 0 else 1.0 for row in range(len(completions))],
+        new=3,
+        samples=4,
+    )
+    assert unscored.same == 1  # answers without a score differ from none: their group's advantages are 0
     for name, given in {"samples": {"new": 3, "samples": 0}, "max_new_tokens": {"new": 0}}.items():
         with pytest.raises(ConfigError, match=f"{name} is 0; it must be at least 1"):
             evaluate(policy, [Prompt("1="), Prompt("2=")], sevens, **given)
