@@ -118,7 +118,8 @@ def ensemble_of(
         ConfigError: another problem, sizes that don't go together, or a termination function that can't be imported.
     """
     need_vector(spec, algorithm_of(config))
-    ends, earned = named(config.termination, spec.environment), rewards.named(config.reward_function, spec.environment)
+    ends = named(config.termination, spec.environment)
+    earned = rewards.named(config.reward_function, spec.environment, (spec.action_low, spec.action_high))
     if units is not None:
         ends, earned = terminations.behind(ends, units), rewards.behind(earned, units)
     model = GaussianEnsemble(

@@ -9,12 +9,12 @@ Sources: the systems' own files (envs/systems), and gymnasium's envs/classic_con
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_environment
+from surefoot.core.actions import to_agent, to_environment
 from surefoot.envs.names import is_native, short_name
 from surefoot.world_models.dynamics import RewardsOf
 from surefoot.world_models.terminations import AUTO, checked, imported
@@ -110,10 +110,39 @@ def reward_of(env_id: str | None) -> RewardsOf | None:
     return _native(short_name(env_id)) if is_native(env_id) else KNOWN.get(env_id)
 
 
-def named(word: str, env_id: str | None) -> RewardsOf | None:
+Bounds = tuple[Sequence[float], Sequence[float]]
+"""(A,) lowest and highest action, in the environment's units."""
+
+
+def in_range(function: RewardsOf | None, env_id: str | None, bounds: Bounds) -> RewardsOf | None:
+    """The function of an environment for actions whose -1 and 1 stand for other bounds than the environment's."""
+    if function is None or env_id is None or KNOWN.get(env_id) is ones:
+        return function
+    own: Bounds = ((-2.0,), (2.0,))  # of Pendulum-v1, the one of gymnasium's whose reward reads actions
+    if is_native(env_id):
+        from surefoot.envs.systems import system
+
+        known = system(short_name(env_id))
+        own = (known.action_low, known.action_high)
+    if all(tuple(one) == tuple(other) for one, other in zip(own, bounds, strict=True)):
+        return function
+
+    def rescaled(now: Tensor, actions: Tensor, following: Tensor) -> Tensor:
+        low, high, least, most = (torch.tensor(tuple(bound)).to(actions) for bound in (*bounds, *own))
+        return function(now, to_agent(to_environment(actions, low, high), least, most).clamp(-1, 1), following)
+
+    return rescaled
+
+
+def named(word: str, env_id: str | None, bounds: Bounds | None = None) -> RewardsOf | None:
     """What the option `reward_function` means: "learned"; "auto", by the environment's id; or `module:function`.
 
     None: it is learned. Who builds an agent from a file asks the user first whether the module may be imported.
+
+    Args:
+        word: the option.
+        env_id: the environment's full id.
+        bounds: what -1 and 1 of an action stand for, which "auto" takes into account; None: the environment's bounds.
 
     Raises:
         ConfigError: the function can't be imported.
@@ -121,7 +150,7 @@ def named(word: str, env_id: str | None) -> RewardsOf | None:
     if word == LEARNED:
         return None
     if word == AUTO:
-        return reward_of(env_id)
+        return reward_of(env_id) if bounds is None else in_range(reward_of(env_id), env_id, bounds)
     function = imported(OPTION, word, (LEARNED, AUTO))
     return checked(function, OPTION, word, "floating-point", Tensor.is_floating_point)
 

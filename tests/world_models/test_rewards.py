@@ -99,3 +99,14 @@ def test_what_is_not_known_is_said() -> None:
     assert "the reward of Hopper-v5 is not known" in notes("auto", "Hopper-v5")[0]
     assert "the environment is not known" in notes("auto", None)[0]
     assert notes("learned", None) == notes("auto", "Pendulum-v1") == notes("auto", "native/pendulum") == []
+
+
+@pytest.mark.parametrize("env_id", ["native/pendulum", "Pendulum-v1"])
+def test_known_rewards_read_actions_in_the_range_that_the_model_was_learned_in(env_id: str) -> None:
+    upright, push = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0]])
+    for bound in (1.0, 2.0, 4.0):  # N m that an action of 1 stands for; the environment has 2, and takes no more
+        function = named("auto", env_id, ((-bound,), (bound,)))
+        assert function is not None
+        torque = min(bound, 2.0)
+        assert float(function(upright, push, upright)) == pytest.approx(-0.001 * torque**2, rel=1e-4)
+    assert named("auto", "CartPole-v1", ((-3.0,), (3.0,))) is KNOWN["CartPole-v1"]

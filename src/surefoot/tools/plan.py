@@ -163,7 +163,7 @@ def planning_policy(world: World, planner: Planner, objective: Objective) -> Tim
             f"{in_words(there.observations)} and {there.action_dim}: name the environment that its data are of "
             "with --env"
         )
-    own = (torch.from_numpy(bound) for bound in (there.action_low, there.action_high))
+    own = torch.from_numpy(there.action_low), torch.from_numpy(there.action_high)
     low, high = own if world.bounds is None else world.bounds  # a model's are those that it was learned with
     return Timed(planner, dynamics, low, high, objective, world.states_of)
 
