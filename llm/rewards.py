@@ -146,7 +146,7 @@ def step_scores(
                 "a step's last token -> reward"
             )
         for place, value in steps.items():
-            known = isinstance(place, numbers.Integral) and 0 <= place <= len(completion_ids[row])
+            known = isinstance(place, numbers.Integral) and 0 <= int(place) <= len(completion_ids[row])
             if not known or not _finite(value):
                 raise DataError(
                     f"step_rewards gave {value!r} at place {place!r} of answer {row}, which has "
