@@ -21,6 +21,7 @@ from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
+from surefoot.core.unique_keys import UniqueKeys
 from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, flags, vector
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
@@ -112,8 +113,8 @@ class LogMapping:
         return (*self.known_before, *self.said_after)
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain values only, and no references: those can make a small text grow without end."""
+class _Loader(UniqueKeys):
+    """Plain values only, no key twice, and no references: those can make a small text grow without end."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):  # type: ignore[no-untyped-call]

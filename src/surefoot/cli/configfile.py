@@ -27,9 +27,11 @@ def read_mapping(path: pathlib.Path) -> dict[str, Any]:
     """
     import yaml
 
+    from surefoot.core.unique_keys import UniqueKeys
+
     try:
         with open(path, encoding="utf-8") as file:
-            value = yaml.safe_load(file)
+            value = yaml.load(file, UniqueKeys)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read ({why(error)})") from error
     except (yaml.YAMLError, RecursionError) as error:
