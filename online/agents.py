@@ -93,6 +93,21 @@ class OffPolicyAgent(Agent):
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
 
+    def __init__(self, problem: Any, config: Any = None, **options: Any) -> None:
+        """As `Agent`.
+
+        Raises:
+            ConfigError: targets of several steps, of images or several arrays.
+        """
+        super().__init__(problem, config, **options)
+        if self.encoder is not None and self.n_step > 1:
+            raise ConfigError(f"{self.name}.n_step is {self.n_step}: with images or several arrays it must be 1")
+
+    @property
+    def n_step(self) -> int:
+        """Steps of reward in a target, n: more than 1 only with `NStepConfig`."""
+        return int(getattr(self.config, "n_step", 1))
+
     @property
     def chunk(self) -> int:
         """Actions that are chosen at once, C."""
@@ -123,7 +138,7 @@ class OffPolicyAgent(Agent):
         return "refused" if config.get("offline_fraction", usual) == 0 < usual else cls.data
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """The replay buffer, or, with an `offline_fraction`, rows of the data and of the buffer in every batch.
+        """The replay buffer, or windows of n steps of it, or rows of the data and of the buffer in every batch.
 
         Raises:
             ConfigError: a dataset that the agent does not keep, or none where it does.
@@ -133,7 +148,7 @@ class OffPolicyAgent(Agent):
         if stores.data is None:
             if fraction > 0:
                 raise ConfigError(f"{self.name} draws {fraction:g} of each batch from a dataset: give dataset=")
-            return {MAIN: replay}
+            return {MAIN: replay if self.n_step == 1 else ReplayWindows(stores.replay, self.n_step)}
         if fraction == 0:
             raise ConfigError(
                 f"{self.name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of "
@@ -172,46 +187,32 @@ class OffPolicyAgent(Agent):
         return self.act(observations, noise)
 
 
-class NStepAgent(OffPolicyAgent):
-    r"""An agent whose targets may be of n steps, from windows of the replay buffer.
+def rows_of_steps(agent: Any, batch: Batch) -> Batch:
+    r"""Rows of n steps of an agent with `NStepConfig`, as its `annotate`; plain rows where n is 1.
 
     .. math:: y = \sum_{k < m} \gamma^k r_{t+k} + \gamma^m (1 - d)\, V(s_{t+m}), \quad m \le n
 
     where m < n only where the episode ends or the newest step is reached. The steps after the first are not corrected
     for actions that the present policy would not take, as in Rainbow (Hessel et al., 2018) and D4PG (Barth-Maron et
     al., 2018), so that n is a compromise: 3 to 5 are usual.
+
+    Args:
+        agent: of an off-policy algorithm.
+        batch: windows (B, n, ...) with `mask` (B, n), or plain rows.
+
+    Returns:
+        The batch with `observations`, `actions` and `observation_actions` of the first step, `rewards` (B,) the
+        discounted sum, `reach` (B,) what discounts the value behind it, and `next_observations` where that is.
     """
-
-    config: NStepConfig
-
-    def __init__(self, problem: Any, config: Any = None, **options: Any) -> None:
-        """As `Agent`.
-
-        Raises:
-            ConfigError: several steps, of images or several arrays.
-        """
-        super().__init__(problem, config, **options)
-        if self.encoder is not None and self.config.n_step > 1:
-            raise ConfigError(f"{self.name}.n_step is {self.config.n_step}: with images or several arrays it must be 1")
-
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """As of other agents, or windows of n steps of the replay buffer."""
-        if self.config.n_step == 1 or stores.data is not None:  # which is refused, as no rows of it are wanted
-            return super().sources(stores)
-        return {MAIN: ReplayWindows(stores.replay, self.config.n_step)}
-
-    def annotate(self, batch: Batch) -> Batch:
-        """Rows of n steps: what they earned, what discounts the value behind them, and where they led."""
-        if self.config.n_step == 1:
-            return batch
-        rows = decisions(batch, self.config.discount, self.config.n_step)  # type: ignore[attr-defined]
-        actions = batch["actions"][..., 0, :]
-        together = torch.cat([rows["observations"], actions], -1)
-        return {**rows, "actions": actions, "observation_actions": together}
+    if agent.n_step == 1:
+        return batch
+    rows = decisions(batch, agent.config.discount, agent.n_step)
+    actions = batch["actions"][..., 0, :]
+    return {**rows, "actions": actions, "observation_actions": torch.cat([rows["observations"], actions], -1)}
 
 
 def bootstrapped(batch: Batch, next_values: Tensor, discount: float) -> Tensor:
-    """(B,) targets without gradient: of plain rows as `td_target`, of rows that `NStepAgent.annotate` made of n steps.
+    """(B,) targets without gradient: of plain rows as `td_target`, of rows that `rows_of_steps` made of n steps.
 
     Args:
         batch: `rewards` (B,), and `reach` (B,) or `terminations` (B,).

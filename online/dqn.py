@@ -14,7 +14,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.features import EncoderConfig
 from surefoot.core.greedy_actor import GreedyActor, highest
 from surefoot.core.value_learning import huber_loss
-from surefoot.online.agents import NStepAgent, NStepConfig, bootstrapped
+from surefoot.online.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 
 ERRORS = ("huber", "squared")
 
@@ -49,7 +49,7 @@ class DQNConfig(NStepConfig, EncoderConfig):
         require(self.offline_fraction == 0, "dqn", "offline_fraction", self.offline_fraction, "0: it keeps no data")
 
 
-class DQN(NStepAgent):
+class DQN(OffPolicyAgent):
     r"""DQN of Mnih et al., "Human-level control through deep reinforcement learning" (2015), of discrete actions.
 
     .. math::
@@ -95,6 +95,7 @@ class DQN(NStepAgent):
     inherits: ClassVar[tuple[str, ...]] = ("critic", "normalizer")
     counts: ClassVar[tuple[str, ...]] = ("epsilon",)
     config: DQNConfig
+    annotate = rows_of_steps
     epsilon: Tensor
 
     def build(self) -> None:

@@ -16,7 +16,7 @@ from surefoot.core.features import EncoderConfig
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.temperature import FORMS, Temperature
-from surefoot.online.agents import NStepAgent, NStepConfig, OffPolicyConfig, bootstrapped
+from surefoot.online.agents import NStepConfig, OffPolicyAgent, OffPolicyConfig, bootstrapped, rows_of_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SACConfig(SoftConfig, NStepConfig):
     """Settings of SAC: targets may be of several steps."""
 
 
-class SAC(NStepAgent):
+class SAC(OffPolicyAgent):
     r"""SAC of Haarnoja et al., "Soft Actor-Critic Algorithms and Applications".
 
     .. math::
@@ -81,6 +81,7 @@ class SAC(NStepAgent):
         },
     }
     config: SACConfig
+    annotate = rows_of_steps
 
     def build(self) -> None:
         """Actor, twin critics with their targets, temperature."""

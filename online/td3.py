@@ -14,7 +14,7 @@ from surefoot.core.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.networks import Critic
 from surefoot.core.random import Noise
 from surefoot.core.value_learning import smoothed_actions
-from surefoot.online.agents import NStepAgent, NStepConfig, bootstrapped
+from surefoot.online.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TD3Config(NStepConfig):
             require(getattr(self, field) >= 0, "td3", field, getattr(self, field), ">= 0")
 
 
-class TD3(NStepAgent):
+class TD3(OffPolicyAgent):
     r"""TD3 of Fujimoto, van Hoof and Meger, "Addressing Function Approximation Error in Actor-Critic Methods".
 
     .. math::
@@ -59,6 +59,7 @@ class TD3(NStepAgent):
         "zoo-pendulum": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 10_000, "discount": 0.98},
     }
     config: TD3Config
+    annotate = rows_of_steps
 
     def build(self) -> None:
         """Twin critics and actor, with targets of both."""
