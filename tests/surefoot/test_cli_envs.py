@@ -251,7 +251,7 @@ def test_certify_stops_once_violations_are_known_to_be_rare_or_frequent(
     assert main([*arguments, "--policy", "random", "--until", "0.05", "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "violations are more frequent than 0.05, after 64 of 2,000 episodes" in said
-    assert re.search(r"mean return -?[\d.]+ \(none: the number of episodes was not fixed beforehand\)", said)
+    assert re.search(r"mean return -?[\d.]+ \(no interval: the number of episodes was not fixed beforehand\)", said)
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,8 @@ def certify(arguments: argparse.Namespace) -> int:
             f"violations are {known} {arguments.until:g}, after {found.episodes:,} of {arguments.episodes:,} episodes"
         )
     if certified.returns is not None:
-        interval = certified.returns["method"] if certified.returns["low"] is None else "95 % interval"
+        why = certified.returns["method"].removeprefix("none: ")
+        interval = f"no interval: {why}" if certified.returns["low"] is None else "95 % interval"
         output.say(f"mean return {format_bounds(certified.returns)} ({interval})")
     if certified.filter is not None:
         _print_filter(certified.to_json())
