@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Box
 
@@ -231,3 +232,13 @@ def loop(algorithm: str, env: Any, seeds: tuple[int, ...] = (0,), **options: Any
 def parameters(of: OffPolicyLoop, position: int = 0) -> torch.Tensor:
     """All weights of one seed in one vector."""
     return torch.cat([v.reshape(-1) for v in of.learner.agents_parameters(position).values()])
+
+
+def assert_taped_equals_plain(made: list[OffPolicyLoop], steps: int) -> None:
+    """A loop with kernels and the same without, after so many steps: all from tapes, and the same weights."""
+    if made[0].learner.slots is None:
+        pytest.skip("no native module")
+    for one in made:
+        one.run(steps)
+    assert made[0].learner.eager_because() == {}
+    torch.testing.assert_close(parameters(made[0]), parameters(made[1]), rtol=1e-3, atol=1e-4)

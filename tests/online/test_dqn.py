@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from online_problems import EndsEverywhere, Scripted, loop, mistaken, parameters
+from online_problems import EndsEverywhere, Scripted, assert_taped_equals_plain, loop, mistaken, parameters
 from plain_layers import layers
 from test_off_policy_updates import Numbered, average
 from torch import Tensor, nn
@@ -296,12 +296,7 @@ def test_stacked_seeds_equal_each_alone() -> None:
 def test_a_taped_step_leaves_what_plain_pytorch_leaves(n_step: int) -> None:
     options: dict[str, Any] = {"batch_size": 8, "initial_steps": 20, "target_every": 5, "n_step": n_step}
     made = [loop("dqn", Ladder(), kernels=kernels, **options) for kernels in (True, False)]
-    if made[0].learner.slots is None:
-        pytest.skip("no native module")
-    for one in made:
-        one.run(40)
-    assert made[0].learner.eager_because() == {}
-    torch.testing.assert_close(parameters(made[0]), parameters(made[1]), rtol=1e-3, atol=1e-4)
+    assert_taped_equals_plain(made, 40)
 
 
 def test_its_policy_is_greedy_and_is_saved_and_read(tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 from ensemble_rows import rows_of
-from online_problems import RICCATI, Constant, Counting, Regulator, loop, parameters, regulators_gain, spec
+from online_problems import (
+    RICCATI,
+    Constant,
+    Counting,
+    Regulator,
+    assert_taped_equals_plain,
+    loop,
+    parameters,
+    regulators_gain,
+    spec,
+)
 from plain_layers import layers
 from test_off_policy_updates import PROBLEM, ROWS, Numbered, Rows, SecondSAC, agent_target, average, batches, descend
 from torch import Tensor, nn
@@ -169,12 +179,7 @@ def test_stacked_seeds_equal_each_alone() -> None:
 def test_a_taped_step_leaves_what_plain_pytorch_leaves() -> None:
     made = [loop("droq", Counting(), kernels=kernels, batch_size=8, critic_steps=3, dropout=0.2, **SMALL)
             for kernels in (True, False)]  # fmt: skip
-    if made[0].learner.slots is None:
-        pytest.skip("no native module")
-    for one in made:
-        one.run(24)
-    assert made[0].learner.eager_because() == {}
-    torch.testing.assert_close(parameters(made[0]), parameters(made[1]), rtol=1e-3, atol=1e-4)
+    assert_taped_equals_plain(made, 24)
 
 
 def test_its_policy_is_saved_and_read(tmp_path: Any) -> None:

@@ -13,20 +13,18 @@ from online_problems import (
     Climb,
     EndsEverywhere,
     Regulator,
+    assert_taped_equals_plain,
     assert_value,
     climbs_value,
     loop,
     mistaken,
-    parameters,
     regulators_gain,
     spec,
 )
-from test_off_policy_updates import Numbered, Rows, SecondSAC, SecondTD3, assert_same
+from test_off_policy_updates import Rows, assert_updates_equal
 
 from surefoot.core.agent import Batch, Metrics, Spec
 from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.random import Stream
 from surefoot.core.sources import MAIN
 from surefoot.core.spec import Array
 from surefoot.online import SAC, TD3
@@ -81,14 +79,7 @@ def test_full_updates_equal_the_second_implementation(kind: Any) -> None:
         if name.startswith("target_critic"):
             value.data.add_(0.1)
     given = windows()
-    learner = Learner([agent], [0], Numbered(given), batch_size=ROWS, dtype=torch.float64)
-    second = (SecondTD3 if kind is TD3 else SecondSAC)(agent)
-    noises = {name: noise for update in agent.updates() for name, noise in update.noise.items()}
-    stream = Stream([0], ROWS, noises, torch.device("cpu"), torch.float64)
-    for step in range(STEPS):
-        learner.run(1)
-        second.step(single(given[step], 0.9), {name: value[0] for name, value in stream.at(step).items()})
-        assert_same(agent, second)
+    assert_updates_equal(agent, given, [single(batch, 0.9) for batch in given], ROWS)
 
 
 def test_rows_are_stable_baselines3_s() -> None:
@@ -177,12 +168,7 @@ def test_the_regulators_gain_is_near_riccatis(kind: Any) -> None:
 def test_a_taped_step_leaves_what_plain_pytorch_leaves(algorithm: str) -> None:
     options: dict[str, Any] = {"batch_size": 8, "initial_steps": 20, "n_step": N, "hidden": (16, 16)}
     made = [loop(algorithm, Climb(2), num_envs=2, kernels=kernels, **options) for kernels in (True, False)]
-    if made[0].learner.slots is None:
-        pytest.skip("no native module")
-    for one in made:
-        one.run(40)
-    assert made[0].learner.eager_because() == {}
-    torch.testing.assert_close(parameters(made[0]), parameters(made[1]), rtol=1e-3, atol=1e-4)
+    assert_taped_equals_plain(made, 40)
 
 
 def test_of_plain_rows_the_target_is_that_of_one_step() -> None:

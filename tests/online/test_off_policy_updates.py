@@ -202,13 +202,18 @@ def test_full_updates_equal_the_second_implementation(kind: Any, options: dict[s
             value.data.add_(0.1)
     rows = ROWS * getattr(agent.config, "critic_steps", 1)
     given = batches(STEPS, rows)
-    learner = Learner([agent], [0], Numbered(given), batch_size=ROWS, dtype=torch.float64)
-    second = (SecondTD3 if kind is TD3 else SecondSAC)(agent)
+    assert_updates_equal(agent, given, given, ROWS)
+
+
+def assert_updates_equal(agent: Any, given: list[Rows], plain: list[Rows], batch_size: int) -> None:
+    """Step by step, of the agent on the batches and of the second implementation on the same as rows of one step."""
+    learner = Learner([agent], [0], Numbered(given), batch_size=batch_size, dtype=torch.float64)
+    second = (SecondTD3 if isinstance(agent, TD3) else SecondSAC)(agent)
     noises = {name: noise for update in agent.updates() for name, noise in update.noise.items()}
-    stream = Stream([0], rows, noises, torch.device("cpu"), torch.float64)
-    for step in range(STEPS):
+    stream = Stream([0], len(plain[0]["rewards"]), noises, torch.device("cpu"), torch.float64)
+    for step, rows in enumerate(plain):
         learner.run(1)
-        second.step(given[step], {name: value[0] for name, value in stream.at(step).items()})
+        second.step(rows, {name: value[0] for name, value in stream.at(step).items()})
         assert_same(agent, second)
 
 
