@@ -31,7 +31,7 @@ class BisimIQLConfig(HistoryConfig):
     expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data
     temperature: float = 3.0  # beta: multiplies the advantage, so it is an inverse temperature
     discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, every step
+    target_rate: float = 0.005  # of the averages of critics and representation, every step
     learning_rate: float = 3e-4  # of all networks; the actor's falls to 0 along a cosine
     hidden: tuple[int, ...] = (256, 256)  # of each network
     normalization: str = "observations"  # none, observations or stacked
@@ -54,10 +54,11 @@ class BisimIQL(Agent):
             - \gamma\, W_2(\hat P(\bar z_i, a_i), \hat P(\bar z_j, a_j)) \big)^2, \quad
             W_2^2 = \lVert \mu_i - \mu_j \rVert^2 + \lVert \sigma_i - \sigma_j \rVert^2 \\
         L_{Q, \phi} &= E \textstyle\sum_i (r + \gamma (1 - d) V(\bar z') - Q_i(z, a))^2 / \rho^2 + \lambda J(\phi) \\
+        L_{\pi, \phi} &= -E \min(e^{\beta (\min_i \hat Q_i(\bar z, a) - V(\bar z))}, 100) \log \pi(a | z) \\
         L_{\hat P} &= -E \log \hat P(\bar z' | \bar z, a), \quad \hat P = N(\mu, \mathrm{diag}\, \sigma^2)
 
-    A bar is a stopped gradient, and :math:`\rho` the standard deviation of the data's rewards; :math:`L_V` and
-    :math:`L_\pi` are IQL's, at :math:`\bar z`. Row j is another of the batch. Values over raw histories can't be
+    A bar is of the slow average of :math:`\phi`, and :math:`\rho` the standard deviation of the data's rewards;
+    :math:`L_V` is IQL's, at :math:`\bar z`. Row j is another of the batch. Values over raw histories can't be
     stitched, for two episodes hardly ever share one; a representation in which histories coincide that earn and lead
     to the same restores it (Hong, Dragan and Levine, "Offline RL with Observation Histories: Analyzing and Improving
     Sample Complexity", 2023). The loss is that of Zhang, McAllister, Calandra, Gal and Levine, "Learning Invariant
@@ -66,7 +67,9 @@ class BisimIQL(Agent):
     difference of rewards over 1 - gamma, and the representation with them, until nothing learns from it any more (on
     such growth: Kemertas and Aumentado-Armstrong, "Towards Robust Bisimulation Metric Learning", NeurIPS 2021). So
     neither distances nor what :math:`\lambda` weighs depend on the scale of rewards. Encoder, coefficients and where
-    the critics' gradient goes are choices made here: those of Hong et al. are not known to us.
+    gradients go are choices made here: those of Hong et al. are not known to us. The actor's goes to :math:`\phi` as
+    well, for what tells returns apart does not tell the data's actions apart, and targets are of the average, without
+    which they move by each step of :math:`\phi`.
     """
 
     name = "bisim_iql"
@@ -77,9 +80,10 @@ class BisimIQL(Agent):
     reward_deviation: Tensor
 
     def build(self) -> None:
-        """Representation, its dynamics, value, twin critics with targets, actor."""
+        """Representation with its average, its dynamics, value, twin critics with targets, actor."""
         c, size = self.config, self.spec.action_dim
         self.representation = MLP(self.spec.observation_dim, c.latent, c.hidden)
+        self.target_representation = copy.deepcopy(self.representation).requires_grad_(False)
         self.dynamics = MLP(c.latent + size, 2 * c.latent, c.hidden)
         self.value = Value(c.latent, c.hidden)
         self.critic = Critic(c.latent, size, c.hidden, 2)
@@ -100,12 +104,14 @@ class BisimIQL(Agent):
         return torch.relu(self.representation(histories))
 
     def annotate(self, batch: Batch) -> Batch:
-        """Add what all losses but the critics' read without a gradient: z, z' and min Q of the targets."""
-        latents = self.encoded(batch["observations"])
+        """Add what losses read without a gradient: z and z' of the slow average, and min Q of the targets."""
+        latents, following = (
+            torch.relu(self.target_representation(batch[name])) for name in ("observations", "next_observations")
+        )
         return {
             **batch,
             "latents": latents,
-            "next_latents": self.encoded(batch["next_observations"]),
+            "next_latents": following,
             "target_q": self.target_critic(pairs(latents, batch["actions"])).amin(0),
         }
 
@@ -115,10 +121,10 @@ class BisimIQL(Agent):
         return expectile_loss(batch["target_q"] - value, self.config.expectile).mean(), {"value": value}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Negative log-density of the data's actions, weighted by exp(advantage)."""
+        """Negative log-density of the data's actions, weighted by exp(advantage), with the gradient to phi."""
         advantage = batch["target_q"] - self.value(batch["latents"])
         weight = advantage_weights(advantage, self.config.temperature)
-        density = self.actor.log_density(batch["latents"], batch["actions"])
+        density = self.actor.log_density(self.encoded(batch["observations"]), batch["actions"])
         return -(weight * density).mean(), {"weight": weight}
 
     def predicted(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,12 +159,13 @@ class BisimIQL(Agent):
         return loss, {"q": q, "bisimulation": distance}
 
     def updates(self) -> list[Update]:
-        """Value, actor, dynamics of the representation, then critics and representation."""
+        """Value, actor and representation, its dynamics, then critics and representation."""
         c = self.config
-        adam, targets = Adam(c.learning_rate), {"target_critic": ("critic", c.target_rate)}
+        adam = Adam(c.learning_rate)
+        targets = {f"target_{name}": (name, c.target_rate) for name in ("critic", "representation")}
         return [
             Update(self.value_loss, ("value",), adam),
-            Update(self.actor_loss, ("actor",), Adam(c.learning_rate, schedule="cosine")),
+            Update(self.actor_loss, ("actor", "representation"), Adam(c.learning_rate, schedule="cosine")),
             Update(self.dynamics_loss, ("dynamics",), adam),
             Update(self.critic_loss, ("critic", "representation"), adam, then=targets),
         ]

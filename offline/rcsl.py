@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.errors import ConfigError
 from surefoot.core.histories import HistoryConfig
+from surefoot.core.policy import Policy
 from surefoot.core.return_actor import ReturnActor
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_return, prepare, returns_to_go, short_notes
@@ -23,11 +27,14 @@ class RCSLConfig(HistoryConfig):
     hidden: tuple[int, ...] = (1024, 1024)
     learning_rate: float = 5e-5
     l2: float = 0.1  # of all weights and biases, in the loss, as Adam's coupled weight decay
+    returns: str = "none"  # scaling of what the network reads of them: none or standardised, by the data's
     normalization: str = "none"  # none, observations or stacked
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        require(self.l2 >= 0, algorithm_of(self), "l2", self.l2, ">= 0")
+        name = algorithm_of(self)
+        require(self.l2 >= 0, name, "l2", self.l2, ">= 0")
+        require(self.returns in {"none", "standardised"}, name, "returns", self.returns, "none or standardised")
 
 
 class RCSL(Agent):
@@ -49,8 +56,11 @@ class RCSL(Agent):
     actor: ReturnActor
 
     def build(self) -> None:
-        """The policy."""
+        """The policy, and the mean and deviation of the returns that it reads."""
         self.actor = ReturnActor(self.spec.observation_dim, self.spec.action_dim, self.config.hidden)
+        if self.config.returns == "standardised":
+            self.register_buffer("return_mean", torch.zeros(()))
+            self.register_buffer("return_deviation", torch.ones(()))
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, add the returns to go, set the return to ask for."""
@@ -58,7 +68,12 @@ class RCSL(Agent):
             target = self.config.target_return
             self.actor.target_return.fill_(best_return(dataset) if target is None else target)
         ready = prepare(self, dataset, normalization=self.config.normalization)
-        return ready.replace(extras={**ready.extras, "returns_to_go": returns_to_go(ready, 1.0)})
+        wanted = returns_to_go(ready, 1.0)
+        if self.config.returns == "standardised" and not self.rewards_fixed:
+            mean, deviation = (float(x) for x in (wanted.mean(dtype=np.float64), wanted.std(dtype=np.float64)))
+            self.return_mean.fill_(mean)
+            self.return_deviation.fill_(deviation if deviation > 0 else 1.0)
+        return ready.replace(extras={**ready.extras, "returns_to_go": wanted})
 
     def notes(self, dataset: Dataset) -> list[str]:
         """The return that it will ask for."""
@@ -66,12 +81,31 @@ class RCSL(Agent):
         own = f"{self.name}: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"
         return [own, *(short_notes(dataset, 0) if asked is None else [])]
 
+    def adopt(self, source: Agent) -> None:
+        """Nothing of another kind; refuse a policy that reads returns on another scale."""
+        if isinstance(source, RCSL) and source.config.returns != (mine := self.config.returns):
+            raise ConfigError(f"{self.name}.returns is {mine}, and {source.config.returns} in the run of init=: set it")
+
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Mean squared error over rows and action dimensions, and the squares of all parameters."""
-        error = (self.actor(batch["observations"], batch["returns_to_go"]) - batch["actions"]).square().mean()
+        wanted = batch["returns_to_go"]
+        if self.config.returns == "standardised":
+            wanted = (wanted - self.return_mean) / self.return_deviation
+        error = (self.actor(batch["observations"], wanted) - batch["actions"]).square().mean()
         size = torch.stack([p.square().sum() for p in self.actor.parameters()]).sum()
         return error + 0.5 * self.config.l2 * size, {"action_error": error}
 
     def updates(self) -> list[Update | Rule]:
         """One step of the policy."""
         return [Update(self.actor_loss, ("actor",), Adam(self.config.learning_rate))]
+
+    def policy(self) -> Policy:
+        """As `Agent.policy`; it reads returns as they are, so the first layer takes over their scaling."""
+        if self.config.returns == "none":
+            return super().policy()
+        head = copy.deepcopy(self.actor)
+        with torch.no_grad():
+            weight, bias = head.mlp.weights[0], head.mlp.biases[0]
+            weight[..., -1] /= self.return_deviation
+            bias -= weight[..., -1] * self.return_mean
+        return self.policy_of(head)

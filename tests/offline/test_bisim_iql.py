@@ -65,14 +65,14 @@ def test_a_representation_of_long_episodes_stays_small_whatever_its_rewards() ->
 
 def test_full_updates_equal_the_second_implementation() -> None:
     agent = prepared(BisimIQL, history=1, latent=3, bisimulation=0.7, expectile=0.8, temperature=2.0)
-    single = {name: layers(getattr(agent, name)) for name in ("representation", "dynamics")}
+    single = {name: layers(getattr(agent, name)) for name in ("representation", "target_representation", "dynamics")}
     single |= {"value": layers(agent.value.mlp), "actor": layers(agent.actor.mlp)}
     twins = {name: [layers(getattr(agent, name).mlp, i) for i in range(2)] for name in ("critic", "target_critic")}
-    phi, dynamics, value, actor = (single[name] for name in ("representation", "dynamics", "value", "actor"))
+    phi, slow, dynamics, value, actor = single.values()
     log_std = nn.Parameter(agent.actor.log_std.detach().clone())
     trained = {
         "value": [*value.parameters()],
-        "actor": [*actor.parameters(), log_std],
+        "actor": [*actor.parameters(), log_std, *phi.parameters()],
         "dynamics": [*dynamics.parameters()],
         "critic": [*phi.parameters(), *(p for q in twins["critic"] for p in q.parameters())],
     }
@@ -90,12 +90,12 @@ def test_full_updates_equal_the_second_implementation() -> None:
     for step, row in enumerate(rows):
         adams["actor"].param_groups[0]["lr"] = RATE * 0.5 * (1 + np.cos(np.pi * step / 8))
         o, a, r, d = (row[name] for name in ("observations", "actions", "rewards", "terminations"))
-        z, following = phi(o).relu().detach(), phi(row["next_observations"]).relu().detach()
+        z, following = slow(o).relu().detach(), slow(row["next_observations"]).relu().detach()
         q = torch.stack([net(torch.cat([z, a], 1)).squeeze(1) for net in twins["target_critic"]]).min(0)[0].detach()
         u = q - value(z).squeeze(1)
         descend("value", (torch.where(u > 0, 0.8, 0.2) * u**2).mean())
         weight = (2.0 * (q - value(z).squeeze(1))).exp().clamp(max=100).detach()
-        normal = torch.distributions.Normal(torch.tanh(actor(z)), log_std.exp())
+        normal = torch.distributions.Normal(torch.tanh(actor(phi(o).relu())), log_std.exp())
         descend("actor", -(weight * normal.log_prob(a).sum(1)).mean())
         mean, log_deviation = dynamics(torch.cat([z, a], 1)).split(3, 1)
         normal = torch.distributions.Normal(mean, log_deviation.clamp(-5, 2).exp())
@@ -111,11 +111,12 @@ def test_full_updates_equal_the_second_implementation() -> None:
         errors = [((net(torch.cat([live, a], 1)).squeeze(1) - target) ** 2).mean() for net in twins["critic"]]
         descend("critic", sum(errors) / scale**2 + 0.7 * gap)
         with torch.no_grad():
-            for old, new in zip(twins["target_critic"], twins["critic"], strict=True):
+            for old, new in zip([*twins["target_critic"], slow], [*twins["critic"], phi], strict=True):
                 for one, other in zip(old.parameters(), new.parameters(), strict=True):
                     one.copy_(0.995 * one + 0.005 * other)
         learner.run(1)
         found: list[tuple[MLP, list[nn.Sequential]]] = [(agent.representation, [phi]), (agent.dynamics, [dynamics])]
+        found += [(agent.target_representation, [slow])]
         found += [(agent.value.mlp, [value]), (agent.actor.mlp, [actor])]
         found += [(getattr(agent, name).mlp, nets) for name, nets in twins.items()]
         for mlp, nets in found:

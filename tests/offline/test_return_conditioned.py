@@ -54,9 +54,10 @@ def trained(agent: Agent, dataset: Dataset, steps: int, **options: Any) -> Learn
     return found
 
 
-def test_one_update_of_rcsl_equals_torchs_adam_with_coupled_decay_in_float64() -> None:
+@pytest.mark.parametrize("scaling", ["none", "standardised"])
+def test_one_update_of_rcsl_equals_torchs_adam_with_coupled_decay_in_float64(scaling: str) -> None:
     torch.manual_seed(1)
-    agent = RCSL(SPEC, hidden=(5, 4), l2=0.3, learning_rate=0.01)
+    agent = RCSL(SPEC, hidden=(5, 4), l2=0.3, learning_rate=0.01, returns=scaling)
     other = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     layers = [layer for layer in other if isinstance(layer, nn.Linear)]
     with torch.no_grad():
@@ -72,14 +73,39 @@ def test_one_update_of_rcsl_equals_torchs_adam_with_coupled_decay_in_float64() -
     optimizer = torch.optim.Adam(other.parameters(), lr=0.01, weight_decay=0.3)
     rewards = dataset.rewards.reshape(4, 5).astype(np.float64)
     to_go = torch.from_numpy(np.cumsum(rewards[:, ::-1], 1)[:, ::-1].reshape(-1).astype(np.float32).astype(np.float64))
-    inputs = torch.cat([torch.from_numpy(dataset.observations[rows]).double(), to_go[rows].unsqueeze(1)], 1)
+    read = (to_go - to_go.mean()) / to_go.std(correction=0) if scaling == "standardised" else to_go
+    inputs = torch.cat([torch.from_numpy(dataset.observations[rows]).double(), read[rows].unsqueeze(1)], 1)
     error = (other(inputs) - torch.from_numpy(dataset.actions[rows]).double()).square().mean()
     error.backward()
     optimizer.step()
+    exact = 1e-9 if scaling == "none" else 1e-6  # moments of the returns are kept in float32
     for layer, weight, bias in zip(layers, agent.actor.mlp.weights, agent.actor.mlp.biases, strict=True):
-        torch.testing.assert_close(weight, layer.weight, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(bias, layer.bias, rtol=1e-9, atol=1e-12)
-    assert float(learner.metric("action_error")) == pytest.approx(float(error.detach()), rel=1e-9)
+        torch.testing.assert_close(weight, layer.weight, rtol=exact, atol=1e-12)
+        torch.testing.assert_close(bias, layer.bias, rtol=exact, atol=1e-12)
+    assert float(learner.metric("action_error")) == pytest.approx(float(error.detach()), rel=exact)
+
+
+def test_a_policy_of_standardised_returns_reads_them_as_they_are_and_does_not_depend_on_their_unit() -> None:
+    data, found = episodes(8, 5, rewards=of_two_kinds().rewards[:40] + 0.1), {}
+    for unit in (1.0, 1000.0):
+        torch.manual_seed(0)
+        agent = RCSL(SPEC, hidden=(16,), l2=0.0, learning_rate=3e-3, returns="standardised")
+        trained(agent, data.replace(rewards=np.float32(unit) * data.rewards), 50, batch_size=16)
+        seen, asked = torch.from_numpy(data.observations[:4]), unit * torch.tensor([0.3, 1.0, 2.0, 5.5])
+        policy = agent.policy()
+        memory = {**policy.begin(4), "returns_to_go": asked}
+        found[unit] = policy.act(seen, memory)[0]
+        read = (asked - agent.return_mean) / agent.return_deviation
+        torch.testing.assert_close(found[unit], agent.actor(seen, read).clamp(-1, 1).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[1.0], found[1000.0], rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(found[1.0], RCSL(SPEC, hidden=(16,)).policy().act(seen, memory)[0], atol=1e-2)
+
+
+def test_rcsl_does_not_go_on_from_a_policy_that_reads_returns_on_another_scale() -> None:
+    source = RCSL(SPEC, hidden=(16,), returns="standardised")
+    with pytest.raises(ConfigError, match=r"rcsl.returns is none, and standardised in the run of init=: set it"):
+        RCSL(SPEC, hidden=(16,)).adopt(source)
+    assert RCSL(SPEC, hidden=(16,), returns="standardised").adopt(source) is None
 
 
 def test_a_return_conditioned_policy_counts_what_it_earns_and_is_saved_with_its_target(tmp_path: Any) -> None:
@@ -273,6 +299,7 @@ def test_one_update_of_dt_equals_a_transformer_written_out_in_float64() -> None:
     ("kind", "options", "match"),
     [
         (RCSL, {"l2": -1.0}, r"rcsl\.l2 is -1\.0"),
+        (RCSL, {"returns": "scaled"}, r"rcsl\.returns is .scaled..* none or standardised"),
         (DT, {"context": 0}, r"dt\.context is 0"),
         (DT, {"heads": 3}, r"dt\.heads is 3.* a divisor of the width"),
         (DT, {"warm_up": 5}, r"dt\.warm_up is 5, must be 0 with the schedule constant"),
