@@ -27,7 +27,7 @@ BEST = 71.3
 """Return of the data's best episode, all of its 200 steps."""
 METHODS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "mbrcsl": ("mbrcsl", {}, 15_050, 256),
-    "rcsl": ("rcsl", {"preset": "small", "learning_rate": 1e-3, "l2": 0.0}, 6_000, 256),
+    "rcsl": ("rcsl", {"preset": "mbrcsl", "hidden": (256, 256), "learning_rate": 1e-3, "l2": 0.0}, 6_000, 256),
     "10%BC": ("bc", {"preset": "ten_percent"}, 6_000, 256),
     "dt": ("dt", {"preset": "small"}, 1_500, 64),
 }

@@ -54,7 +54,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "calql": ("calql", NORMALISED),
     "famo2o_cql": ("famo2o_cql", NORMALISED),
     "bisim_iql": ("bisim_iql", {}),
-    "rcsl": ("rcsl", {**NORMALISED, "preset": "small", "returns": "standardised"}),
+    "rcsl": ("rcsl", {}),
     "dt": ("dt", {"preset": "small"}),
     "flow_bc": ("flow_bc", FLOW),
     "diffusion_bc": ("diffusion_bc", {**NORMALISED, "hidden": (256, 256, 256)}),

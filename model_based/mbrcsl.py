@@ -39,9 +39,10 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
     The training steps of the phases come one after another, and what is left of the run's is the policy's.
     """
 
-    hidden: tuple[int, ...] = (256, 256)  # of the policy
     learning_rate: float = 1e-3
     l2: float = 0.0
+    returns: str = "none"
+    normalization: str = "none"
     model_members: int = 5
     model_elites: int = 3
     model_hidden: tuple[int, ...] = (100, 100)
@@ -80,10 +81,9 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
 
 
 PUBLISHED: dict[str, Any] = {
-    "hidden": (1024, 1024), "learning_rate": 5e-5, "l2": 0.1,
+    "hidden": (1024, 1024), "learning_rate": 5e-5, "l2": 0.1, "model_normalize_targets": False, "bounded": False,
     "model_members": 7, "model_elites": 5, "model_hidden": (200, 200, 200, 200), "model_decays": DECAYS,
-    "model_normalize_targets": False, "bounded": False, "rollout_batches": 1_000,
-    "model_updates": 100_000,  # in the paper until 5 passes bring nothing, without a limit
+    "rollout_batches": 1_000, "model_updates": 100_000,  # in the paper until 5 passes bring nothing, without a limit
     "behaviour_network": "mlp_unet", "behaviour_widths": (256, 512, 1024), "behaviour_learning_rate": 1e-4,
     "average_rate": 4e-4, "behaviour_updates": 38_900,  # 50 passes over 199,000 rows
 }  # fmt: skip

@@ -21,14 +21,14 @@ from surefoot.data.prepare import best_return, prepare, returns_to_go, short_not
 
 @dataclasses.dataclass(frozen=True)
 class RCSLConfig(HistoryConfig):
-    """Settings of return-conditioned supervised learning; the defaults are MBRCSL's for its output policy."""
+    """Settings of return-conditioned supervised learning; the preset `mbrcsl` has those of MBRCSL's output policy."""
 
     target_return: float | None = None  # asked for when acting, undiscounted; None: the best of the data's episodes
-    hidden: tuple[int, ...] = (1024, 1024)
+    hidden: tuple[int, ...] = (256, 256)
     learning_rate: float = 5e-5
-    l2: float = 0.1  # of all weights and biases, in the loss, as Adam's coupled weight decay
-    returns: str = "none"  # scaling of what the network reads of them: none or standardised, by the data's
-    normalization: str = "none"  # none, observations or stacked
+    l2: float = 1e-3  # of all weights and biases, in the loss, as Adam's coupled weight decay
+    returns: str = "standardised"  # as the network reads them: standardised by the data's, or none (as they are)
+    normalization: str = "observations"  # none, observations or stacked
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -45,12 +45,16 @@ class RCSL(Agent):
     Acting, g begins at `target_return`, and what is earned is subtracted. It needs no Bellman backup, and so no
     Bellman completeness, but it can't join parts of two episodes to one that is better than both. Sources:
     Brandfonbrener et al., "When does return-conditioned supervised learning work for offline reinforcement learning?"
-    (2022); Zhou et al., "Free from Bellman Completeness" (2024), whose output policy this is.
+    (2022); Zhou et al., "Free from Bellman Completeness" (2024), whose output policy this is with the preset `mbrcsl`.
+    Its decay of 0.1 and its returns as they are were published for a maze; returns in the thousands want the defaults.
     """
 
     name = "rcsl"
     Config: ClassVar[type] = RCSLConfig
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"mbrcsl": {}, "small": {"hidden": (256, 256), "l2": 1e-3}}
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "default": {},
+        "mbrcsl": {"hidden": (1024, 1024), "l2": 0.1, "returns": "none", "normalization": "none"},
+    }
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go")
     config: Any
     actor: ReturnActor

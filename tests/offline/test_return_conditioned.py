@@ -57,7 +57,7 @@ def trained(agent: Agent, dataset: Dataset, steps: int, **options: Any) -> Learn
 @pytest.mark.parametrize("scaling", ["none", "standardised"])
 def test_one_update_of_rcsl_equals_torchs_adam_with_coupled_decay_in_float64(scaling: str) -> None:
     torch.manual_seed(1)
-    agent = RCSL(SPEC, hidden=(5, 4), l2=0.3, learning_rate=0.01, returns=scaling)
+    agent = RCSL(SPEC, hidden=(5, 4), l2=0.3, learning_rate=0.01, returns=scaling, normalization="none")
     other = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     layers = [layer for layer in other if isinstance(layer, nn.Linear)]
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_a_policy_of_standardised_returns_reads_them_as_they_are_and_does_not_de
     data, found = episodes(8, 5, rewards=of_two_kinds().rewards[:40] + 0.1), {}
     for unit in (1.0, 1000.0):
         torch.manual_seed(0)
-        agent = RCSL(SPEC, hidden=(16,), l2=0.0, learning_rate=3e-3, returns="standardised")
+        agent = RCSL(SPEC, hidden=(16,), l2=0.0, learning_rate=3e-3, normalization="none")
         trained(agent, data.replace(rewards=np.float32(unit) * data.rewards), 50, batch_size=16)
         seen, asked = torch.from_numpy(data.observations[:4]), unit * torch.tensor([0.3, 1.0, 2.0, 5.5])
         policy = agent.policy()
@@ -98,14 +98,16 @@ def test_a_policy_of_standardised_returns_reads_them_as_they_are_and_does_not_de
         read = (asked - agent.return_mean) / agent.return_deviation
         torch.testing.assert_close(found[unit], agent.actor(seen, read).clamp(-1, 1).detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1.0], found[1000.0], rtol=1e-3, atol=1e-4)
-    assert not torch.allclose(found[1.0], RCSL(SPEC, hidden=(16,)).policy().act(seen, memory)[0], atol=1e-2)
+    assert not torch.allclose(
+        found[1.0], RCSL(SPEC, hidden=(16,), normalization="none").policy().act(seen, memory)[0], atol=1e-2
+    )
 
 
 def test_rcsl_does_not_go_on_from_a_policy_that_reads_returns_on_another_scale() -> None:
-    source = RCSL(SPEC, hidden=(16,), returns="standardised")
+    source = RCSL(SPEC, hidden=(16,))
     with pytest.raises(ConfigError, match=r"rcsl.returns is none, and standardised in the run of init=: set it"):
-        RCSL(SPEC, hidden=(16,)).adopt(source)
-    assert RCSL(SPEC, hidden=(16,), returns="standardised").adopt(source) is None
+        RCSL(SPEC, hidden=(16,), returns="none").adopt(source)
+    assert RCSL(SPEC, hidden=(16,)).adopt(source) is None
 
 
 def test_a_return_conditioned_policy_counts_what_it_earns_and_is_saved_with_its_target(tmp_path: Any) -> None:
