@@ -162,22 +162,27 @@ def files_of(mapping: LogMapping) -> list[pathlib.Path]:
     """The files that it names, relative to its own folder, with `*` for several; in the order of their names.
 
     Raises:
-        DataError: it names none, or one that is not there.
+        DataError: it names none, one that is not there, or one twice.
     """
     if not mapping.files:
         raise DataError(
             f"{mapping.path}: names no files; add `files: [log.csv]`, or give it with a log: "
             "surefoot datasets convert LOG OUT --mapping MAPPING"
         )
-    folder, found = pathlib.Path(mapping.path).parent, []
+    folder = pathlib.Path(mapping.path).parent
+    found: dict[pathlib.Path, str] = {}
     for name in mapping.files:
         matched = (
             [folder / name] if (folder / name).exists() else sorted(map(pathlib.Path, glob.glob(str(folder / name))))
         )
         if not matched:
             raise DataError(f"{mapping.path}: 'files' names {name}, and {folder / name} does not exist")
-        found += matched
-    return found
+        for one in matched:
+            if one in found:
+                by = f"by {found[one]} and by {name}" if found[one] != name else f"by {name} twice"
+                raise DataError(f"{mapping.path}: 'files' names {one} {by}; its rows would count double: name it once")
+            found[one] = name
+    return [*found]
 
 
 def fingerprint(mapping: LogMapping, path: pathlib.Path, columns: Sequence[str] = ()) -> str:

@@ -48,7 +48,8 @@ def test_further_columns_are_kept_under_the_names_that_the_mapping_gives_them(tm
     assert info(data)["extras"] == {"behaviour_log_density": (10, 40), "clock": (0, 5)}
     save(data, tmp_path / "kept.npz")
     np.testing.assert_array_equal(load(tmp_path / "kept.npz").extras["clock"], data.extras["clock"])
-    two = load(written(tmp_path, text.replace("log.csv", "[log.csv, log.csv]") + "extras: {margins: dq}\n"))
+    (tmp_path / "more.csv").write_bytes((tmp_path / "log.csv").read_bytes())
+    two = load(written(tmp_path, text.replace("log.csv", "[log.csv, more.csv]") + "extras: {margins: dq}\n"))
     np.testing.assert_array_equal(two.extras["margins"], [10, 20, 30, 40] * 2)
 
 
@@ -107,6 +108,8 @@ def test_parts_of_array_columns_and_patterns_are_chosen(tmp_path: pathlib.Path) 
         ("files: log.csv\nobservations: q", r"log.yaml: it has no key 'actions'"),
         ("files: log.csv\nobservation: q\nactions: torque", r"'observation', which is not known; did you mean"),
         ("files: none*.csv\nobservations: q\nactions: torque", r"'files' names none\*.csv.*does not exist"),
+        ("files: ['*.csv', log.csv]\nobservations: q\nactions: torque", r"log.csv by \*.csv and by log.csv; its rows"),
+        ("files: [log.csv, log.csv]\nobservations: q\nactions: torque", r"log.csv by log.csv twice; its rows"),
         ("observations: q\nactions: torque", r"names no files"),
         ("files: log.csv\nobservations: q\nactions: torque\ngap: 1", r"'gap' needs 'time'"),
         ("files: log.csv\nobservations: q\nactions: torque\nrate: 10", r"'rate' is of recorded messages.*log.csv"),
