@@ -247,6 +247,8 @@ class Agent(nn.Module):
     @classmethod
     def configure(cls, config: Any = None, **options: Any) -> Any:
         """The config with a preset and options applied, checked."""
+        if not hasattr(cls, "Config"):
+            raise TypeError(f"{cls.__name__} must define Config, a frozen dataclass of its settings")
         preset = options.pop("preset", None)
         if preset is not None:
             if preset not in cls.PRESETS:

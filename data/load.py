@@ -63,6 +63,8 @@ def load(
     """
     if view not in VIEWS:
         raise ConfigError(f"view={view!r} is unknown: {nearest(view, VIEWS)}")
+    if not isinstance(source, str | os.PathLike):
+        raise ConfigError(f"a dataset is a path or an id of the catalogue, not a {type(source).__name__}")
     text = os.fspath(source)
     path = pathlib.Path(text)
     known = Source(name=text, max_episode_steps=max_episode_steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import h5py
 import numpy as np
@@ -248,3 +249,9 @@ def test_an_hdf5_file_that_unpacks_to_far_more_than_its_size_is_refused(
     monkeypatch.setenv("SUREFOOT_MAX_UNPACKED_MB", "1000")
     with pytest.raises(DataError, match="must have one row per step"):
         load(tmp_path / "a.hdf5")
+
+
+@pytest.mark.parametrize("source", [None, 3])
+def test_what_is_no_path_is_refused(source: Any) -> None:
+    with pytest.raises(ConfigError, match=f"a path or an id of the catalogue, not a {type(source).__name__}"):
+        load(source)

@@ -146,6 +146,7 @@ def test_corrupt_changes_one_element_and_reports_it(
         (["info", "SMALL", "--view", "raw"], "view='raw' is unknown"),
         (["verify", "nope.hdf5"], "nope.hdf5: no such file"),
         (["convert", "SMALL", "x.xyz"], "names no format"),
+        (["convert", "SMALL", f"{'x' * 300}.npz"], "no file system takes a name this long"),
         (["generate", "native/pendulm"], "did you mean 'native/pendulum'"),
         (["generate", "native/pendulum", "--behaviour", "mixd", "-o", "x.hdf5"], "did you mean 'mixed'"),
         (["generate", "native/pendulum-medium", "--behaviour", "expert", "-o", "x.hdf5"], "name the system"),

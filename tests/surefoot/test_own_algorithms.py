@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from surefoot import BC, fit, offline
-from surefoot.core.agent import Update
+from surefoot.core.agent import Agent, Update
 from surefoot.core.errors import ConfigError
 from surefoot.data import Dataset, from_arrays
 from surefoot.experiment.trainer import SeedTrainer
@@ -20,6 +20,12 @@ class NoUpdates(offline.BC):
     def updates(self) -> list[Update]:
         """None."""
         return []
+
+
+class Bare(Agent):
+    """Has a name, and no settings."""
+
+    name = "bare"
 
 
 class Forgetful(offline.BC):
@@ -38,6 +44,11 @@ def data() -> Dataset:
 def test_an_algorithm_without_updates_is_refused(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"updates\(\) gives none"):
         fit(NoUpdates(data(), hidden=(4,)), data(), steps=2, env="none", out=tmp_path / "run")
+
+
+def test_an_algorithm_without_settings_is_told_what_it_lacks() -> None:
+    with pytest.raises(TypeError, match="Bare must define Config, a frozen dataclass of its settings"):
+        Bare(data())
 
 
 def test_a_prepare_that_returns_nothing_is_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import shlex
 import signal
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence(sys.stdout)
         return 0
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return _end(2, f"surefoot: error: {error.filename}: no file system takes a name this long; choose another")
         if error.errno not in FULL:
             raise
         _silence(sys.stdout)
