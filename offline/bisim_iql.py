@@ -32,7 +32,7 @@ class BisimIQLConfig(HistoryConfig):
     temperature: float = 3.0  # beta: multiplies the advantage, so it is an inverse temperature
     discount: float = 0.99
     target_rate: float = 0.005  # of the averages of critics and representation, every step
-    learning_rate: float = 3e-4  # of all networks; the actor's falls to 0 along a cosine
+    learning_rate: float = 3e-4  # of all networks; falls to 0 along a cosine
     hidden: tuple[int, ...] = (256, 256)  # of each network
     normalization: str = "observations"  # none, observations or stacked
     rewards: str = "none"  # none, return_range or minus_one
@@ -68,8 +68,9 @@ class BisimIQL(Agent):
     such growth: Kemertas and Aumentado-Armstrong, "Towards Robust Bisimulation Metric Learning", NeurIPS 2021). So
     neither distances nor what :math:`\lambda` weighs depend on the scale of rewards. Encoder, coefficients and where
     gradients go are choices made here: those of Hong et al. are not known to us. The actor's goes to :math:`\phi` as
-    well, for what tells returns apart does not tell the data's actions apart, and targets are of the average, without
-    which they move by each step of :math:`\phi`.
+    well, for what tells returns apart does not tell the data's actions apart; targets are of the average, without
+    which they move by each step of :math:`\phi`; and all rates fall together, or :math:`\phi` would move on under an
+    actor that does not follow any more.
     """
 
     name = "bisim_iql"
@@ -161,11 +162,11 @@ class BisimIQL(Agent):
     def updates(self) -> list[Update]:
         """Value, actor and representation, its dynamics, then critics and representation."""
         c = self.config
-        adam = Adam(c.learning_rate)
+        adam = Adam(c.learning_rate, schedule="cosine")
         targets = {f"target_{name}": (name, c.target_rate) for name in ("critic", "representation")}
         return [
             Update(self.value_loss, ("value",), adam),
-            Update(self.actor_loss, ("actor", "representation"), Adam(c.learning_rate, schedule="cosine")),
+            Update(self.actor_loss, ("actor", "representation"), adam),
             Update(self.dynamics_loss, ("dynamics",), adam),
             Update(self.critic_loss, ("critic", "representation"), adam, then=targets),
         ]

@@ -88,7 +88,8 @@ def test_full_updates_equal_the_second_implementation() -> None:
     rows = batches(3)
     learner = feeding(agent, rows)
     for step, row in enumerate(rows):
-        adams["actor"].param_groups[0]["lr"] = RATE * 0.5 * (1 + np.cos(np.pi * step / 8))
+        for adam in adams.values():
+            adam.param_groups[0]["lr"] = RATE * 0.5 * (1 + np.cos(np.pi * step / 8))
         o, a, r, d = (row[name] for name in ("observations", "actions", "rewards", "terminations"))
         z, following = slow(o).relu().detach(), slow(row["next_observations"]).relu().detach()
         q = torch.stack([net(torch.cat([z, a], 1)).squeeze(1) for net in twins["target_critic"]]).min(0)[0].detach()
@@ -187,7 +188,7 @@ def trained(weight: float) -> BisimIQL:
     )
     ready = agent.prepare(distracted())
     rows = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads, "cpu")))
-    Learner([agent], [0], rows, batch_size=64, planned_steps=400, kernels=True).run(400)
+    Learner([agent], [0], rows, batch_size=64, planned_steps=800, kernels=True).run(800)
     return agent
 
 
