@@ -58,6 +58,8 @@ class RCSL(Agent):
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go")
     config: Any
     actor: ReturnActor
+    return_mean: Tensor
+    return_deviation: Tensor
 
     def build(self) -> None:
         """The policy, and the mean and deviation of the returns that it reads."""
