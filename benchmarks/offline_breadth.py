@@ -121,7 +121,7 @@ def table(found: Results) -> list[str]:
         "states, in brackets D4RL's score where the task has reference returns. By `python "
         "benchmarks/offline_breadth.py` on one core of an x86 server CPU; BC, TD3+BC, IQL and RIQL on the first two "
         "files are the cells of `offline_table.py`. AlignDiff is left out, which learns to do as much of an attribute "
-        "as is asked for, whatever it returns. Empty: not computed.",
+        "as is asked for, whatever it returns.",
         "",
         f"| algorithm | {' | '.join(FILES)} |",
         f"|---|{'---|' * len(FILES)}",
@@ -134,7 +134,7 @@ def table(found: Results) -> list[str]:
 
 def _entry(rows: list[dict[str, Any]], environment: str) -> str:
     if not rows:
-        return ""
+        return "missing"
     interval = hierarchical_interval([np.asarray(row["returns"]) for row in rows])
     digits, reference = (2 if abs(interval.estimate) < 10 else 0), reference_scores(environment)
     text = f"{interval.estimate:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
