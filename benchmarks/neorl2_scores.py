@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import importlib
 import importlib.util
 import itertools
 from typing import Any, NamedTuple
@@ -146,7 +145,6 @@ def _set(env: Any, name: str, observation: np.ndarray, following: np.ndarray) ->
 def _need_simulators(task: Task) -> None:
     if importlib.util.find_spec("neorl2") is None:
         raise SystemExit("put a checkout of polixir/NeoRL2 on PYTHONPATH")
-    importlib.import_module(task.environment.partition(":")[0])  # a run that is resumed trusts what is imported already
 
 
 def cells() -> list[Cell]:

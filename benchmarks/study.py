@@ -190,7 +190,7 @@ def carried_out(plan: Plan, folder: pathlib.Path, dataset: Dataset | None) -> Ru
     other = [name for name in wanted if json.dumps(begun.get(name)) != json.dumps(wanted[name])]
     if other:
         sys.exit(f"{folder} is a run of other settings than this cell's ({', '.join(other)}): remove it")
-    return resume(folder)
+    return resume(folder, trust=True)  # the study itself began it
 
 
 def last_metrics(lines: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -7,15 +7,18 @@ import json
 import os
 import pathlib
 import signal
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from surefoot.cli.main import main
+from surefoot.core.errors import ConfigError
 from surefoot.evaluation import hierarchical_interval
 from surefoot.evaluation.tables import format_share
 from surefoot.llm.characters import character_policy
+from surefoot.tools import language_runs
 
 SETTINGS = ["steps=4", "prompts_per_step=2", "group=4", "max_new_tokens=4", "learning_rate=1e-3", "checkpoint_every=2"]
 
@@ -203,6 +206,14 @@ def test_a_received_run_does_not_execute_its_rewards_module_unasked(
     assert main(["llm", "train", "--resume", "run"]) == 2
     assert "if you trust it, add --trust" in capsys.readouterr().err
     assert main(["llm", "train", "--resume", "run", "--trust", "--quiet"]) == 0
+    for loaded in ("sympy:solve", "json:loads", "surefoot.llm:load_policy"):  # transformers imports sympy
+        (place / "run" / "summary.json").unlink(missing_ok=True)
+        config = json.loads(path.read_text())
+        config["plan"]["reward"] = loaded
+        path.write_text(json.dumps(config))
+        assert loaded.partition(":")[0] in sys.modules
+        with pytest.raises(ConfigError, match=rf"names '{loaded}', which would be called; .*add --trust"):
+            language_runs.resume(place / "run")
     assert main(["llm", "train", "--resume", "tiny"]) == 2
     assert "not of a run of a language model" in capsys.readouterr().err
 

@@ -12,15 +12,17 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import forking
 import pytest
-from small_runs import TINY
+from small_runs import TINY, small_dataset
 
 from surefoot.cli import main
 from surefoot.core.errors import ConfigError
 from surefoot.experiment.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
-from surefoot.experiment.training import resume
+from surefoot.experiment.training import fit, resume
+from surefoot.offline import BC
 
 CLAIM = """
 import sys, time
@@ -110,6 +112,57 @@ def test_a_folder_in_which_nothing_began_is_gone_and_so_is_what_it_lay_in(tmp_pa
     with claim_new(tmp_path / "mine"):
         pass
     assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+@pytest.mark.parametrize(
+    "kept", ["seeds/0/checkpoint.safetensors", "seeds/1/policy.safetensors", "seeds/0/model/a.safetensors"]
+)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_nothing_that_was_learned_is_removed_where_the_config_of_a_running_run_disappears(
+    kept: str, resumed: bool, tmp_path: pathlib.Path
+) -> None:
+    folder = tmp_path / "run"
+    with claim_new(folder):
+        (folder / "config.json").touch()
+        if not resumed:
+            (folder / kept).parent.mkdir(parents=True)
+            (folder / kept).touch()
+            (folder / "kernels.json").touch()
+            (folder / "config.json").unlink()
+    if resumed:
+        for name in (kept, "dataset.safetensors", "kernels.json"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+        with claim_begun(folder):
+            (folder / "config.json").unlink()
+    assert (folder / kept).is_file()
+    assert (folder / "kernels.json").is_file()
+    with pytest.raises(ConfigError, match="exists already"):
+        claim_new(folder)
+    assert (folder / kept).is_file()
+
+
+def test_a_resumed_run_without_a_checkpoint_yet_keeps_what_was_written(tmp_path: pathlib.Path) -> None:
+    for name in ("config.json", "dataset.safetensors", "seeds/0/log.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with claim_begun(tmp_path):
+        (tmp_path / "config.json").unlink()
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["dataset.safetensors", "log.txt"]
+
+
+def test_a_run_whose_config_disappears_while_it_trains_keeps_its_policies(tmp_path: pathlib.Path) -> None:
+    folder, dataset = tmp_path / "run", small_dataset()
+
+    def listener(event: dict[str, Any]) -> None:
+        if event["kind"] == "metrics":
+            (folder / "config.json").unlink(missing_ok=True)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(BC(dataset, hidden=(8, 8)), dataset, env="none", out=folder, listener=listener, seeds=1, steps=20_000)
+    assert (folder / "seeds/0/checkpoint.safetensors").is_file()
+    assert (folder / "dataset.safetensors").is_file()
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 from typing import Any
 
 import forking
@@ -284,7 +285,7 @@ def test_a_reward_that_the_user_names_is_imported_by_a_portfolio_and_one_of_its_
     trapped: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def carried_out(auto: Any, *unused: Any) -> Any:
-        assert trust.module_of(auto.plan.reward) in trust._allowed
+        assert auto.plan.reward in trust._allowed
         raise ConfigError("far enough")
 
     monkeypatch.setattr("surefoot.tools.auto.carry_out", carried_out)
@@ -302,7 +303,22 @@ def test_a_reward_that_the_user_names_is_imported_by_a_portfolio_and_one_of_its_
     assert not (trapped / "EXECUTED").exists()
 
 
-def test_a_module_that_is_imported_already_needs_no_trust(finished_run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", ["json:Decoder-v0", "sympy:solve", "my_module_of_tests:Own"])
+def test_a_name_from_a_file_needs_trust_also_where_its_module_is_imported_already(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "_allowed", set())
+    monkeypatch.setitem(sys.modules, name.partition(":")[0], types.ModuleType("loaded"))
+    with pytest.raises(ConfigError, match=rf"config\.json names '{name}'.*--trust"):
+        trust.demand(name, "config.json")
+    trust.allow(name.partition(":")[0] + ":Other")  # of the same module, but not this name
+    with pytest.raises(ConfigError, match="add --trust"):
+        trust.demand(name, "config.json")
+    trust.allow(name)
+    trust.demand(name, "config.json")
+
+
+def test_agents_of_ours_may_be_named_and_functions_may_not(finished_run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(finished_run, copy)
     rename(copy, algorithm="never_seen:Own")
@@ -312,7 +328,21 @@ def test_a_module_that_is_imported_already_needs_no_trust(finished_run: pathlib.
         agent_class("never_seen:Own")
     rename(copy, algorithm=f"{BC.__module__}:BC")
     assert type(load_agent(Run.open(copy))) is BC
-    trust.demand("json:Decoder-v0", "a file")
+    rename(copy, algorithm="surefoot.core.files:remove_asides")
+    with pytest.raises(CheckpointError, match=r"is not a surefoot\.core\.agent\.Agent"):
+        load_agent(Run.open(copy))
+    rename(copy, algorithm="bc", reward="surefoot.core.files:remove_asides")
+    with pytest.raises(ConfigError, match=r"names 'surefoot\.core\.files:remove_asides', which would be called"):
+        load_agent(Run.open(copy))
+
+
+@pytest.mark.parametrize("key", received.CALLED)
+def test_settings_of_a_file_name_no_function_of_an_installed_package(key: str) -> None:
+    for module in ("surefoot.core.files", "gymnasium", "os"):
+        said = [f"{key}={module}:function"]
+        assert received.needs_trust(said)
+        with pytest.raises(ConfigError, match=rf"s\.json names '{module}:function', which would be called"):
+            received.check(said, "s.json", False)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +359,7 @@ def test_a_module_of_ones_own_that_can_not_be_imported_is_one_sentence(
     text: str | None, sentence: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(trust, "_allowed", {"my_odd_agents"})
+    monkeypatch.setattr(trust, "_allowed", {"my_odd_agents:Mine"})
     if text is not None:
         (tmp_path / "my_odd_agents.py").write_text(text)
     for ask in (lambda: agent_class("my_odd_agents:Mine"), lambda: trust.function_of("my_odd_agents:Mine", "reward")):
@@ -353,7 +383,7 @@ def test_workers_find_a_trusted_module_last_and_nothing_in_the_working_directory
     (tmp_path / "of_mine.py").touch()
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
-    assert trust.for_workers(["of_mine:Id-v0"]) == {"modules": ["of_mine"], "path": []}
+    assert trust.for_workers(["of_mine:Id-v0"]) == {"names": ["of_mine:Id-v0"], "path": []}
     try:
         trust.allow("of_mine:Id-v0")
         assert sys.path == [*before, str(tmp_path)]

@@ -35,14 +35,15 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
 
     from surefoot.cli import train
     from surefoot.experiment.plan import SHARED, Plan
-    from surefoot.experiment.trust import allow
+    from surefoot.experiment.trust import FunctionName, allow
     from surefoot.tools.auto import CLONE, Auto
     from surefoot.tools.generate import environment_of
 
     request, portfolio, judge = compose(overrides, multirun)
     fields = request.fields
-    for name in (fields["reward"], fields["env"]):  # for the user names them
-        allow(name)
+    allow(fields["env"])  # for the user names it, and its reward
+    if fields["reward"] is not None:
+        allow(FunctionName(fields["reward"]))
     with train.claimed(dataclasses.replace(request, algorithm=AUTO)) as claim:
         dataset = train.load(request, style)
         plan = Plan(

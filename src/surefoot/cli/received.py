@@ -12,9 +12,11 @@ from typing import Any
 
 from surefoot.cli import grammar
 from surefoot.core.errors import ConfigError
-from surefoot.experiment.trust import FUNCTIONS, demand, module_of
+from surefoot.experiment.trust import FUNCTIONS, FunctionName, demand, module_of
 
-NAMING = ("algo", "env", "reward", *(f"algo.{option}" for option in FUNCTIONS))
+CALLED = ("reward", *(f"algo.{option}" for option in FUNCTIONS))
+"""Keys whose values may be `module:function`."""
+NAMING = ("algo", "env", *CALLED)
 """Keys whose values may be `module:name`."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 """Of OmegaConf: a value that is another one's, or the outcome of a function."""
@@ -45,7 +47,7 @@ def check(overrides: Sequence[str], source: object, trust: bool) -> None:
 
 
 def needs_trust(overrides: Sequence[str]) -> bool:
-    """Whether `check` asks for trust in a process that has imported no module of the user's own."""
+    """Whether `check` asks for trust in a process whose user has named nothing of his own."""
     return any(_executes(item) or any(map(module_of, _names(item))) for item in grammar.parse(overrides))
 
 
@@ -64,12 +66,17 @@ def check_preset(
     named = {**fields, **{f"algo.{key}": value for key, value in options.items()}}
     for key in NAMING:
         if key not in said and isinstance(value := named.get(key), str):
-            demand(value, source, trust)
+            demand(_as_named(key, value), source, trust)
 
 
 def _names(item: grammar.Parsed) -> list[str]:
     """What an override says that may be `module:name`."""
-    return [value.replace("\\:", ":") for value in item.values] if item.key in NAMING else []
+    return [_as_named(item.key, value.replace("\\:", ":")) for value in item.values] if item.key in NAMING else []
+
+
+def _as_named(key: str, value: str) -> str:
+    """The value of one of the keys `NAMING`: of a function, which is called, or of an agent or environment."""
+    return FunctionName(value) if key in CALLED else value
 
 
 def _executes(item: grammar.Parsed) -> bool:

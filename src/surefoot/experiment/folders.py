@@ -39,21 +39,23 @@ class FolderInUseError(ConfigError):
 class Claim:
     """A folder that this process alone writes into until the `with` block ends.
 
-    Where nothing has begun by then, for no `config.json` is in it, all that was made for it is removed again.
+    Where a new run has not started by then, for no `config.json` is in its folder, all that was made for it is removed
+    again. The folder of a run that is resumed is left as it is, whatever became of its `config.json` meanwhile.
     """
 
-    def __init__(self, folder: pathlib.Path, made: tuple[pathlib.Path, ...] = ()) -> None:
+    def __init__(self, folder: pathlib.Path, made: tuple[pathlib.Path, ...] = (), *, new: bool) -> None:
         """Lock a folder that exists.
 
         Args:
             folder: absolute.
             made: folders that were made for it, the outermost first.
+            new: it is of a run that starts now.
 
         Raises:
             FolderInUseError: another process holds it.
             ConfigError: it can't be written.
         """
-        self.folder, self._made = folder, made
+        self.folder, self._made, self._new = folder, made, new
         self.descriptor = _lock(folder)
         """Of the lock, for workers to inherit."""
 
@@ -63,11 +65,9 @@ class Claim:
 
     def __exit__(self, *unused: object) -> None:
         """Give the folder free."""
-        begun = (self.folder / "config.json").is_file()
-        if not begun:
-            self.take_back()
+        removed = self._new and not (self.folder / "config.json").is_file() and self.take_back()
         self.give_free()
-        if not begun:
+        if removed:
             for folder in reversed(self._made):
                 try:
                     folder.rmdir()
@@ -79,12 +79,20 @@ class Claim:
         (self.folder / LOCK).unlink(missing_ok=True)
         os.close(self.descriptor)
 
-    def take_back(self) -> None:
-        """Remove what a run that never came to a checkpoint wrote, and nothing else that lies in its folder."""
+    def take_back(self) -> bool:
+        """Remove what a run that never came to a checkpoint wrote, and nothing else that lies in its folder.
+
+        Returns:
+            Whether it was removed: nothing is where there is a checkpoint, a policy or a model.
+        """
+        _remove_asides(self.folder)
+        seeds = self.folder / "seeds"
+        if any(path.suffix == ".safetensors" for path in seeds.rglob("*")):
+            return False
         for name in BEFORE_THE_FIRST_STEP:
             (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "seeds", ignore_errors=True)
-        _remove_asides(self.folder)
+        shutil.rmtree(seeds, ignore_errors=True)
+        return True
 
 
 def claim_new(out: str | os.PathLike[str]) -> Claim:
@@ -98,7 +106,7 @@ def claim_new(out: str | os.PathLike[str]) -> Claim:
     made = _make(folder)
     if not _empty(folder):
         raise _exists(out)
-    claim = Claim(folder, made)
+    claim = Claim(folder, made, new=True)
     if not _empty(folder):  # another process was quicker, and has ended already
         claim.give_free()
         raise _exists(out)
@@ -116,7 +124,7 @@ def claim_named(stem: str, root: str | os.PathLike[str] = "runs") -> Claim:
     for number in itertools.count(1):
         folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
         if made := _make(folder):
-            return Claim(folder, made)
+            return Claim(folder, made, new=True)
     raise AssertionError
 
 
@@ -127,7 +135,7 @@ def claim_begun(folder: str | os.PathLike[str]) -> Claim:
         FolderInUseError: it is still being trained.
         ConfigError: it can't be written.
     """
-    claim = Claim(pathlib.Path(folder).resolve())
+    claim = Claim(pathlib.Path(folder).resolve(), new=False)
     _remove_asides(claim.folder)
     return claim
 

@@ -100,7 +100,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
         say(notify, *notes)
     dataset, notes = with_rewards(dataset, plan.environment)
     if plan.reward is not None:  # in place of the task's too, whose terminations stay
-        demand(plan.reward, "the option reward")
+        demand(plan.functions["reward"], "the option reward")
         dataset, notes = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward), []
     say(notify, *notes)
     refuse_without_rewards(agent_class(plan.algorithm), dataset)

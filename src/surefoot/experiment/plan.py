@@ -13,7 +13,7 @@ from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, nearest
 from surefoot.core.schema import Record, check
 from surefoot.experiment.algorithms import ALGORITHMS, AUTO
-from surefoot.experiment.trust import FUNCTIONS, demand, imported
+from surefoot.experiment.trust import FUNCTIONS, FunctionName, demand, imported
 
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""
@@ -121,14 +121,14 @@ class Plan(Settings):
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Names that may be of modules, which to build its agents would import."""
+        """Names that may need trust, since to build its agents follows them."""
         return (self.algorithm, *self.functions.values())
 
     @property
-    def functions(self) -> dict[str, str]:
+    def functions(self) -> dict[str, FunctionName]:
         """Option -> what it names, which may be a function in a module."""
         words = {"reward": self.reward, **{f"algo.{name}": self.config.get(name) for name in FUNCTIONS}}
-        return {option: word for option, word in words.items() if isinstance(word, str)}
+        return {option: FunctionName(word) for option, word in words.items() if isinstance(word, str)}
 
     def agent(self, spec: Spec) -> Agent:
         """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""

@@ -324,7 +324,7 @@ def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
         trust: import the module of an agent that is none of surefoot's.
 
     Raises:
-        ConfigError: the agent is none of surefoot's, and neither trusted nor imported already.
+        ConfigError: the agent or a function in its options is none of surefoot's, and not trusted.
         CheckpointError: there is no checkpoint, it is damaged, or a weight is not finite.
     """
     seed = run.plan.seeds[0] if seed is None else seed

@@ -149,9 +149,8 @@ def train(
         try:
             return carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
-            if not any(run.checkpoint_path(seed).is_file() for seed in plan.seeds):
+            if claim.take_back():
                 (run.folder / "metrics.jsonl").unlink(missing_ok=True)
-                claim.take_back()
             raise
 
 

@@ -1,7 +1,9 @@
-"""Which modules may be imported because of a name: those that the user names, not those that a received file names.
+"""Which names of code may be followed: those that the user gives, not those that a received file gives.
 
-A run's algorithm can be `module:Class`, and an environment, also the one that a dataset names, `module:Id`. To import a
-module is to execute it. A name that the user types is his decision; one that comes from a file is asked for.
+A run's algorithm can be `module:Class`, an environment, also the one that a dataset names, `module:Id`, and a reward or
+a termination `module:function`. To import a module is to execute it, and a function is called with what the file holds.
+A name that the user types is his decision. One that comes from a file is asked for, whatever is imported already: a
+module that is loaded for other reasons (`sympy`, by transformers) has functions that no file should get called.
 """
 
 from __future__ import annotations
@@ -19,46 +21,55 @@ from typing import Any
 from surefoot.core.errors import CheckpointError, ConfigError
 
 KNOWN = ("surefoot", "gymnasium")
-"""Packages whose modules may be named by anyone."""
+"""Packages of which anyone may name an agent's class or an environment, which is one or is refused; not a function."""
 FUNCTIONS = ("termination", "reward_function")
 """Options of algorithms whose values may name a function of the user's own."""
 _allowed: set[str] = set()
+"""Names that the user gave or trusts."""
+
+
+class FunctionName(str):
+    """The name of a function, `module:function`: it is called, so it is asked for in surefoot and gymnasium too."""
+
+    __slots__ = ()
 
 
 def module_of(name: str | None) -> str | None:
-    """The module that a name asks for, where it is one outside of surefoot and gymnasium.
+    """The module that a name asks trust for; None where it needs none.
 
     >>> module_of("my.robots:Arm-v0"), module_of("gymnasium.envs:Pendulum-v1"), module_of("native/pendulum")
     ('my.robots', None, None)
+    >>> module_of(FunctionName("surefoot.core.files:remove_asides"))
+    'surefoot.core.files'
     """
     module = (name or "").rpartition(":")[0]
-    return module if module and module.split(".")[0] not in KNOWN else None
+    if not module or (module.split(".")[0] in KNOWN and not isinstance(name, FunctionName)):
+        return None
+    return module
 
 
 def allow(name: str | None) -> None:
-    """Let the module of a name that the user gave be imported, from the working directory too, which comes last."""
+    """Let a name that the user gave be followed; its module may lie in the working directory too, which comes last."""
     module = module_of(name)
     if module is None:
         return
-    _allowed.add(module)
+    _allowed.add(str(name))
     if _spec(module) is None and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
 def demand(name: str | None, source: object, trust: bool = False) -> None:
-    """Allow a name that comes from a file, if the user trusts it or has imported its module already.
+    """Allow a name that comes from a file, if the user trusts it or has given the same name.
 
     Raises:
         ConfigError: the user does not say that he trusts the file.
     """
     module = module_of(name)
-    if module is None or module in _allowed or module in sys.modules:
+    if module is None or str(name) in _allowed:
         return
     if not trust:
-        raise ConfigError(
-            f"{source} names {name!r}, for which the module {module!r} would be executed; if you trust it, add --trust "
-            "(trust=True in python), or import the module beforehand"
-        )
+        what = "which would be called" if isinstance(name, FunctionName) else f"for which {module!r} would be executed"
+        raise ConfigError(f"{source} names {str(name)!r}, {what}; if you trust it, add --trust (trust=True in python)")
     allow(name)
 
 
@@ -83,7 +94,7 @@ def imported(name: str, what: str) -> Any:
 
 
 def function_of(name: str, what: str) -> Callable[..., Any]:
-    """The function that `module:function` names, once its module may be imported.
+    """The function that `module:function` names; who asks has made sure that it may be called.
 
     Raises:
         ConfigError: it can't be imported, or is no function.
@@ -112,14 +123,14 @@ def refuse_links(folder: pathlib.Path, trust: bool = False) -> None:
 
 
 def for_workers(names: Iterable[str | None]) -> dict[str, Any]:
-    """What a worker, which does not look in the working directory, needs to import the modules of these names."""
-    modules = [module for module in map(module_of, names) if module is not None]
-    return {"modules": modules, "path": list(dict.fromkeys(filter(None, map(_folder, modules))))}
+    """What a worker, which does not look in the working directory, needs to follow these names."""
+    asking = {str(name): module for name in names if (module := module_of(name)) is not None}
+    return {"names": list(asking), "path": list(dict.fromkeys(filter(None, map(_folder, asking.values()))))}
 
 
 def take_over(given: dict[str, Any]) -> None:
     """In a worker: allow what `for_workers` listed. Its folders come last, so that nothing in them hides a module."""
-    _allowed.update(given["modules"])
+    _allowed.update(given["names"])
     sys.path += [folder for folder in given["path"] if folder not in sys.path]
 
 

@@ -67,7 +67,7 @@ CONFIG = Record(
 
 def begin(made: Plan, out: str | None, progress: Progress | None = None) -> pathlib.Path:
     """Train all seeds in a new folder; gives the folder."""
-    trust.allow(made.reward)
+    trust.allow(trust.FunctionName(made.reward))
     named = folder_name(made.method, made.prompts)
     with claim_named(named) if out is None else claim_new(out) as claim:
         return _carry_out(made, claim, progress, new=True)
@@ -78,12 +78,12 @@ def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Prog
 
     Raises:
         CheckpointError: the folder is not a run of this kind.
-        ConfigError: its reward's module would be executed, and is not trusted.
+        ConfigError: its reward is a function, which would be called, and is not trusted.
     """
     path = pathlib.Path(folder)
     made = plan_of(path)
     trust.refuse_links(path, trusted)
-    trust.demand(made.reward, path / "config.json", trusted)
+    trust.demand(trust.FunctionName(made.reward), path / "config.json", trusted)
     with claim_begun(path) as claim:
         return _carry_out(made, claim, progress, new=False)
 
@@ -127,7 +127,7 @@ def model_of(folder: pathlib.Path, seed: int | None = None) -> pathlib.Path:
 
 
 def _advice(folder: pathlib.Path, made: Plan) -> str:
-    trusted = " --trust" if trust.module_of(made.reward) else ""  # its rewards are the user's own
+    trusted = " --trust" if trust.module_of(trust.FunctionName(made.reward)) else ""
     return f"go on with: surefoot llm train --resume {shlex.quote(str(folder))}{trusted}"
 
 
