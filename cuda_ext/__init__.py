@@ -12,17 +12,17 @@ def _load() -> tuple[ModuleType | None, str]:
     if os.environ.get("SUREFOOT_NATIVE") == "0":
         return None, "SUREFOOT_NATIVE=0 is set"
     try:
-        from surefoot.cuda_ext import _native  # type: ignore[attr-defined]
+        import _surefoot_native
     except ImportError as error:
         return None, f"it was not built when surefoot was installed ({error}); see docs/packaging.md"
-    return _native, ""
+    return _surefoot_native, ""
 
 
 _module, _reason = _load()
 
 
 def native() -> ModuleType | None:
-    """The compiled module `_native`, or None where it was not built or `SUREFOOT_NATIVE=0` refuses it."""
+    """The compiled module `_surefoot_native`, or None where it was not built or `SUREFOOT_NATIVE=0` refuses it."""
     return _module
 
 

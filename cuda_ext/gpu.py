@@ -161,7 +161,7 @@ _loaded: dict[Any, tuple[Any, ...]] = {}
 
 
 class Batch:
-    """Environments, the arrays they work on, and how far to roll them out: as `_native.Batch`, on the GPU.
+    """Environments, the arrays they work on, and how far to roll them out: as `_surefoot_native.Batch`, on the GPU.
 
     `arrays` holds contiguous tensors on one device, which are kept and worked on in place: those of `SUMS` and `KEPT`,
     `low`, `high`, `seeds` and `parameters` always, `policy` (`NativePolicy.packed`) or `given` by the source, others

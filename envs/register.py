@@ -1,8 +1,7 @@
 """The ids that surefoot gives gymnasium, `surefoot/<Name>`, for `gymnasium.make` and `gymnasium.make_vec`.
 
-`import surefoot.envs` registers them, and so does `import gymnasium` where surefoot is installed (surefoot/plugin.py).
-Without an install, an id written "surefoot.envs:surefoot/<Name>" makes gymnasium import us. The classes are named by
-strings, so that registering imports neither mujoco nor torch nor a native module.
+`import surefoot` registers them (surefoot/registration.py), and an id written "surefoot:surefoot/<Name>" makes gymnasium
+import us, as its documentation has it. The classes are named by strings, so that registering imports neither mujoco nor torch nor a native module.
 """
 
 from __future__ import annotations

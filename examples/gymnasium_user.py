@@ -1,4 +1,4 @@
-"""4,096 cart-poles for a gymnasium user: surefoot is installed, and never imported.
+"""4,096 cart-poles for a gymnasium user: surefoot is installed, and gymnasium imports it by the id.
 
 python examples/gymnasium_user.py
 """
@@ -6,7 +6,7 @@ python examples/gymnasium_user.py
 import gymnasium
 import numpy as np
 
-envs = gymnasium.make_vec("surefoot/CartPoleSwingUp-v0", num_envs=4096, gap="wind")
+envs = gymnasium.make_vec("surefoot:surefoot/CartPoleSwingUp-v0", num_envs=4096, gap="wind")
 observations, info = envs.reset(seed=0)
 returns = np.zeros(envs.num_envs)
 for _ in range(100):

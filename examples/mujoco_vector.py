@@ -5,7 +5,7 @@ import numpy as np
 
 # a prefix "surefoot.envs:" makes gymnasium import us; after `import surefoot.envs` the id alone will do
 gaps = [None] * 32 + ["gravity2"] * 32
-env = gymnasium.make_vec("surefoot.envs:surefoot/HalfCheetahVelocity-v5", num_envs=64, gap=gaps)
+env = gymnasium.make_vec("surefoot:surefoot/HalfCheetahVelocity-v5", num_envs=64, gap=gaps)
 observations, info = env.reset(seed=0)
 returns, costs = np.zeros(64), np.zeros(64)
 for _ in range(100):

@@ -18,7 +18,7 @@ except ImportError:
 from surefoot.envs.adapters import to_sb3
 
 steps = int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else 1_000_000
-envs = gymnasium.make_vec("surefoot/CartPoleSwingUp-v0", num_envs=256)
+envs = gymnasium.make_vec("surefoot:surefoot/CartPoleSwingUp-v0", num_envs=256)
 envs = VecMonitor(to_sb3(gymnasium.wrappers.vector.RescaleAction(envs, *np.float32([-1, 1]))))
 model = PPO("MlpPolicy", envs, n_steps=64, batch_size=2048, device="cpu", seed=0).learn(steps)
 mean, deviation = evaluate_policy(model, envs, n_eval_episodes=64)

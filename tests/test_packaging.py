@@ -134,8 +134,7 @@ def test_the_wheel_holds_every_module_and_data_file_under_surefoot(wheel_files: 
 
 def test_the_wheel_holds_nothing_but_surefoot(wheel_files: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_files}
-    plugin = "surefoot-gymnasium.pth"  # one line, which imports surefoot/plugin.py
-    assert tops == {"surefoot", f"surefoot-{surefoot.__version__}.dist-info", plugin}
+    assert tops == {"surefoot", f"surefoot-{surefoot.__version__}.dist-info"}  # this one is without the native module
     strays = [name for name in wheel_files if re.search(r"test|benchmark|\.cpp$|\.cu$|__pycache__", name)]
     strays = [name for name in strays if not name.startswith("surefoot/cli/templates/")]  # of `surefoot new`
     assert strays == []
@@ -299,6 +298,43 @@ def test_ziglang_is_a_requirement_only_where_it_can_be_fetched(
         assert f"ziglang=={backend.VERSION}" in hook()
         monkeypatch.setattr(backend, "can_be_fetched", lambda: False)
         assert not [name for name in hook() if re.match("ziglang|cmake|ninja", name)]
+
+
+def test_links_lead_from_the_package_to_every_room() -> None:
+    links = {path.name: os.readlink(path) for path in (ROOT / "src" / "surefoot").iterdir() if path.is_symlink()}
+    assert links == {room: f"../../{room}" for room in ROOMS}
+
+
+def test_an_editable_install_is_a_line_that_leads_to_the_sources_and_runs_nothing(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("SUREFOOT_PURE_PYTHON", "1")
+    with zipfile.ZipFile(tmp_path / backend.build_editable(str(tmp_path))) as wheel:
+        names = [name for name in wheel.namelist() if ".dist-info/" not in name]
+        assert names == ["surefoot.pth"]
+        assert wheel.read("surefoot.pth").decode() == f"{ROOT / 'src'}\n"
+
+
+def test_without_links_an_editable_install_says_so_and_a_wheel_is_whole(
+    backend: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        if name.split("/")[0] in {*ROOMS, "src", "tools", "cuda_ext"} or "/" not in name:
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_symlink():  # as git writes it where there are no links
+                (checkout / name).write_text(os.readlink(ROOT / name))
+            elif (ROOT / name).is_file():
+                shutil.copy(ROOT / name, checkout / name)
+    monkeypatch.chdir(checkout)
+    monkeypatch.setattr(backend, "ROOT", checkout)
+    monkeypatch.setenv("SUREFOOT_PURE_PYTHON", "1")
+    with pytest.raises(RuntimeError, match=r"has no symbolic links.*core\.symlinks"):
+        backend.build_editable(str(tmp_path))
+    with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
+        assert {f"surefoot/{room}/__init__.py" for room in ROOMS} <= set(wheel.namelist())
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])

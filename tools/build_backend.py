@@ -36,7 +36,8 @@ __all__ = [
 ]
 
 VERSION = "0.17.1"  # of ziglang; the one that .ci/run builds with
-FOLDER = pathlib.Path(__file__).resolve().parents[1] / "build" / "zig"  # a fixed place: CMake's cache names it
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "zig"  # a fixed place: CMake's cache names it
 GLIBC = "2.28"  # the oldest one that torch's wheels accept
 COMPILERS = ("c++", "g++", "clang++", "CC", "icpx", "icx")  # what CMake looks for on Linux
 PURE = {"SUREFOOT_PURE_PYTHON": "1"}  # pyproject.toml's override
@@ -218,6 +219,18 @@ def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_dire
 
 
 def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
-    """PEP 660's hook; as `build_wheel`."""
-    with compiler():
-        return scikit.build_editable(wheel_directory, config_settings)
+    """PEP 660's hook: a wheel of the compiled module and of a line that leads to src/, where links lead to the rooms.
+
+    Raises:
+        RuntimeError: the checkout is on a file system, or was made by a git, without symbolic links.
+    """
+    if not (ROOT / "src" / "surefoot" / "core" / "__init__.py").is_file():
+        raise RuntimeError(
+            f"{ROOT / 'src' / 'surefoot'} has no symbolic links to the rooms, which an editable install needs: check out "
+            "anew with `git -c core.symlinks=true clone`, or install a copy with `pip install .`"
+        )
+    place = ROOT / "build" / "editable" / "surefoot.pth"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"{ROOT / 'src'}\n", encoding="utf-8")
+    with compiler(), variables(SUREFOOT_EDITABLE="1"):
+        return scikit.build_wheel(wheel_directory, config_settings)

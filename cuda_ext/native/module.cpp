@@ -56,7 +56,7 @@ double peak(int repeats) {
 
 }  // namespace
 
-NB_MODULE(_native, m) {
+NB_MODULE(_surefoot_native, m) {
   m.doc() = "Native code of surefoot: batched rollouts and fused networks.";
   m.def("level", &level_name, "Instruction set in use: v2, v3 or v4 of x86-64, or generic.");
   m.def("set_level", &choose_level, nb::arg("name"), "Use the build for a lower instruction set.");

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # typing's, without its import: every python that has surefoot installed begins by this file
+from surefoot import registration
+
+TYPE_CHECKING = False  # typing's, without its import, which `import surefoot` would wait for
 if TYPE_CHECKING:
     import os
     from typing import Any
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from surefoot.experiment.training import resume as resume
 
 __version__ = "0.2.0"
+
+registration.install()
 
 ROOMS = ("core", "data", "envs", "evaluation", "offline", "online", "safe", "streaming")
 NAMES = {

@@ -210,7 +210,7 @@ def test_a_field_that_was_not_declared_and_a_broken_mjcf_say_what_to_do() -> Non
 
 
 def test_gymnasium_finds_the_ids_by_the_name_of_our_package() -> None:
-    env = gymnasium.make_vec("surefoot.envs:surefoot/SwimmerVelocity-v5", num_envs=3)
+    env = gymnasium.make_vec("surefoot:surefoot/SwimmerVelocity-v5", num_envs=3)
     assert isinstance(env, MujocoVectorEnv)
     assert env.reset(seed=0)[0].shape == (3, 8)
     assert env.max_episode_steps == 1000

@@ -30,16 +30,24 @@ def actions_for(env: Any, seed: int = 0) -> Any:
         yield generator.uniform(low, high, (env.num_envs, len(low))).astype(np.float32)
 
 
-def test_gymnasium_makes_them_without_anyone_importing_surefoot() -> None:
+@pytest.mark.parametrize("first", ["import gymnasium, surefoot", "import surefoot, gymnasium", "import gymnasium"])
+def test_gymnasium_makes_them_once_surefoot_is_imported_or_where_the_id_says_so(first: str) -> None:
+    module = "" if "surefoot" in first else "surefoot:"
     script = (
-        "import sys, gymnasium\n"
-        "assert 'torch' not in sys.modules, 'importing gymnasium must not import torch'\n"
-        f"env = gymnasium.make_vec({SWING_UP!r}, num_envs=8)\n"
+        f"import sys\n{first}\n"
+        "assert 'torch' not in sys.modules, 'importing must not import torch'\n"
+        f"env = gymnasium.make_vec({module + SWING_UP!r}, num_envs=8)\n"
         "print(env.reset(seed=0)[0].shape, type(env).__name__)\n"
-        "print(gymnasium.make('surefoot/Pendulum-v0').reset(seed=0)[0].shape)\n"
+        f"print(gymnasium.make('{module}surefoot/Pendulum-v0').reset(seed=0)[0].shape)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "(8, 5) NativeVectorEnv\n(3,)\n"), done.stderr
+
+
+def test_no_code_of_ours_runs_when_python_starts() -> None:
+    script = "import sys; print([name for name in sys.modules if 'surefoot' in name])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_the_names_read_from_the_files_are_those_of_the_systems() -> None:

@@ -60,7 +60,7 @@ def examine() -> dict[str, Any]:
         if version is None:
             problem("error", f"{name} is not installed", f"pip install {name}{CONSTRAINTS}")
     compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
-    native = importlib.util.find_spec("surefoot.cuda_ext._native") is not None
+    native = importlib.util.find_spec("_surefoot_native") is not None
     if not native:
         advice = "pip install --force-reinstall --no-deps -e . in the checkout"
         where = "" if compiler or _version("ziglang") else " (install a C++ compiler first, or let pip fetch ziglang)"

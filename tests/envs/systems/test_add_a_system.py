@@ -115,7 +115,7 @@ def test_the_two_blocks_put_into_their_folders_build_into_a_system_that_agrees_w
     built = subprocess.run([*install, str(checkout)], capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     code = CHECK.format(tests=str(ROOT / "tests" / "cuda_ext"), target=str(target))
-    # -S keeps the editable install's import hook out; the packages that surefoot needs come after the new build
+    # -S keeps the checkout's own sources out; the packages that surefoot needs come after the new build
     paths = [str(target), *(path for path in sys.path if path.endswith("site-packages"))]
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {paths!r}\n{code}"],

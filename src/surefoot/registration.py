@@ -1,8 +1,9 @@
-"""Gives gymnasium the ids `surefoot/...` without anyone importing surefoot.
+"""Gives gymnasium the ids `surefoot/...` once both are imported, whichever comes first.
 
-gymnasium 1.0 dropped the plug-ins of its 0.x versions: it imports no package by itself. So an install of surefoot has
-the one-line file `surefoot-gymnasium.pth`, by which python imports this module when it starts. It imports nothing of
-weight; it waits for `import gymnasium` and then registers the ids, whose classes are imported at first use.
+gymnasium 1.0 dropped the plug-ins of its 0.x versions: it imports no package by itself. An id written
+`surefoot:surefoot/Pendulum-v0` makes it import us; after `import surefoot` the plain id will do. This module imports
+nothing of weight: where gymnasium is not there yet, it waits for `import gymnasium`. The classes of the environments are
+imported at first use.
 """
 
 import sys
@@ -32,7 +33,7 @@ class AfterGymnasium:
 
 def register() -> None:
     """Register our ids; whatever is wrong with this install must not keep gymnasium from being imported."""
-    if "surefoot.envs" in sys.modules:  # it is what imports gymnasium just now, and registers by itself
+    if "surefoot.envs" in sys.modules:  # it registers by itself, or has done so
         return
     try:
         from surefoot.envs.register import register as register_all
@@ -45,9 +46,8 @@ def register() -> None:
 
 
 def install() -> None:
-    """Wait for gymnasium; nothing to do where it is there already or we wait already."""
-    if "gymnasium" not in sys.modules and not any(isinstance(finder, AfterGymnasium) for finder in sys.meta_path):
+    """Register now where gymnasium is imported already, and else when it is."""
+    if "gymnasium" in sys.modules:
+        register()
+    elif not any(isinstance(finder, AfterGymnasium) for finder in sys.meta_path):
         sys.meta_path.insert(0, AfterGymnasium())
-
-
-install()
