@@ -26,18 +26,12 @@ from cells import Results
 from study import Cell, difference, entry, git_commit, study_main
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update
-from surefoot.core.masked import reduce
-from surefoot.core.policy_gradient import (
-    clip_surrogate,
-    group_baseline,
-    log_ratio,
-    ratio_metrics,
-    token_returns,
-    vespo_surrogate,
-)
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+from surefoot.core.losses.masked import reduce
+from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, vespo_surrogate
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
+from surefoot.llm.losses import group_baseline, token_returns
 from surefoot.online import PPO, spec_of
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.online.on_policy_agent import OnPolicyAgent

@@ -20,8 +20,8 @@ from cells import Results
 from llm_methods import KL, TASK, warm
 from study import Cell, git_commit, study_main
 
-from surefoot.core.policy_gradient import group_baseline
 from surefoot.llm import Loop, TrainConfig, evaluate, method, train
+from surefoot.llm.losses import group_baseline
 from surefoot.llm.tasks import shuffled
 
 NONE: dict[str, Any] = {"kl": "none", "kl_coefficient": 0.0}

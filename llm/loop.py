@@ -17,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core import checkpoint
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import CheckpointError, ConfigError, DataError, DivergenceError
-from surefoot.llm import losses
-from surefoot.llm.losses import Batch, Method
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, DivergenceError
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.llm.losses import method as losses
+from surefoot.llm.losses.method import Batch, Method
+from surefoot.llm.losses.reward_shaping import overlong_penalty
+from surefoot.llm.losses.selection import fresh_mask, mixed_groups
 from surefoot.llm.nucleus import Nucleus
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
@@ -154,7 +156,7 @@ class Loop:
             )
             rollout, found = self.score(rollout, [self.prompts[n] for n in numbers for _ in range(config.group)])
             rewards_seen.append(found)
-            mixed = pg.mixed_groups(found, config.group).view(-1, config.group)[:, 0] != 0
+            mixed = mixed_groups(found, config.group).view(-1, config.group)[:, 0] != 0
             drawn, same = drawn + len(mixed), same + int((~mixed).sum())
             for group in range(len(numbers)):
                 if (mixed[group] or not method.mixed_groups) and len(kept) < wanted:
@@ -204,14 +206,14 @@ class Loop:
         method, config, mask = self.method, self.config, rollout.completion_mask
         if method.overlong_share:
             buffer = max(1, round(method.overlong_share * config.max_new_tokens))
-            returns = returns + pg.overlong_penalty(mask.sum(-1), config.max_new_tokens, buffer)
+            returns = returns + overlong_penalty(mask.sum(-1), config.max_new_tokens, buffer)
         groups = torch.arange(len(returns), device=returns.device) // config.group
         reference = None if self.reference is None else self._forward(self.reference, rollout)[0]
         kl = pg.kl_k1(rollout.log_prob, reference, mask) if method.kl == "reward" and reference is not None else None
         steps = (rollout.kept["step_rewards"], rollout.kept["steps"]) if self.of_steps else None
         advantages = losses.advantages(method, returns, groups, mask, kl, steps)
         versions = torch.full_like(groups, self.sampler_version if config.lag else self.version)
-        mask = mask * pg.fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
+        mask = mask * fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
         batch = Batch(log_prob, log_prob, rollout.log_prob, mask, mask, advantages, returns, groups, entropy, reference)
         return dataclasses.replace(batch, units=losses.selected(method, batch, rollout.finished))
 

@@ -9,8 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
+from surefoot.llm.losses import (
+    best_of_group,
+    combined_advantages,
+    group_baseline,
+    pairwise_baseline,
+    step_rewards_to_go,
+    token_gae,
+    token_returns,
+    top_share,
+    within_deviations,
+)
 
 
 def f64(values: object) -> Tensor:
@@ -34,7 +44,7 @@ def test_leave_one_out_is_unbiased_and_the_mean_is_so_times_a_fraction(size: int
         total = torch.zeros((), dtype=torch.float64)
         for arms in itertools.product(range(4), repeat=size):
             drawn = torch.tensor(arms)
-            advantages = pg.group_baseline(rewards[drawn], size, mode)
+            advantages = group_baseline(rewards[drawn], size, mode)
             total = total + log_prob[drawn].sum().exp().detach() * (advantages * log_prob[drawn]).mean()
         return torch.autograd.grad(total, logits, retain_graph=True)[0]
 
@@ -48,7 +58,7 @@ def test_leave_one_out_is_unbiased_and_the_mean_is_so_times_a_fraction(size: int
 )
 def test_binary_rewards_of_eight_give_the_known_advantages(right: int, high: float, low: float) -> None:
     rewards = f64([1.0] * right + [0.0] * (8 - right))
-    found = pg.group_baseline(rewards, 8, "meanstd", eps=0.0)
+    found = group_baseline(rewards, 8, "meanstd", eps=0.0)
     close(found, f64([high] * right + [low] * (8 - right)), 1e-4)
     exact = math.sqrt((8 - right) / right) * math.sqrt(7 / 8)
     assert float(found[0]) == pytest.approx(exact, abs=1e-12)
@@ -56,38 +66,38 @@ def test_binary_rewards_of_eight_give_the_known_advantages(right: int, high: flo
 
 def test_two_answers_differ_in_sign_alone_whatever_the_gap() -> None:
     for gap in (1e-3, 1.0, 1e3):
-        close(pg.group_baseline(f64([gap, 0]), 2, "meanstd", eps=0.0), f64([1, -1]) / math.sqrt(2))
-    assert pg.group_baseline(f64([0.3, 0.3]), 2, "meanstd", eps=0.0).nan_to_num(7).tolist() != [1, -1]
+        close(group_baseline(f64([gap, 0]), 2, "meanstd", eps=0.0), f64([1, -1]) / math.sqrt(2))
+    assert group_baseline(f64([0.3, 0.3]), 2, "meanstd", eps=0.0).nan_to_num(7).tolist() != [1, -1]
 
 
 def test_lite_ppo_divides_by_the_deviation_of_all_rewards() -> None:
     rewards = f64([1, 0, 0, 0, 2, 2])  # means 1/2, 0, 2; all: mean 5/6, unbiased variance 29/30
-    found = pg.group_baseline(rewards, 2, "batchstd", eps=0.0)
+    found = group_baseline(rewards, 2, "batchstd", eps=0.0)
     close(found, f64([0.5, -0.5, 0, 0, 0, 0]) / math.sqrt(29 / 30))
 
 
 def test_unscorable_rows_change_no_deviation_of_the_batch() -> None:
     rewards, groups = f64([1, 0, math.nan, 3, 3]), torch.tensor([0, 0, 0, 1, 1])
-    found = pg.group_baseline(rewards, groups, "batchstd")
+    found = group_baseline(rewards, groups, "batchstd")
     assert float(found[2]) == 0
-    close(found[[0, 1, 3, 4]], pg.group_baseline(f64([1, 0, 3, 3]), 2, "batchstd"))
+    close(found[[0, 1, 3, 4]], group_baseline(f64([1, 0, 3, 3]), 2, "batchstd"))
 
 
 def test_pairwise_advantages_are_signs_and_one_sided_groups_drop_out() -> None:
     better = torch.tensor([False, True, False, True, False, True, True, True])
     references = torch.tensor([True, False, False, False, True, False, False, False])
-    assert pg.pairwise_baseline(better, references, 4).tolist() == [0, 1, -1, 1, 0, 0, 0, 0]  # 1/4; 3/4 > 0.6
+    assert pairwise_baseline(better, references, 4).tolist() == [0, 1, -1, 1, 0, 0, 0, 0]  # 1/4; 3/4 > 0.6
 
 
 def test_raft_takes_the_first_best_of_each_group_or_the_best_share_of_all() -> None:
     rewards = f64([0.1, 0.9, 0.9, math.nan, 0.2, 0.0, math.nan, math.nan, math.nan])
-    assert pg.best_of_group(rewards, 3).tolist() == [0, 1, 0, 0, 1, 0, 0, 0, 0]
-    assert pg.top_share(rewards, 1 / 3).tolist() == [0, 1, 1, 0, 1, 0, 0, 0, 0]
+    assert best_of_group(rewards, 3).tolist() == [0, 1, 0, 0, 1, 0, 0, 0, 0]
+    assert top_share(rewards, 1 / 3).tolist() == [0, 1, 1, 0, 1, 0, 0, 0, 0]
 
 
 def test_the_filter_drops_what_is_three_deviations_out() -> None:
     advantages = torch.cat([f64([1.0, -1.0]).repeat(50), f64([30.0])])
-    found = pg.within_deviations(advantages)
+    found = within_deviations(advantages)
     assert float(found[-1]) == 0
     mean, deviation = advantages.mean(), advantages.std()
     close(found[:2], (advantages[:2] - mean) / deviation, 1e-7)
@@ -95,27 +105,27 @@ def test_the_filter_drops_what_is_three_deviations_out() -> None:
 
 def test_rewards_to_go_pass_a_tools_answer_without_discount() -> None:
     rewards, mask = f64([[0, math.nan, math.nan, 1, 2, math.nan]]), f64([[1, 0, 0, 1, 1, 0]])
-    close(pg.token_returns(rewards, mask, 0.5), f64([[1.0, 0, 0, 2, 2, 0]]))
-    close(pg.token_returns(f64([[0, 1, 2]]), None, 0.5), f64([[1.0, 2, 2]]))
+    close(token_returns(rewards, mask, 0.5), f64([[1.0, 0, 0, 2, 2, 0]]))
+    close(token_returns(f64([[0, 1, 2]]), None, 0.5), f64([[1.0, 2, 2]]))
 
 
 def test_token_gae_with_a_trace_of_one_is_the_sum_to_come_less_the_value() -> None:
     source = torch.Generator().manual_seed(1)
     rewards, values = torch.randn(2, 3, 7, generator=source, dtype=torch.float64)
     mask = f64([[1, 1, 0, 0, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 0, 1, 0, 1]])
-    advantages, returns = pg.token_gae(rewards, values, mask)
-    close(advantages, (pg.token_returns(rewards, mask) - values) * mask)
-    close(returns, pg.token_returns(rewards, mask))
+    advantages, returns = token_gae(rewards, values, mask)
+    close(advantages, (token_returns(rewards, mask) - values) * mask)
+    close(returns, token_returns(rewards, mask))
 
 
 def test_masked_columns_inside_change_no_generalised_advantage() -> None:
     source = torch.Generator().manual_seed(2)
     rewards, values = torch.randn(2, 2, 4, generator=source, dtype=torch.float64)
-    plain = pg.token_gae(rewards, values, None, 0.9, 0.8)[0]
+    plain = token_gae(rewards, values, None, 0.9, 0.8)[0]
     holes, places = torch.full((2, 7), math.nan, dtype=torch.float64), [0, 2, 3, 6]
     wide_rewards, wide_values, mask = holes.clone(), holes.clone(), torch.zeros(2, 7, dtype=torch.float64)
     wide_rewards[:, places], wide_values[:, places], mask[:, places] = rewards, values, 1.0
-    found = pg.token_gae(wide_rewards, wide_values, mask, 0.9, 0.8)[0]
+    found = token_gae(wide_rewards, wide_values, mask, 0.9, 0.8)[0]
     close(found[:, places], plain)
     deltas = rewards + 0.9 * torch.cat([values[:, 1:], torch.zeros(2, 1)], 1) - values
     byhand = [sum(0.72**k * deltas[0, t + k] for k in range(4 - t)) for t in range(4)]
@@ -125,17 +135,17 @@ def test_masked_columns_inside_change_no_generalised_advantage() -> None:
 def test_process_rewards_are_normalised_over_the_groups_steps_and_summed_from_each_token_on() -> None:
     rewards = f64([[9, 1, 9, 3], [9, 9, 2, 9]])
     steps, mask = f64([[0, 1, 0, 1], [0, 0, 1, 0]]), f64([[1, 1, 1, 1], [1, 1, 1, 0]])
-    found = pg.step_rewards_to_go(rewards, steps, 2, mask, eps=0.0)  # steps 1, 3, 2: mean 2, deviation 1
+    found = step_rewards_to_go(rewards, steps, 2, mask, eps=0.0)  # steps 1, 3, 2: mean 2, deviation 1
     close(found, f64([[0, 0, 1, 1], [0, 0, 0, 0]]))
 
 
 def test_several_rewards_are_normalised_each_by_itself() -> None:
     rewards = torch.stack([f64([1, 0, 0, 1]), 100 * f64([0, 1, 0, 1])], -1)
-    found = pg.combined_advantages(rewards, f64([1, 1]), 4)
-    each = pg.group_baseline(rewards[:, 0], 4, "meanstd") + pg.group_baseline(rewards[:, 1], 4, "meanstd")
+    found = combined_advantages(rewards, f64([1, 1]), 4)
+    each = group_baseline(rewards[:, 0], 4, "meanstd") + group_baseline(rewards[:, 1], 4, "meanstd")
     close(found, each / each.std(), 1e-6)
 
 
 def test_groups_that_do_not_divide_are_named() -> None:
     with pytest.raises(ConfigError, match="7 returns can't be split into groups of 3"):
-        pg.best_of_group(torch.zeros(7), 3)
+        best_of_group(torch.zeros(7), 3)

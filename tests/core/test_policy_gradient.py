@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surefoot.core import distributions as d
-from surefoot.core import policy_gradient as pg
-from surefoot.core.masked import reduce, sequence_mask
+from surefoot.core.losses import distributions as d
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.masked import reduce, sequence_mask
+from surefoot.llm.losses import group_baseline
 
 # -- golden values -----------------------------------------------------------------------------------------
 
@@ -34,14 +35,14 @@ def test_ppo_gives_the_terms_loss_divergences_and_clip_fraction_worked_out_by_ha
 
 def test_group_advantages_are_those_worked_out_by_hand() -> None:
     rewards = f64([1, 0, 0, 1, 0, 0, 0, 1])
-    scaled = pg.group_baseline(rewards, 4, "meanstd")
+    scaled = group_baseline(rewards, 4, "meanstd")
     high, low = 0.86587543, 0.49990002
     torch.testing.assert_close(scaled, f64([high, -high, -high, high, -low, -low, -low, 1.49970006]), atol=1e-8, rtol=0)
-    out = pg.group_baseline(rewards, 4, "loo")
+    out = group_baseline(rewards, 4, "loo")
     torch.testing.assert_close(out, f64([2 / 3, -2 / 3, -2 / 3, 2 / 3, -1 / 3, -1 / 3, -1 / 3, 1]))
-    torch.testing.assert_close(pg.group_baseline(rewards, 4, "none"), rewards)
+    torch.testing.assert_close(group_baseline(rewards, 4, "none"), rewards)
     torch.testing.assert_close(
-        pg.group_baseline(rewards, 4, "mean"), f64([0.5, -0.5, -0.5, 0.5, -0.25, -0.25, -0.25, 0.75])
+        group_baseline(rewards, 4, "mean"), f64([0.5, -0.5, -0.5, 0.5, -0.25, -0.25, -0.25, 0.75])
     )
 
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surefoot.core import distributions as d
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError
-from surefoot.core.masked import masked_quantile, normalise, reduce, sequence_mask
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses import distributions as d
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.masked import masked_quantile, normalise, reduce, sequence_mask
+from surefoot.llm.losses import group_baseline
 
 # -- groups ------------------------------------------------------------------------------------------------
 
@@ -29,7 +30,7 @@ def test_the_group_mean_baseline_is_a_fraction_of_the_unbiased_gradient() -> Non
     true = torch.autograd.grad((torch.softmax(logits, -1) * rewards).sum(), logits, retain_graph=True)[0]
 
     def gradient(mode: str) -> Tensor:
-        advantages = pg.group_baseline(rewards[arms].flatten(), size, mode).view_as(log_prob)
+        advantages = group_baseline(rewards[arms].flatten(), size, mode).view_as(log_prob)
         loss = (weight * pg.reinforce_surrogate(log_prob, advantages).mean(-1)).sum()
         return -torch.autograd.grad(loss, logits, retain_graph=True)[0]
 
@@ -45,12 +46,12 @@ def test_leave_one_out_is_the_mean_baseline_times_k_over_k_minus_1(size: int, gr
     rewards = torch.randn(size * groups, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     order = torch.randperm(size * groups, generator=torch.Generator().manual_seed(seed))
     ids = 10**12 + torch.arange(size * groups) // size
-    centred = pg.group_baseline(rewards, size, "mean")
-    torch.testing.assert_close(pg.group_baseline(rewards, size, "loo"), centred * size / (size - 1))
+    centred = group_baseline(rewards, size, "mean")
+    torch.testing.assert_close(group_baseline(rewards, size, "loo"), centred * size / (size - 1))
     for mode in ("mean", "meanstd", "loo"):
-        there = pg.group_baseline(rewards, size, mode)
-        torch.testing.assert_close(pg.group_baseline(rewards[order], ids[order], mode), there[order])
-        torch.testing.assert_close(pg.group_baseline(rewards + 5, size, mode), there)
+        there = group_baseline(rewards, size, mode)
+        torch.testing.assert_close(group_baseline(rewards[order], ids[order], mode), there[order])
+        torch.testing.assert_close(group_baseline(rewards + 5, size, mode), there)
         torch.testing.assert_close(there.view(groups, size).sum(-1), torch.zeros(groups, dtype=torch.float64))
 
 
@@ -58,9 +59,9 @@ def test_leave_one_out_is_the_mean_baseline_times_k_over_k_minus_1(size: int, gr
 def test_equal_single_and_unscorable_samples_get_exactly_nothing(mode: str) -> None:
     rewards = torch.tensor([0.1, 0.1, 0.1, 7.0, math.nan, 1.0, 0.0])
     groups = torch.tensor([0, 0, 0, 1, 2, 2, 2])
-    advantages = pg.group_baseline(rewards, groups, mode)
+    advantages = group_baseline(rewards, groups, mode)
     assert advantages[:5].tolist() == [0] * 5
-    torch.testing.assert_close(advantages[5:], pg.group_baseline(torch.tensor([1.0, 0.0]), 2, mode))
+    torch.testing.assert_close(advantages[5:], group_baseline(torch.tensor([1.0, 0.0]), 2, mode))
 
 
 def best_arms_share(baseline: str, sign: float) -> float:
@@ -72,7 +73,7 @@ def best_arms_share(baseline: str, sign: float) -> float:
         near = torch.log_softmax(logits.detach(), -1)
         arms = torch.multinomial(near.exp(), 64, True, generator=source)
         paid = rewards[arms] + 0.3 * torch.randn(64, generator=source, dtype=torch.float64)
-        advantages = pg.group_baseline(paid, 8, baseline)
+        advantages = group_baseline(paid, 8, baseline)
         for _ in range(2):
             log_prob = torch.log_softmax(logits, -1)[arms]
             terms, _ = pg.clip_surrogate(pg.log_ratio(log_prob, near[arms]), advantages, 0.2)
@@ -127,7 +128,7 @@ def test_a_chain_of_one_step_is_a_gaussian_policy_and_more_add_up() -> None:
 
 def test_grpo_with_one_token_is_dapo_is_ppo_with_group_advantages() -> None:
     new, near = torch.randn(2, 6, 1, dtype=torch.float64) * 0.3
-    advantages = pg.group_baseline(torch.rand(6, dtype=torch.float64), 3, "meanstd")
+    advantages = group_baseline(torch.rand(6, dtype=torch.float64), 3, "meanstd")
     terms = pg.clip_surrogate(pg.log_ratio(new, near), advantages.unsqueeze(-1), 0.2)[0]
     ppo = reduce(pg.clip_surrogate(pg.log_ratio(new[:, 0], near[:, 0]), advantages, 0.2)[0])
     for mode in ("mean", "sequence_mean", "token_sum"):
@@ -245,9 +246,9 @@ def test_unknown_words_and_sizes_are_named() -> None:
     with pytest.raises(ConfigError, match="unknown level 'token'"):
         pg.log_ratio(NEW, NEAR, level="token")
     with pytest.raises(ConfigError, match="did you mean 'meanstd'"):
-        pg.group_baseline(ADVANTAGES, 2, "mean_std")
+        group_baseline(ADVANTAGES, 2, "mean_std")
     with pytest.raises(ConfigError, match="4 returns can't be split into groups of 3"):
-        pg.group_baseline(ADVANTAGES, 3)
+        group_baseline(ADVANTAGES, 3)
     with pytest.raises(ConfigError, match="unknown reduction"):
         reduce(ADVANTAGES, mode="avg")
     with pytest.raises(ConfigError, match="needs length above 0"):

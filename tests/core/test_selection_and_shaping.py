@@ -9,8 +9,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.llm.losses import (
+    completion_mask,
+    consistency_bonus,
+    consistency_scaled_reward,
+    fresh_mask,
+    gated_reward,
+    high_entropy_mask,
+    kl_penalised_rewards,
+    likely_mask,
+    masked_logits,
+    mixed_groups,
+    novelty_reward,
+    nucleus_mask,
+    off_policy_mask,
+    outcome_rewards,
+    overlong_penalty,
+    probability_reward,
+    process_reward,
+    repetition_penalty,
+    shared_reward,
+    spread_groups,
+    spurious_mask,
+    token_returns,
+)
 
 
 def f64(values: object) -> Tensor:
@@ -25,116 +49,116 @@ def close(found: Tensor, expected: Tensor, atol: float = 1e-9) -> None:
 
 
 def test_the_end_token_is_trained_and_nothing_after_it() -> None:
-    mask, finished = pg.completion_mask(torch.tensor([[5, 2, 7, 2], [5, 6, 7, 8], [3, 3, 1, 1]]), [2, 3])
+    mask, finished = completion_mask(torch.tensor([[5, 2, 7, 2], [5, 6, 7, 8], [3, 3, 1, 1]]), [2, 3])
     assert mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
     assert finished.tolist() == [True, False, True]
 
 
 def test_the_highest_entropies_of_the_whole_batch_are_kept() -> None:
     entropy, mask = f64([[1, 2, 3, 99], [4, 5, 99, 99]]), f64([[1, 1, 1, 0], [1, 1, 0, 0]])
-    assert pg.high_entropy_mask(entropy, mask, 0.4).tolist() == [[0, 0, 0, 0], [1, 1, 0, 0]]  # threshold 3.4
-    assert pg.high_entropy_mask(entropy, mask, 1.0).tolist() == mask.tolist()
+    assert high_entropy_mask(entropy, mask, 0.4).tolist() == [[0, 0, 0, 0], [1, 1, 0, 0]]  # threshold 3.4
+    assert high_entropy_mask(entropy, mask, 1.0).tolist() == mask.tolist()
     with pytest.raises(ConfigError, match="every unit is masked"):
-        pg.high_entropy_mask(entropy, mask * 0)
+        high_entropy_mask(entropy, mask * 0)
 
 
 def test_only_rare_sure_tokens_of_good_answers_are_silenced() -> None:
     log_prob = f64([[0.001, 0.001, 0.9, 0.001], [0.001, 0.5, 0.5, 0.5]]).log()
     entropy, mask = f64([[0.1, 3.0, 0.1, 0.1], [0.1, 0.1, 0.1, 2.0]]), f64([[1, 1, 1, 0], [1, 1, 1, 1]])
-    found = pg.spurious_mask(log_prob, entropy, f64([[1.0], [-1.0]]), mask, 0.002, 0.8)
+    found = spurious_mask(log_prob, entropy, f64([[1.0], [-1.0]]), mask, 0.002, 0.8)
     assert found.tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
 
 
 def test_bad_sequences_that_the_policy_has_left_behind_are_dropped() -> None:
     log_prob, acted = f64([[-2.0, -2], [-2, -2], [-2, -9]]), f64([[-1.0, -1], [-1, -1], [-1.8, -1]])
     mask = f64([[1, 1], [1, 1], [1, 0]])
-    kept = pg.off_policy_mask(log_prob, acted, f64([[-1.0], [1.0], [-1.0]]), mask, 0.5)
+    kept = off_policy_mask(log_prob, acted, f64([[-1.0], [1.0], [-1.0]]), mask, 0.5)
     assert kept.tolist() == [[0, 0], [1, 1], [1, 0]]
 
 
 def test_samples_that_are_too_old_are_left_out_token_by_token() -> None:
-    assert pg.fresh_mask(torch.tensor([[3, 4], [7, 8]]), 8, 4).tolist() == [[0, 1], [1, 1]]
+    assert fresh_mask(torch.tensor([[3, 4], [7, 8]]), 8, 4).tolist() == [[0, 1], [1, 1]]
     with pytest.raises(ConfigError, match="version 9 are newer than the policy, version 8"):
-        pg.fresh_mask(torch.tensor([9]), 8, 4)
+        fresh_mask(torch.tensor([9]), 8, 4)
 
 
 def test_unlikely_tokens_are_left_out() -> None:
-    assert pg.likely_mask(f64([[0.5, 0.01, math.nan]]).log(), f64([[1, 1, 0]]), 0.1).tolist() == [[1, 0, 0]]
+    assert likely_mask(f64([[0.5, 0.01, math.nan]]).log(), f64([[1, 1, 0]]), 0.1).tolist() == [[1, 0, 0]]
 
 
 def test_groups_without_a_difference_teach_nothing() -> None:
-    assert pg.mixed_groups(f64([1, 1, 0, 1, math.nan, 1]), 2).tolist() == [0, 0, 1, 1, 0, 0]
+    assert mixed_groups(f64([1, 1, 0, 1, math.nan, 1]), 2).tolist() == [0, 0, 1, 1, 0, 0]
 
 
 def test_groups_of_little_spread_are_dropped_against_their_running_average() -> None:
-    kept, average = pg.spread_groups(f64([0, 1, 0.5, 0.6]), 2, f64(1.0), 0.5)
+    kept, average = spread_groups(f64([0, 1, 0.5, 0.6]), 2, f64(1.0), 0.5)
     assert kept.tolist() == [1, 1, 0, 0]
     assert float(average) == pytest.approx(0.99 + 0.01 * (math.sqrt(0.5) + 0.1 * math.sqrt(0.5)) / 2)
 
 
 def test_a_stored_nucleus_gives_ratio_one_and_a_forgotten_one_does_not() -> None:
     logits = f64([[0.5, 0.3, 0.15, 0.05]]).log()
-    allowed = pg.nucleus_mask(logits, 0.9, always=[3])
+    allowed = nucleus_mask(logits, 0.9, always=[3])
     assert allowed.tolist() == [[True, True, True, True]]
-    allowed = pg.nucleus_mask(logits, 0.75)
+    allowed = nucleus_mask(logits, 0.75)
     assert allowed.tolist() == [[True, True, False, False]]
-    sampled = pg.masked_logits(logits, allowed).log_softmax(-1)[:, 0]
-    again = pg.masked_logits(logits, allowed).log_softmax(-1)[:, 0]
+    sampled = masked_logits(logits, allowed).log_softmax(-1)[:, 0]
+    again = masked_logits(logits, allowed).log_softmax(-1)[:, 0]
     assert float(pg.ratio(pg.log_ratio(again, sampled))) == 1
     assert float(pg.ratio(pg.log_ratio(logits.log_softmax(-1)[:, 0], sampled))) == pytest.approx(0.8)
     with pytest.raises(ConfigError, match="allows no action"):
-        pg.masked_logits(logits, torch.zeros(1, 4, dtype=torch.bool))
+        masked_logits(logits, torch.zeros(1, 4, dtype=torch.bool))
 
 
 # -- rewards -------------------------------------------------------------------------------------------------
 
 
 def test_the_overlong_penalty_falls_through_its_buffer() -> None:
-    close(pg.overlong_penalty(f64([10, 80, 90, 100, 120]), 100, 20), f64([0, 0, -0.5, -1, -1]))
+    close(overlong_penalty(f64([10, 80, 90, 100, 120]), 100, 20), f64([0, 0, -0.5, -1, -1]))
     with pytest.raises(ConfigError, match="buffer=0"):
-        pg.overlong_penalty(f64([1]), 100, 0)
+        overlong_penalty(f64([1]), 100, 0)
 
 
 def test_dense_rewards_count_only_past_the_gate() -> None:
-    close(pg.gated_reward(f64([1.0, 0.4]), f64([[0.1, 0.2], [5, 5]]), 0.5), f64([1.3, 0.4]))
+    close(gated_reward(f64([1.0, 0.4]), f64([[0.1, 0.2], [5, 5]]), 0.5), f64([1.3, 0.4]))
 
 
 def test_the_consistency_bonus_is_for_right_answers_that_are_likely_within_their_group() -> None:
     accuracy = f64([1, 1, 0, 1])
     likely = f64([0.9, 0.3, 0.99, 1.0]).log()[:, None].expand(4, 2)
-    found = pg.consistency_bonus(accuracy, likely, torch.ones(4, 2, dtype=torch.float64), 4)
+    found = consistency_bonus(accuracy, likely, torch.ones(4, 2, dtype=torch.float64), 4)
     close(found, f64([0.5, 0, 0, 0.5]))  # mean of .9, .3 and .95 (capped) is .717
 
 
 def test_the_probability_reward_is_the_rise_of_the_mean_probability() -> None:
     given, alone, mask = f64([[0.8, 0.6], [0.2, 0.9]]).log(), f64([[0.3, 0.3], [0.5, 0.9]]).log(), f64([[1, 1], [1, 0]])
-    close(pg.probability_reward(given, alone, mask), f64([0.4, 0.0]))
-    close(pg.probability_reward(given, alone, mask, f64([1.0, 0.0])), f64([0.46, 0.0]))
+    close(probability_reward(given, alone, mask), f64([0.4, 0.0]))
+    close(probability_reward(given, alone, mask, f64([1.0, 0.0])), f64([0.46, 0.0]))
 
 
 def test_small_shapings() -> None:
-    close(pg.consistency_scaled_reward(f64([1.0, 1.0, 0]), f64([1.0, 0, 1]), f64([1.0, 1, 0])), f64([2.0, 1.5, 0]))
-    close(pg.novelty_reward(f64([1, 4])), f64([1, 0.25]))
+    close(consistency_scaled_reward(f64([1.0, 1.0, 0]), f64([1.0, 0, 1]), f64([1.0, 1, 0])), f64([2.0, 1.5, 0]))
+    close(novelty_reward(f64([1, 4])), f64([1, 0.25]))
     mask = f64([[1, 1, 0], [1, 1, 1]])
-    close(pg.process_reward(f64([[-1, -2, math.nan]]), f64([[-2, -2, 0]]), mask[:1], 0.05), f64([[0.05, 0, 0]]))
+    close(process_reward(f64([[-1, -2, math.nan]]), f64([[-2, -2, 0]]), mask[:1], 0.05), f64([[0.05, 0, 0]]))
 
 
 def test_repeated_n_grams_are_paid_for_and_two_copies_share_their_rewards() -> None:
     tokens = torch.tensor([[1, 2, 3, 1, 2, 3, 9], [1, 1, 1, 1, 1, 1, 1], [1, 2, 0, 0, 0, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0]])
-    close(pg.repetition_penalty(tokens, mask).double(), f64([-0.25, -0.8, 0]), 1e-6)  # 3 of 4, 1 of 5 are distinct
-    close(pg.shared_reward(f64([1.0, 0.5]), f64([0.25, 0])), f64([1.25, 0.5]))
+    close(repetition_penalty(tokens, mask).double(), f64([-0.25, -0.8, 0]), 1e-6)  # 3 of 4, 1 of 5 are distinct
+    close(shared_reward(f64([1.0, 0.5]), f64([0.25, 0])), f64([1.25, 0.5]))
 
 
 def test_an_outcome_lies_at_the_last_token_and_kl_at_each() -> None:
     mask = f64([[1, 0, 1, 0], [1, 0, 0, 0]])
-    rewards = pg.outcome_rewards(f64([2.0, 3.0]), mask)
+    rewards = outcome_rewards(f64([2.0, 3.0]), mask)
     assert rewards.tolist() == [[0, 0, 2, 0], [3, 0, 0, 0]]
-    penalised = pg.kl_penalised_rewards(rewards, f64([[0.1, 9, 0.2, 9], [0.5, 9, 9, 9]]), mask, 0.5)
+    penalised = kl_penalised_rewards(rewards, f64([[0.1, 9, 0.2, 9], [0.5, 9, 9, 9]]), mask, 0.5)
     close(penalised, f64([[-0.05, 0, 1.9, 0], [2.75, 0, 0, 0]]))
-    close(pg.token_returns(penalised, mask)[0, 0], f64(1.85))
+    close(token_returns(penalised, mask)[0, 0], f64(1.85))
     with pytest.raises(ConfigError, match="row 1 keeps no unit"):
-        pg.outcome_rewards(f64([1.0, 1.0]), f64([[1, 0], [0, 0]]))
+        outcome_rewards(f64([1.0, 1.0]), f64([[1, 0], [0, 0]]))
 
 
 # -- coefficients --------------------------------------------------------------------------------------------

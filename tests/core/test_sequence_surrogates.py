@@ -8,10 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import policy_gradient as pg
-from surefoot.core import ratios
-from surefoot.core.distributions import gaussian_log_density
-from surefoot.core.masked import reduce, sequence_mask
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.distributions import gaussian_log_density
+from surefoot.core.losses.masked import reduce, sequence_mask
+from surefoot.core.losses.policy_gradient import ratios
+from surefoot.llm.losses import (
+    classification_terms,
+    direct_advantage_terms,
+    distribution_weights,
+    optimal_advantage_terms,
+    optimal_value,
+    ranking_terms,
+    reward_weights,
+)
 from surefoot.online import dppo, natural_gradient, ppo, reinflow
 
 
@@ -185,33 +194,33 @@ def test_a_chain_of_one_step_of_fixed_noise_is_gaussian_ppo_and_what_both_share_
 
 def test_the_optimal_value_lies_between_the_mean_and_the_best() -> None:
     rewards = f64([1, 0, 0, 1, math.nan, 5.0])
-    values = pg.optimal_value(rewards[:4], 4)
+    values = optimal_value(rewards[:4], 4)
     close(values, f64([math.log((2 * math.e + 2) / 4)] * 4))
-    close(pg.optimal_value(rewards[:4], 4, 1e6), f64([0.5] * 4), 1e-5)
-    close(pg.optimal_value(rewards[:4], 4, 1e-3), f64([1 - 1e-3 * math.log(2)] * 4), 1e-9)
-    close(pg.optimal_value(rewards[4:], 2), f64([5.0, 5.0]))
+    close(optimal_value(rewards[:4], 4, 1e6), f64([0.5] * 4), 1e-5)
+    close(optimal_value(rewards[:4], 4, 1e-3), f64([1 - 1e-3 * math.log(2)] * 4), 1e-9)
+    close(optimal_value(rewards[4:], 2), f64([5.0, 5.0]))
 
 
 def test_oapl_is_reinforce_with_the_optimal_value_at_the_policy_that_acted_and_zero_at_the_optimum() -> None:
     new, near, mask = batch()
     rewards = f64([1, 0, 0, 1])
-    values = pg.optimal_value(rewards, 4)
+    values = optimal_value(rewards, 4)
     same = near.clone().requires_grad_()
-    loss = pg.optimal_advantage_terms(same, near, rewards, values, mask, 1e-2).sum()
+    loss = optimal_advantage_terms(same, near, rewards, values, mask, 1e-2).sum()
     close(torch.autograd.grad(loss, same)[0], -2 * 1e-2 * (rewards - values)[:, None] * mask)
     byhand = (1e-2 * ((new - near) * mask).sum(1) - (rewards - values)).square()
-    close(pg.optimal_advantage_terms(new, near, rewards, values, mask, 1e-2)[:, 0], byhand)
+    close(optimal_advantage_terms(new, near, rewards, values, mask, 1e-2)[:, 0], byhand)
     # a bandit: at pi* = mu exp(R / b) / Z with the exact V* = b log Z the loss of every arm is zero
     acted, paid, b = f64([0.2, 0.5, 0.3]).log(), f64([1.0, 0.4, -0.3]), 0.7
     normaliser = (acted + paid / b).logsumexp(0)
     best = acted + paid / b - normaliser
-    terms = pg.optimal_advantage_terms(best[:, None], acted[:, None], paid, (b * normaliser).expand(3), scale=b)
+    terms = optimal_advantage_terms(best[:, None], acted[:, None], paid, (b * normaliser).expand(3), scale=b)
     close(terms, torch.zeros(3, 1, dtype=torch.float64))
 
 
 def test_direct_advantage_pulls_the_log_ratio_of_a_step_to_its_scaled_advantage() -> None:
     new, reference = f64([[-1.0, -2.0]]).requires_grad_(), f64([[-1.5, -2.0]])
-    terms = pg.direct_advantage_terms(new, reference, f64([[0.2, 0.3]]), None, 0.5)
+    terms = direct_advantage_terms(new, reference, f64([[0.2, 0.3]]), None, 0.5)
     close(terms, f64([[0.5 * 0.1**2, 0.5 * 0.6**2]]))
     close(torch.autograd.grad(terms.sum(), new)[0], f64([[0.1, -0.6]]))
 
@@ -220,7 +229,7 @@ def test_pacs_starts_at_logit_zero_and_weighs_classes_equally() -> None:
     _, near, mask = batch(8)
     same = near.clone().requires_grad_()
     right = f64([1, 0, 0, 0, 1, 1, 1, 1])
-    terms = pg.classification_terms(same, near, right, 4, mask)
+    terms = classification_terms(same, near, right, 4, mask)
     weights = f64([2, 2 / 3, 2 / 3, 2 / 3, 1, 1, 1, 1])  # n / (2 n_class); one class alone: 1
     close(terms[:, 0], weights * math.log(2))
     slope = weights * (0.5 - right)  # of each term by its logit; the logit is z minus the mean of the group's others
@@ -232,17 +241,17 @@ def test_pacs_starts_at_logit_zero_and_weighs_classes_equally() -> None:
 def test_rrhf_pays_for_each_pair_in_the_wrong_order_and_for_the_best_answers_likelihood() -> None:
     log_prob = f64([[-1.0, -1.0], [-3.0, math.nan], [-0.5, -0.1]]).requires_grad_()
     mask, rewards = f64([[1, 1], [1, 0], [1, 1]]), f64([1.0, 0.5, 0.2])
-    terms = pg.ranking_terms(log_prob, rewards, 3, mask)  # p: -1, -3, -0.3; the last lies above both better ones
+    terms = ranking_terms(log_prob, rewards, 3, mask)  # p: -1, -3, -0.3; the last lies above both better ones
     close(terms[:, 0], f64([2.0, 0.0, 0.7 + 2.7]))
     gradient = torch.autograd.grad(terms.sum(), log_prob)[0]
     close(gradient, f64([[-1 - 0.5, -1 - 0.5], [-1, 0], [1, 1]]))
 
 
 def test_likelihood_weights_of_rewards_and_of_distributions() -> None:
-    close(pg.reward_weights(f64([0.0, 1.0, math.nan, 100.0]), 0.5), f64([1, math.exp(2), 0, 20]))
+    close(reward_weights(f64([0.0, 1.0, math.nan, 100.0]), 0.5), f64([1, math.exp(2), 0, 20]))
     target, q = f64([math.log(0.2), -math.inf, math.log(0.4)]), f64([0.5, 0.25, 0.25]).log()
     log_z = math.log(0.6)
-    weights = pg.distribution_weights(target, q, log_z)
+    weights = distribution_weights(target, q, log_z)
     close(q.exp() * weights, f64([1 / 3, 0, 2 / 3]))  # expectations under q are those of P / Z
     logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     terms = pg.reinforce_surrogate(logits.log_softmax(0), weights)

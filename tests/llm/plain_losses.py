@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.llm import Batch, Method
-from surefoot.llm.losses import advantages, selected
+from surefoot.llm.losses.method import advantages, selected
 
 GROUP, LONGEST = 4, 7
 LENGTHS = [3, 6, 1, 4, 6, 2, 5, 3]

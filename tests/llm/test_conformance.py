@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from surefoot.cli.main import main
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError
-from surefoot.core.masked import group_moments, normalise
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.masked import group_moments, normalise
 from surefoot.llm import LMPolicy, Rollout
 from surefoot.llm.conformance import Case, Implementation, Ours, check, engine
-from surefoot.llm.losses import Method
+from surefoot.llm.losses import BASELINES
+from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import log_prob_and_entropy
 
 
@@ -249,7 +250,7 @@ def test_an_installed_engine_computes_what_we_do_but_for_the_listed_differences(
     assert [one for one in found if not one.accepted] == []
     assert {one.check for one in found if not one.equal} <= {
         "log-probabilities",
-        *(f"advantages {k}" for k in pg.BASELINES),
+        *(f"advantages {k}" for k in BASELINES),
         "advantages whitened_to_go",
         "advantages whitened_group_mean",
     }

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from surefoot.cli.main import main
-from surefoot.core.errors import CheckpointError, ConfigError, DataError
-from surefoot.core.policy_gradient import preference_terms, step_label_terms
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.llm import Loop, Prompt, TrainConfig, load_reward, method, scores
 from surefoot.llm.characters import character_policy
 from surefoot.llm.feedback import LabelledSteps, Pair, read_feedback
+from surefoot.llm.losses import preference_terms, step_label_terms
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.reward_models import HEAD, RewardModel, RewardTraining, accuracy, train_reward_model
 

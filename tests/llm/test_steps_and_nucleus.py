@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.llm import LMPolicy, Loop, Prompt, TrainConfig, method, train
 from surefoot.llm.characters import character_policy
-from surefoot.llm.losses import advantages
+from surefoot.llm.losses.method import advantages
 from surefoot.llm.nucleus import Nucleus
 from surefoot.llm.policy import log_prob_and_entropy
 from surefoot.llm.rewards import pairwise, step_scores

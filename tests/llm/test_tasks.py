@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core import policy_gradient as pg
 from surefoot.llm import method
+from surefoot.llm.losses import overlong_penalty
 from surefoot.llm.tasks import TASKS, held_out, shuffled, value
 
 
@@ -39,7 +39,7 @@ def test_no_answer_of_the_right_length_is_penalised_for_it(name: str) -> None:
     task, share = TASKS[name], method("dapo_clip").overlong_share
     answers = task.examples(np.random.default_rng(0), 200, False)
     lengths = torch.tensor([float(len(answer) + 1) for _, _, answer in answers])  # with the end
-    assert not pg.overlong_penalty(lengths, task.new, max(1, round(share * task.new))).any()
+    assert not overlong_penalty(lengths, task.new, max(1, round(share * task.new))).any()
 
 
 def test_countdown_wants_each_digit_once() -> None:

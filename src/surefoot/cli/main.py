@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn, TextIO
 
 import surefoot
-from surefoot.core.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
-from surefoot.core.files import FULL, why
-from surefoot.experiment.stopping import Terminated, terminable
+from surefoot.core.base.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
+from surefoot.core.base.files import FULL, why
+from surefoot.runs.processes.stopping import Terminated, terminable
 
 EXAMPLES = """\
 examples:
@@ -150,14 +150,14 @@ def build_parser() -> Parser:
         envs,
         evaluate,
         execute,
-        gather,
-        imports,
+        import_sb3,
         llm,
         new,
         plan,
         reach,
+        report,
         results,
-        rollouts,
+        rollout,
         select,
         watch,
     )
@@ -176,18 +176,18 @@ def build_parser() -> Parser:
     new.add_parser(commands)
     doctor.add_parser(commands)
     evaluate.add_parser(commands)
-    results.add_parsers(commands)
+    report.add_parsers(commands)
     compare.add_parser(commands)
     select.add_parser(commands)
     bench.add_parsers(commands)
-    gather.add_parser(commands)
-    rollouts.add_parsers(commands)
+    results.add_parser(commands)
+    rollout.add_parsers(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)
     reach.add_parser(commands)
     envs.add_parser(commands)
     datasets.add_parser(commands)
-    imports.add_parser(commands)
+    import_sb3.add_parser(commands)
     algorithms.add_parser(commands)
     llm.add_parsers(commands)
     parser.commands = commands.choices

@@ -1,0 +1,1 @@
+"""Policy heads: what draws actions, says their density and remembers an episode."""

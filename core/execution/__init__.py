@@ -1,0 +1,1 @@
+"""Chunks of actions at a fixed rate, while inference takes its time."""

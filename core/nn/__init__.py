@@ -1,0 +1,1 @@
+"""Networks: perceptrons, ensembles, encoders, normalisers, and those of noise and velocities."""

@@ -1,0 +1,1 @@
+"""Networks and optimiser steps in the native module: products, a training step on a tape, and their torch twins."""

@@ -1,0 +1,222 @@
+"""Where modules of surefoot 0.2 have gone: an old import path still works, with a note, until version 0.5.
+
+docs/architecture.md shows the table. `surefoot.core` imports nothing of `surefoot.llm`, so what only language models use
+is refused by its old name, with the new one.
+"""
+
+import importlib
+import importlib.machinery
+import sys
+import warnings
+
+LAST = "0.5"
+"""The version in which the old paths are gone."""
+MOVED = {
+    "cli.auto": "cli.support.auto",
+    "cli.config": "cli.support.config",
+    "cli.configfile": "cli.support.config_file",
+    "cli.dataset_files": "cli.support.dataset_files",
+    "cli.dataset_making": "cli.support.dataset_making",
+    "cli.demo": "cli.support.demo",
+    "cli.gather": "cli.results",
+    "cli.grammar": "cli.support.grammar",
+    "cli.helptext": "cli.support.help_text",
+    "cli.imports": "cli.import_sb3",
+    "cli.launchers": "cli.support.launchers",
+    "cli.listing": "cli.support.listing",
+    "cli.output": "cli.support.output",
+    "cli.planning": "cli.support.planning",
+    "cli.progress": "cli.support.progress",
+    "cli.received": "cli.support.file_overrides",
+    "cli.results": "cli.report",
+    "cli.rollouts": "cli.rollout",
+    "cli.sweep": "cli.support.sweep",
+    "core.actions": "core.base.actions",
+    "core.activations": "core.nn.activations",
+    "core.actor": "core.actors.actor",
+    "core.adjoint": "core.losses.adjoint",
+    "core.agent": "core.engine.agent",
+    "core.attribute_planner": "core.actors.attribute_planner",
+    "core.attributes": "core.losses.attributes",
+    "core.capture": "core.engine.capture",
+    "core.chains": "core.actors.chains",
+    "core.checkpoint": "core.base.checkpoint",
+    "core.children": "core.base.children",
+    "core.chunk_actors": "core.actors.chunk_actors",
+    "core.chunks": "core.actors.chunks",
+    "core.cluster": "runs.processes.cluster",
+    "core.coefficients": "core.losses.policy_gradient.coefficients",
+    "core.control_loop": "core.policy.control_loop",
+    "core.cpp": "core.policy.cpp",
+    "core.cpp_equations": "core.policy.cpp_equations",
+    "core.cpp_runtime": "core.policy.cpp_runtime",
+    "core.denoising_chain": "core.actors.denoising_chain",
+    "core.diffusion": "core.actors.diffusion",
+    "core.distributions": "core.losses.distributions",
+    "core.divergences": "core.losses.policy_gradient.divergences",
+    "core.dropout": "core.base.dropout",
+    "core.encoders": "core.nn.encoders",
+    "core.ensembles": "core.nn.ensembles",
+    "core.errors": "core.base.errors",
+    "core.executor": "core.execution.executor",
+    "core.export": "core.policy.export",
+    "core.family": "core.actors.family",
+    "core.features": "core.engine.features",
+    "core.files": "core.base.files",
+    "core.flow": "core.losses.flow",
+    "core.flow_actor": "core.actors.flow_actor",
+    "core.flow_chains": "core.actors.flow_chains",
+    "core.greedy_actor": "core.actors.greedy_actor",
+    "core.guidance": "core.execution.guidance",
+    "core.histories": "core.actors.histories",
+    "core.hot_loop": "core.engine.hot_loop",
+    "core.implicit_maxima": "core.losses.implicit_maxima",
+    "core.inference": "core.execution.inference",
+    "core.kernels": "core.nn.native.kernels",
+    "core.learner": "core.engine.learner",
+    "core.masked": "core.losses.masked",
+    "core.memory": "core.actors.memory",
+    "core.memory_actors": "core.actors.memory_actors",
+    "core.native": "core.nn.native.native",
+    "core.networks": "core.nn.networks",
+    "core.noise_networks": "core.nn.noise_networks",
+    "core.noise_transformer": "core.nn.noise_transformer",
+    "core.noise_unet": "core.nn.noise_unet",
+    "core.normalizer": "core.nn.normalizer",
+    "core.optimizer": "core.engine.optimizer",
+    "core.options": "core.base.options",
+    "core.order": "core.engine.order",
+    "core.overlap": "core.actors.overlap",
+    "core.parameters": "core.engine.parameters",
+    "core.policy_gradient": "core.losses.policy_gradient",
+    "core.random": "core.base.random",
+    "core.rates": "core.base.rates",
+    "core.ratios": "core.losses.policy_gradient.ratios",
+    "core.received": "core.policy.policy_file",
+    "core.residual": "core.nn.residual",
+    "core.return_actor": "core.actors.return_actor",
+    "core.returns": "core.losses.returns",
+    "core.schema": "core.base.schema",
+    "core.share": "core.engine.share",
+    "core.simplices": "core.nn.simplices",
+    "core.single_action": "core.policy.single_action",
+    "core.single_flow": "core.policy.single_flow",
+    "core.smoothness": "core.engine.smoothness",
+    "core.sources": "core.engine.sources",
+    "core.spec": "core.base.spec",
+    "core.steered": "core.actors.steered",
+    "core.surrogates": "core.losses.policy_gradient.surrogates",
+    "core.tape": "core.nn.native.tape",
+    "core.tape_operations": "core.nn.native.tape_operations",
+    "core.temperature": "core.nn.temperature",
+    "core.timeline": "core.execution.timeline",
+    "core.transduction": "core.nn.transduction",
+    "core.transformer": "core.actors.transformer_actor",
+    "core.two_hot": "core.nn.two_hot",
+    "core.unet": "core.nn.unet",
+    "core.unique_keys": "core.base.unique_keys",
+    "core.unpacking": "core.base.unpacking",
+    "core.vae": "core.actors.vae",
+    "core.value_learning": "core.losses.value_learning",
+    "core.velocity": "core.nn.velocity",
+    "experiment.acting_trainer": "runs.trainers.online",
+    "experiment.algorithms": "runs.algorithms",
+    "experiment.checkpoints": "runs.checkpoints",
+    "experiment.collectors": "runs.processes.collectors",
+    "experiment.extending": "runs.extend",
+    "experiment.folders": "runs.folders",
+    "experiment.initialise": "runs.warm_start",
+    "experiment.inputs": "runs.inputs",
+    "experiment.live": "runs.live",
+    "experiment.loggers": "runs.loggers",
+    "experiment.machine": "runs.machine",
+    "experiment.margins": "runs.margins",
+    "experiment.model": "api.model",
+    "experiment.offline_trainer": "runs.trainers.offline",
+    "experiment.plan": "runs.plan",
+    "experiment.run": "runs.run",
+    "experiment.sharing": "runs.processes.sharing",
+    "experiment.stopping": "runs.processes.stopping",
+    "experiment.streaming_trainer": "runs.trainers.streaming",
+    "experiment.summary": "runs.summary",
+    "experiment.telling": "runs.progress_events",
+    "experiment.trainer": "runs.trainers.trainer",
+    "experiment.training": "runs.start",
+    "experiment.trust": "runs.trust",
+    "experiment.watch": "runs.trainers.alarm_monitor",
+    "experiment.watchdog": "runs.processes.watchdog",
+    "experiment.worker": "runs.processes.worker",
+    "experiment.workers": "runs.processes.workers",
+    "tools.actors": "play.actors",
+    "tools.auto": "studies.auto",
+    "tools.certify": "safety.certify",
+    "tools.compare": "studies.compare",
+    "tools.execute": "play.execute",
+    "tools.film": "play.film",
+    "tools.generate": "runs.embedded",
+    "tools.language": "language.plan",
+    "tools.language_runs": "language.runs",
+    "tools.latency": "play.latency",
+    "tools.leaderboard": "studies.leaderboard",
+    "tools.lerobot_policy": "interop.lerobot_policy",
+    "tools.plan": "play.plan",
+    "tools.reach": "safety.reach",
+    "tools.sb3": "interop.sb3",
+    "tools.select": "studies.select",
+    "tools.select_behaviour": "studies.select_behaviour",
+    "tools.select_model": "studies.select_model",
+    "tools.select_picture": "studies.select_picture",
+    "tools.shield": "safety.shield",
+    "tools.states": "studies.states",
+    "tools.suites": "runs.benchmark_data",
+    "tools.tune": "studies.tune",
+    "tools.variants": "safety.variants",
+}
+"""Old path -> new path, both below `surefoot`."""
+REFUSED = {
+    "core.advantages": "llm.losses.advantages",
+    "core.regressions": "llm.losses.regressions",
+    "core.reward_shaping": "llm.losses.reward_shaping",
+    "core.selection": "llm.losses.selection",
+}
+"""The same of those that an import by the old path does not reach any more."""
+
+
+class OldPaths:
+    """Finds modules by the paths that they had: the module that is imported is the one of the new path."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        """The spec of an old path; None for any other name.
+
+        Raises:
+            ModuleNotFoundError: names the new path of a module that old code has to import by it.
+        """
+        top, _, old = name.partition(".")
+        if top != "surefoot":
+            return None
+        if old in REFUSED:
+            raise ModuleNotFoundError(f"{name} is surefoot.{REFUSED[old]} now: import it by that path", name=name)
+        if old in ("experiment", "tools"):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return importlib.machinery.ModuleSpec(name, self) if old in MOVED else None
+
+    def create_module(self, spec):  # type: ignore[no-untyped-def]
+        """None: python makes an empty one, which is replaced."""
+        return None
+
+    def exec_module(self, module):  # type: ignore[no-untyped-def]
+        """Put the module of the new path in the place of the empty one; a package that is gone stays empty."""
+        name = module.__spec__.name
+        old = name.partition(".")[2]
+        if old not in MOVED:
+            module.__path__ = []
+            return
+        new = f"surefoot.{MOVED[old]}"
+        warnings.warn(f"{name} is {new} now; the old path is gone in version {LAST}", FutureWarning, stacklevel=2)
+        sys.modules[name] = importlib.import_module(new)
+
+
+def install() -> None:
+    """Let old paths be found, after all others."""
+    if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
+        sys.meta_path.append(OldPaths())  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Certificates, safe sets and filters of policies."""

@@ -1,0 +1,1 @@
+"""What trains or judges several runs: comparisons, searches, selections, suites."""
