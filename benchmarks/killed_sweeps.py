@@ -41,7 +41,8 @@ TINY = ["algo=bc", "steps=40", "episodes=2", "evaluate_every=20", "evaluate_epis
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SIZES = (4, 8, 12, 16, 24, 32, 48, 64)
 SPACE = "algo.learning_rate: {low: 1e-5, high: 1e-1, log: true}\nbatch_size: {low: 4, high: 64}\n"
-PRELOADED = ["surefoot.cli.train", "surefoot.cli.support.sweep", "surefoot.cli.tune", "surefoot.runs.trainers.trainer", "optuna",
+PRELOADED = ["surefoot.cli.train", "surefoot.cli.support.sweep", "surefoot.cli.tune", "surefoot.runs.trainers.trainer",
+"optuna",
              "surefoot.runs.trainers.offline", "surefoot.evaluation.plots", "h5py"]  # fmt: skip
 
 

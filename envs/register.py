@@ -1,7 +1,8 @@
 """The ids that surefoot gives gymnasium, `surefoot/<Name>`, for `gymnasium.make` and `gymnasium.make_vec`.
 
-`import surefoot` registers them (surefoot/registration.py), and an id written "surefoot:surefoot/<Name>" makes gymnasium
-import us, as its documentation has it. The classes are named by strings, so that registering imports neither mujoco nor torch nor a native module.
+`import surefoot` registers them (surefoot/registration.py), and an id written "surefoot:surefoot/<Name>" makes
+gymnasium import us, as its documentation has it. The classes are named by strings, so that registering imports neither
+mujoco nor torch nor a native module.
 """
 
 from __future__ import annotations

@@ -87,11 +87,11 @@ class AlignDiff(Agent):
         L_\zeta &= -E\, \big[ p \log \sigma(\zeta_1 - \zeta_2) + (1 - p) \log \sigma(\zeta_2 - \zeta_1) \big] \\
         L &= E\, \big| W (\epsilon_\theta(x_t, s_0, \mu v, \mu) - \epsilon) \big|^2, \quad P(\mu_i = 1) = 0.8
 
-    and `core.actors.attribute_planner` acts. Differences from the paper: sizes, and the diffusion transformer as the noise
-    network, are the published ones with `preset=published` alone; it is trained and sampled as DDIM has it, not by the
-    parametrisation of EDM; strengths are told as numbers, not as tokens of 100 bins; a plan has one action, the first;
-    and the present state is told to the norms, where there it stands in the plan. Without `labels` comparisons are
-    made by words such as `abs:3`, the mean size of number 3 of the observation, in place of a person.
+    and `core.actors.attribute_planner` acts. Differences from the paper: sizes, and the diffusion transformer as the
+    noise network, are the published ones with `preset=published` alone; it is trained and sampled as DDIM has it, not
+    by the parametrisation of EDM; strengths are told as numbers, not as tokens of 100 bins; a plan has one action, the
+    first; and the present state is told to the norms, where there it stands in the plan. Without `labels` comparisons
+    are made by words such as `abs:3`, the mean size of number 3 of the observation, in place of a person.
     """
 
     name = "aligndiff"

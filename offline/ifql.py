@@ -54,8 +54,8 @@ class IFQL(Agent):
         L_Q &= E \textstyle\sum_i (r + \gamma (1 - d) V(s') - Q_i(s, a))^2 \\
         \pi(s) &= \arg\max_{a_n} \min_i Q_i(s, a_n), \quad a_n = F(s, z_n), \quad z_n \sim \mathcal N(0, I)
 
-    and the flow F clones the data (`core.losses.flow`). One optimiser steps all three networks, so that the critics see the
-    old value; the target critics follow the critics from before the step. The present critics choose. The official
+    and the flow F clones the data (`core.losses.flow`). One optimiser steps all three networks, so that the critics see
+    the old value; the target critics follow the critics from before the step. The present critics choose. The official
     sampler takes one observation at a time: given a batch of N rows it is silently wrong. Ours takes any number.
     """
 

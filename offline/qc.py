@@ -54,9 +54,9 @@ class QC(Agent):
         \pi(s) &= \arg\max_{c_n} \overline Q(s, c_n), \quad c_n = F(s, z_n), \quad z_n \sim \mathcal N(0, I) \\
         L_Q &= E\, w\, (R + \gamma^C \hat{\overline Q}(s', \pi(s')) - Q_i(s, c))^2
 
-    with R and the weight w of `core.actors.chunks.chunk_target`, which says where they differ from the official ones. The
-    present critics choose, also in the target, where the averaged ones then value what was chosen. The divergence of
-    the best of N from the flow is at most log N - (N - 1) / N, so N holds the policy near the data. One optimiser
+    with R and the weight w of `core.actors.chunks.chunk_target`, which says where they differ from the official ones.
+    The present critics choose, also in the target, where the averaged ones then value what was chosen. The divergence
+    of the best of N from the flow is at most log N - (N - 1) / N, so N holds the policy near the data. One optimiser
     steps both networks, and the target critics follow the critics from before the step, as in the official code.
     """
 

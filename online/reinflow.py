@@ -91,8 +91,8 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
 class ReinFlow(OnPolicyAgent):
     r"""Zhang et al., "ReinFlow: Fine-tuning Flow Matching Policy with Online Reinforcement Learning" (NeurIPS 2025).
 
-    A chain x_0, ..., x_K of `core.actors.chains` draws a chunk of actions, x_K, and keeps its places. With its log-density
-    over its numbers,
+    A chain x_0, ..., x_K of `core.actors.chains` draws a chunk of actions, x_K, and keeps its places. With its
+    log-density over its numbers,
 
     .. math::
         \ell &= \frac{1}{(K + 1) D} \Big( \log p(x_0) + \sum_k \log N(x_{k+1}; \mu_k, \sigma_k^2) \Big), \quad

@@ -1,8 +1,9 @@
 """A policy behind its least-restrictive filter as one C++ header: network, system's equations and safe set.
 
-The header is that of the policy (`core.policy.cpp`) with a second class, `FilteredPolicy`. It gives what `FilteredPolicy.act`
-gives, in double precision where that is: the state of an observation and the next state are the system's own equations,
-written in C++ by `core.policy.cpp_equations`, and the value is read between the grid's points by the same interpolation.
+The header is that of the policy (`core.policy.cpp`) with a second class, `FilteredPolicy`. It gives what
+`FilteredPolicy.act` gives, in double precision where that is: the state of an observation and the next state are the
+system's own equations, written in C++ by `core.policy.cpp_equations`, and the value is read between the grid's points
+by the same interpolation.
 """
 
 from __future__ import annotations

@@ -226,8 +226,8 @@ def build_editable(wheel_directory: str, config_settings: Any = None, metadata_d
     """
     if not (ROOT / "src" / "surefoot" / "core" / "__init__.py").is_file():
         raise RuntimeError(
-            f"{ROOT / 'src' / 'surefoot'} has no symbolic links to the rooms, which an editable install needs: check out "
-            "anew with `git -c core.symlinks=true clone`, or install a copy with `pip install .`"
+            f"{ROOT / 'src' / 'surefoot'} has no symbolic links to the rooms, which an editable install needs: check "
+            "out anew with `git -c core.symlinks=true clone`, or install a copy with `pip install .`"
         )
     place = ROOT / "build" / "editable" / "surefoot.pth"
     place.parent.mkdir(parents=True, exist_ok=True)

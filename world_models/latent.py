@@ -3,9 +3,9 @@ r"""A latent consistency model: dynamics of an encoder's own space, without a de
 .. math:: z = h(s), \quad z' = d(z, a), \quad \hat r = R(z, a), \quad \hat Q_i = Q_i(z, a)
 
 What an observation is encoded to is learned from where its successors are encoded to, from rewards and from values; a
-simplicial norm (`core.nn.simplices`) keeps the states from shrinking or growing. Rewards and values are distributions over
-bins of symlog numbers (`core.nn.two_hot`). Layers are linear, layer norm and Mish; weights are drawn from a normal of
-deviation 0.02, biases are 0, and the last layers of rewards and values begin at 0.
+simplicial norm (`core.nn.simplices`) keeps the states from shrinking or growing. Rewards and values are distributions
+over bins of symlog numbers (`core.nn.two_hot`). Layers are linear, layer norm and Mish; weights are drawn from a normal
+of deviation 0.02, biases are 0, and the last layers of rewards and values begin at 0.
 
 Source: Hansen, Su and Wang, "TD-MPC2: Scalable, Robust World Models for Continuous Control", section 3.
 """

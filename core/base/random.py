@@ -47,7 +47,7 @@ class Noise:
     """Probability that a unit is kept, for the kinds "keep" and "dropped"."""
 
     def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 numbers of shape (*shape, width); of the kind "dropped", `core.base.dropout.most_dropped` for width."""
+        """float32 numbers (*shape, width); of the kind "dropped", `core.base.dropout.most_dropped` for width."""
         if self.kind == "dropped":
             return dropout.places(source, shape, self.width, self.keep)
         size = (*shape, self.width)

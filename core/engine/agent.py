@@ -180,7 +180,7 @@ class Agent(nn.Module):
     has_policy: ClassVar[bool] = True
     """Whether it learns to act; a model of the world alone does not."""
     encodes_itself: ClassVar[bool] = False
-    """Whether its losses call `encoder` on the named arrays of their batches, and train it (else: `core.engine.features`)."""
+    """Whether its losses call `encoder` on the arrays of their batches, and train it (else: `core.engine.features`)."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None

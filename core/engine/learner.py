@@ -1,8 +1,9 @@
 """`Learner`: everything of training that is not the algorithm, once for all agents.
 
-It owns the parameters' storage (`core.engine.parameters`), the optimisers (`core.engine.optimizer`), the random streams and the order
-of steps. S agents of one kind train stacked by `torch.func` (efficient on a GPU); one alone on a CPU runs its losses
-over the native module (`core.nn.native.kernels`). `core.engine.capture` repeats steps. All give the same numbers within rounding.
+It owns the parameters' storage (`core.engine.parameters`), the optimisers (`core.engine.optimizer`), the random streams
+and the order of steps. S agents of one kind train stacked by `torch.func` (efficient on a GPU); one alone on a CPU runs
+its losses over the native module (`core.nn.native.kernels`). `core.engine.capture` repeats steps. All give the same
+numbers within rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Value-learning functions: losses of a batch, elementwise and without reduction; returns are in `core.losses.returns`."""
+"""Value-learning functions: losses of a batch, elementwise, without reduction; returns are in `core.losses.returns`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of an exported C++ header that is the same for all policies; `@WORDS@` are filled in by `core.policy.cpp`."""
+"""The part of an exported C++ header that all policies share; `@WORDS@` are filled in by `core.policy.cpp`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Policy`: the deployable policy. A `PolicyModule` that is saved, loaded and exported, and quick with one observation."""
+"""`Policy`: the deployable policy: a `PolicyModule` that is saved, loaded, exported, and quick with one observation."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class Policy(PolicyModule):
         """Read what `save` wrote.
 
         Raises:
-            CheckpointError: a file is missing, damaged, of another version, or not what `core.policy.policy_file` asks for.
+            CheckpointError: a file is missing, damaged, of another version, or not what `core.policy.policy_file` asks
+            for.
         """
         stem = stem_of(path)
         file = beside(stem, ".safetensors")

@@ -1,4 +1,4 @@
-"""`PolicyModule`: normaliser, head and action scaling in one module: what a policy computes, without files and exports."""
+"""`PolicyModule`: normaliser, head and action scaling in one module: what a policy computes, without files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ FARTHEST = 1e18
 class PolicyModule(ControlLoop, nn.Module):
     """Maps observations to actions, both in the environment's units, on any device.
 
-    What its head remembers of an episode is an explicit memory (`core.actors.memory`): `begin`, then `act`, `hear`, `act`...
+    What its head remembers of an episode is an explicit memory (`core.actors.memory`): `begin`, then `act`, `hear`,
+    `act`...
     """
 
     action_low: Tensor

@@ -1,7 +1,7 @@
 """What only language models use of the policy gradient: advantages, shaped rewards, masks of tokens and regressions.
 
-Ratios, surrogates and divergences, which they share with control, are in `surefoot.core.losses.policy_gradient`. `method`
-puts both together to the loss of a method.
+Ratios, surrogates and divergences, which they share with control, are in `surefoot.core.losses.policy_gradient`.
+`method` puts both together to the loss of a method.
 """
 
 from surefoot.llm.losses.advantages import (

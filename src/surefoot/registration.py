@@ -2,8 +2,8 @@
 
 gymnasium 1.0 dropped the plug-ins of its 0.x versions: it imports no package by itself. An id written
 `surefoot:surefoot/Pendulum-v0` makes it import us; after `import surefoot` the plain id will do. This module imports
-nothing of weight: where gymnasium is not there yet, it waits for `import gymnasium`. The classes of the environments are
-imported at first use.
+nothing of weight: where gymnasium is not there yet, it waits for `import gymnasium`. The classes of the environments
+are imported at first use.
 """
 
 import sys

@@ -348,5 +348,5 @@ def test_three_lines_of_python_read_the_data_as_they_are_told(
     assert not (tmp_path / "none").exists()
     monkeypatch.setattr(generate, "_load_cached", lambda name, strict, view: small_dataset())
     assert BC("native/pendulum-mixed").env == small_dataset().env_id
-    with pytest.raises(ConfigError, match=r"surefoot\.tools\.generate\.load gives it"):
+    with pytest.raises(ConfigError, match=r"surefoot\.runs\.embedded\.load gives it"):
         load("native/pendulum-mixed")

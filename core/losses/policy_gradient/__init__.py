@@ -1,13 +1,13 @@
-"""The policy gradient that control, flow policies and language models share: ratios, surrogates, divergences, coefficients.
+"""The policy gradient that control, flows and language models share: ratios, surrogates, divergences, coefficients.
 
 A unit is what has one log-probability in a ratio: an environment step, a denoising step, a token. Every function takes
-tensors and a mask, and gives terms per unit; `core.losses.masked.reduce` makes a loss of them. Three policies may differ:
-the one that is trained (`log_prob`), the one that the ratio is taken to (`proximal_log_prob`) and the one that acted
-(`behaviour_log_prob`). PPO's last two are the same.
+tensors and a mask, and gives terms per unit; `core.losses.masked.reduce` makes a loss of them. Three policies may
+differ: the one that is trained (`log_prob`), the one that the ratio is taken to (`proximal_log_prob`) and the one that
+acted (`behaviour_log_prob`). PPO's last two are the same.
 
-An update is four arguments: advantages, ratios (`ratios`), a surrogate (`surrogates`) and a reduction (`core.losses.masked`).
-What only language models use of them (advantages in groups, rewards that are shaped, masks of tokens, regressions) is in
-`surefoot.llm.losses`. docs/policy_gradient.md shows them together.
+An update is four arguments: advantages, ratios (`ratios`), a surrogate (`surrogates`) and a reduction
+(`core.losses.masked`). What only language models use of them (advantages in groups, rewards that are shaped, masks of
+tokens, regressions) is in `surefoot.llm.losses`. docs/policy_gradient.md shows them together.
 """
 
 from surefoot.core.losses.policy_gradient.coefficients import (

@@ -244,7 +244,8 @@ def execute(
         episodes: of either, at least 1.
         seed: of the environment.
         progress: called with (finished, all) episodes.
-        guidance: of a flow's new chunks towards what is planned already (`core.execution.guidance`); None: there is none.
+        guidance: of a flow's new chunks towards what is planned already (`core.execution.guidance`); None: there is
+        none.
 
     Raises:
         ConfigError: settings or a policy that don't fit.

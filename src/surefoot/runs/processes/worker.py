@@ -1,4 +1,4 @@
-"""A process that trains some seeds of a run: `python -P -m surefoot.runs.processes.worker RUN SEED[,SEED...] LOCK MODULES`.
+"""Trains some seeds of a run: `python -P -m surefoot.runs.processes.worker RUN SEED[,SEED...] LOCK NAMES`.
 
 Events go to standard output as JSON lines, all else to the seed's log. Asked to stop, by a byte on standard input or by
 SIGTERM, it writes a checkpoint at the next training step and ends. It ends at once when its standard input does, that
