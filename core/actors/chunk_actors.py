@@ -62,7 +62,7 @@ class EnsembledChunkActor(ChunkActor):
 
 
 class BlendedChunkActor(ChunkActor):
-    """Fades from each chunk into the next one over its first `fade_ticks` steps (`core.actors.overlap.fade_weights`)."""
+    """Fades from each chunk into the next over its first `fade_ticks` steps (`core.actors.overlap.fade_weights`)."""
 
     kind = "blended_chunk"
     fade_ticks: int
