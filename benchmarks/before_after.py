@@ -22,7 +22,7 @@ import subprocess
 import sys
 from typing import Any
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "results"

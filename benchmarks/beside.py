@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.files import write_json
-from surefoot.core.learner import Learner
+from surefoot.core.base.files import write_json
+from surefoot.core.engine.learner import Learner
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 

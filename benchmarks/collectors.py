@@ -22,13 +22,13 @@ from study import Cell, git_commit, study_main
 
 from surefoot.envs.acting import spec_of
 from surefoot.envs.training import make_training
-from surefoot.experiment.collectors import team_environment
-from surefoot.experiment.inputs import training_environment
-from surefoot.experiment.plan import Plan
 from surefoot.online.loop import make_loop
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.online.ppo import PPO, PPOConfig
 from surefoot.online.team import Elsewhere
+from surefoot.runs.inputs import training_environment
+from surefoot.runs.plan import Plan
+from surefoot.runs.processes.collectors import team_environment
 
 ROWS, BLOCKS, TOGETHER = 4096, 10, 8
 """Steps of a collector in a block; blocks that are measured; environments of a collector."""

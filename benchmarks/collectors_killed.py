@@ -32,11 +32,12 @@ from cells import Results
 from commands import work_here
 from study import Cell, entry, git_commit, study_main
 
-from surefoot.core import checkpoint
-from surefoot.core.files import read_json
-from surefoot.experiment import collectors, training
-from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.run import Run
+from surefoot.core.base import checkpoint
+from surefoot.core.base.files import read_json
+from surefoot.runs import start as training
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.runs.processes import collectors
+from surefoot.runs.run import Run
 
 WORKERS, KILLS = 2, 4
 

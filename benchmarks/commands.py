@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 
-from surefoot.experiment.run import Run
-from surefoot.experiment.workers import Listener
+from surefoot.runs.processes.workers import Listener
+from surefoot.runs.run import Run
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 NOWHERE = pathlib.Path(os.devnull)
@@ -24,7 +24,7 @@ def _command(arguments: Sequence[str], folder: pathlib.Path, log: pathlib.Path |
     from surefoot.cli.main import main
 
     if alone:
-        from surefoot.experiment import training
+        from surefoot.runs import start as training
 
         training.work = work_here
     os.chdir(folder)
@@ -39,8 +39,8 @@ def work_here(run: Run, groups: list[list[int]], notify: Listener, lock: int) ->
     """Train in this process, where a command would start workers."""
     import torch
 
-    from surefoot.core import kernels
-    from surefoot.experiment.trainer import never, seed_trainer
+    from surefoot.core.nn.native import kernels
+    from surefoot.runs.trainers.trainer import never, seed_trainer
 
     torch.set_num_threads(1)
     kernels.keep_memory()
@@ -57,7 +57,7 @@ class Commands:
     def __init__(self) -> None:
         os.environ.update(dict.fromkeys(THREADS, "1"))
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["surefoot.cli.train", "surefoot.experiment.training", "h5py", "mujoco"])
+        self._context.set_forkserver_preload(["surefoot.cli.train", "surefoot.runs.start", "h5py", "mujoco"])
 
     def start(
         self,

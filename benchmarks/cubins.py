@@ -19,7 +19,7 @@ import sys
 import tempfile
 from typing import Any
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 from surefoot.cuda_ext.cubin import MissingPackageError, Unit, compile_now, compiler
 from surefoot.cuda_ext.launch import Layout, Limits, Plan, plan, unit_of
 from surefoot.cuda_ext.operation import POLICY, sizes_of

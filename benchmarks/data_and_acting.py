@@ -23,7 +23,7 @@ from cells import Results
 from study import Cell, difference, entry, shared, study_main, training_cell
 
 from surefoot.data.dataset import Dataset
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 DATASET, ENVIRONMENT = "pendulum-mixed-sb3", "Pendulum-v1"
 WRONG, GAP = "native/pendulum", "gravity2"

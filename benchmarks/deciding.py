@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 from surefoot.evaluation import LookPlan, adastop, certificate, sequential_certificate, t_e_process
 from surefoot.evaluation.anytime import mixture_e
 from surefoot.evaluation.deciding import test_statistics

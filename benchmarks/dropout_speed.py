@@ -21,9 +21,9 @@ import torch
 from engine_speed import learner, measure_limit
 from online_speed import flops_of_update
 
-from surefoot.core import kernels
-from surefoot.core.files import write_json
-from surefoot.core.learner import Learner
+from surefoot.core.base.files import write_json
+from surefoot.core.engine.learner import Learner
+from surefoot.core.nn.native import kernels
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 CRITIC_STEPS = 20

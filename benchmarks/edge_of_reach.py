@@ -23,10 +23,10 @@ from cells import Results
 from study import Cell, git_commit, study_main
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Batch, Stores
-from surefoot.core.value_learning import td_target
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Batch, Stores
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn import ensembles
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based.alarm import Alarm

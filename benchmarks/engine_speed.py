@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.files import write_json
-from surefoot.core.sources import Uniform
+from surefoot.core.base.files import write_json
+from surefoot.core.engine.sources import Uniform
 from surefoot.cuda_ext import native, why_not_native
-from surefoot.experiment.workers import at_once
+from surefoot.runs.processes.workers import at_once
 
 HERE = pathlib.Path(__file__).parent
 OFFICIAL, CORL = "surefoot, official order", "surefoot, CORL's order"
@@ -42,11 +42,11 @@ def learner(algorithm: str, options: dict[str, Any], seed: int) -> Any:
     """A learner on random rows, as a worker of `surefoot train` makes it."""
     import torch
 
-    from surefoot.core import kernels
-    from surefoot.core.agent import Spec
-    from surefoot.core.learner import Learner
+    from surefoot.core.engine.agent import Spec
+    from surefoot.core.engine.learner import Learner
+    from surefoot.core.nn.native import kernels
     from surefoot.data.store import Store
-    from surefoot.experiment.plan import agent_class
+    from surefoot.runs.plan import agent_class
 
     torch.set_num_threads(1)
     kernels.keep_memory()

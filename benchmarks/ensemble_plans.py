@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from beside import compare, line_of
 
-from surefoot.core import kernels
+from surefoot.core.nn.native import kernels
 from surefoot.world_models.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import CEM

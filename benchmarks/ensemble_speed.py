@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from beside import compare, line_of, timed
 
-from surefoot.core import kernels
-from surefoot.core.agent import Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Stores
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
+from surefoot.core.nn.native import kernels
 from surefoot.data.store import Store
 from surefoot.model_based import LearnedDynamics
 from surefoot.world_models.ensemble import DECAYS

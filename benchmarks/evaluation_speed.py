@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import PPO, SAC, spec_of

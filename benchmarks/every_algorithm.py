@@ -26,18 +26,18 @@ import torch
 from cells import Results
 from study import Cell, git_commit, study_main, training_cell
 
-from surefoot.core.agent import Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Stores
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.vector import action_bounds
 from surefoot.evaluation import evaluate, hierarchical_interval
-from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.training import train
-from surefoot.tools.generate import generate
-from surefoot.tools.plan import world_for
+from surefoot.play.plan import world_for
+from surefoot.runs.embedded import generate
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.runs.start import train
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import MPPI, PlannerPolicy
 

@@ -26,11 +26,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from study import RESULTS, Cell, git_commit, study_main
 
-from surefoot.core.chunks import decisions
-from surefoot.core.diffusion import Schedule, denoising_loss
-from surefoot.core.learner import Learner
-from surefoot.core.random import generator
-from surefoot.core.sources import MAIN, Stores
+from surefoot.core.actors.chunks import decisions
+from surefoot.core.actors.diffusion import Schedule, denoising_loss
+from surefoot.core.base.random import generator
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Stores
 from surefoot.data.store import store_from_dataset
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
@@ -38,7 +38,7 @@ from surefoot.evaluation.plots import COLOURS, MARKERS
 from surefoot.offline import FlowBC
 from surefoot.online import ALGORITHMS
 from surefoot.online.loop import make_loop
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 SYSTEM, BEHAVIOUR, TRANSITIONS = "native/point-maze", "medium", 20_000
 CHUNK, FLOW_STEPS, HIDDEN, CLONING = 4, 4, (128, 128, 128), 8_000

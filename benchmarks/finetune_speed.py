@@ -25,7 +25,7 @@ from typing import Any
 
 from study import RESULTS, git_commit
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 
 NUM_ENVS, HORIZON, CHUNK, EPOCHS, MINIBATCHES = 40, 125, 4, 5, 4
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -43,7 +43,7 @@ def measure(name: str, horizon: int) -> dict[str, float]:
     """Seconds of one block after the first, on this process's clock and on its processor."""
     import torch
 
-    from surefoot.core import kernels
+    from surefoot.core.nn.native import kernels
     from surefoot.envs import make_vec
     from surefoot.online import ALGORITHMS, spec_of
     from surefoot.online.on_policy import OnPolicyLoop

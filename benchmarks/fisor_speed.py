@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from beside import compare, peer_python, random_rows, speed_parser, timed
 
-from surefoot.core import kernels
-from surefoot.core.agent import Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.native import kernels
 from surefoot.data.store import Store
 from surefoot.safe.fisor import FISOR
 

@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 import torch
 
-from surefoot.core import checkpoint
-from surefoot.core.errors import printable
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import printable
 
 CANARY = "surefoot_fuzz_canary"
 """Module that damaged files name; that it is imported shows that code of a file ran."""

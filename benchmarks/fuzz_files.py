@@ -39,8 +39,8 @@ import torch
 from fuzz_damage import CANARY
 from fuzz_kinds import TARGETS, Target, one_sentence
 
-from surefoot.core.errors import SurefootError, printable
-from surefoot.core.files import write_json
+from surefoot.core.base.errors import SurefootError, printable
+from surefoot.core.base.files import write_json
 
 SECONDS = 60.0
 SLACK = 300 << 20

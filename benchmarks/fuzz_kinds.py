@@ -23,8 +23,8 @@ from fuzz_damage import (
     saved_damaged,
 )
 
-from surefoot.core.errors import SurefootError, printable
-from surefoot.core.files import read_json, write_json
+from surefoot.core.base.errors import SurefootError, printable
+from surefoot.core.base.files import read_json, write_json
 
 Path = pathlib.Path
 
@@ -115,10 +115,10 @@ def csv_files(folder: Path) -> list[Path]:
 
 
 def policies(folder: Path) -> list[Path]:
-    from surefoot.core.actor import actor_class
-    from surefoot.core.normalizer import Normalizer
-    from surefoot.core.policy import Policy
-    from surefoot.core.transformer import DecisionTransformerActor
+    from surefoot.core.actors.actor import actor_class
+    from surefoot.core.actors.transformer_actor import DecisionTransformerActor
+    from surefoot.core.nn.normalizer import Normalizer
+    from surefoot.core.policy.policy import Policy
 
     made = []
     low, high = torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0])
@@ -131,7 +131,7 @@ def policies(folder: Path) -> list[Path]:
 
 
 def read_policy(path: Path) -> None:
-    from surefoot.core.policy import Policy
+    from surefoot.core.policy.policy import Policy
 
     policy = Policy.load(path)
     action = np.zeros(1, np.float32)
@@ -143,7 +143,7 @@ def read_policy(path: Path) -> None:
 def run_folder(folder: Path) -> Path:
     """A finished run of one seed, as `surefoot train` writes it, found once."""
     import surefoot
-    from surefoot.core.spec import Spec
+    from surefoot.core.base.spec import Spec
     from surefoot.data import load
     from surefoot.offline import IQL
 
@@ -171,7 +171,7 @@ def top(path: Path) -> Path:
 
 
 def read_run(path: Path) -> None:
-    from surefoot.experiment.run import Run, load_agent
+    from surefoot.runs.run import Run, load_agent
 
     run = Run.open(top(path))
     for seed in run.plan.seeds:
@@ -193,34 +193,34 @@ def read_summary(path: Path) -> None:
 
 
 def read_result(path: Path) -> None:
-    from surefoot.experiment.run import Run
-    from surefoot.experiment.summary import sum_up
+    from surefoot.runs.run import Run
+    from surefoot.runs.summary import sum_up
 
     sum_up(Run.open(top(path)))
 
 
 def read_kernels(path: Path) -> None:
-    from surefoot.experiment.machine import KERNELS
+    from surefoot.runs.machine import KERNELS
 
     read_json(path, KERNELS)
 
 
 def read_columns(path: Path) -> None:
-    from surefoot.experiment.run import read_columns as read
+    from surefoot.runs.run import read_columns as read
 
     read(path)
 
 
 def columns_file(folder: Path) -> list[Path]:
     from surefoot.data import load
-    from surefoot.experiment.run import write_columns
+    from surefoot.runs.run import write_columns
 
     write_columns(load(npz_files(folder)[0]), folder / "dataset.safetensors")
     return [folder / "dataset.safetensors"]
 
 
 def streams(folder: Path) -> list[Path]:
-    from surefoot.core.agent import Spec
+    from surefoot.core.engine.agent import Spec
     from surefoot.streaming import StreamAC
 
     agent = StreamAC(Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), StreamAC.configure(hidden=(8, 8)), seeds=[0], native=False)
@@ -249,7 +249,7 @@ def safe_sets(folder: Path) -> list[Path]:
 
 def read_safe_set(path: Path) -> None:
     from surefoot.safe.reachability import files
-    from surefoot.tools.reach import load_safe_set
+    from surefoot.safety.reach import load_safe_set
 
     solution, _ = files.load(path)
     assert bool(solution.values.isfinite().all())

@@ -35,13 +35,13 @@ from typing import Any
 
 import torch
 
-from surefoot.core import checkpoint
-from surefoot.core.actor import actor_class
-from surefoot.core.errors import SurefootError, printable
-from surefoot.core.files import read_json, write_json, written_aside
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new
+from surefoot.core.actors.actor import actor_class
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import SurefootError, printable
+from surefoot.core.base.files import read_json, write_json, written_aside
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
+from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "fuzz_processes.json"
 DONE, REFUSED, BROKEN, KILLED = 0, 3, 9, -signal.SIGKILL

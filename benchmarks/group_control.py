@@ -26,9 +26,9 @@ from cells import Results
 from study import Cell, difference, entry, git_commit, study_main
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update
-from surefoot.core.masked import reduce
-from surefoot.core.policy_gradient import (
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+from surefoot.core.losses.masked import reduce
+from surefoot.core.losses.policy_gradient import (
     clip_surrogate,
     group_baseline,
     log_ratio,

@@ -30,7 +30,7 @@ from cells import Results
 from study import Cell, difference, entry, shared, study_main, training_cell
 
 from surefoot.data.dataset import Dataset
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 TRANSITIONS, EPISODES = 20_000, 50
 ALGORITHMS = ("h2o", "sac", "cql")

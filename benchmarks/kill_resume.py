@@ -31,10 +31,10 @@ import psutil
 import torch
 from commands import Commands
 
-from surefoot.core import checkpoint
-from surefoot.core.errors import CheckpointError
-from surefoot.core.files import read_json, write_json, written_aside
-from surefoot.experiment.run import Run
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError
+from surefoot.core.base.files import read_json, write_json, written_aside
+from surefoot.runs.run import Run
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "kill_resume.json"
 SMALL = ["episodes=2", "evaluate_episodes=1"]

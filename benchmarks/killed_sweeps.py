@@ -31,24 +31,25 @@ import torch
 from safetensors.torch import load_file
 from study import Cell, git_commit, study_main
 
-from surefoot.core.files import read_json
+from surefoot.core.base.files import read_json
 from surefoot.data import save
-from surefoot.experiment.run import Run
-from surefoot.experiment.workers import Listener
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
+from surefoot.runs.processes.workers import Listener
+from surefoot.runs.run import Run
 
 TINY = ["algo=bc", "steps=40", "episodes=2", "evaluate_every=20", "evaluate_episodes=1", "algo.hidden=[8,8]"]
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SIZES = (4, 8, 12, 16, 24, 32, 48, 64)
 SPACE = "algo.learning_rate: {low: 1e-5, high: 1e-1, log: true}\nbatch_size: {low: 4, high: 64}\n"
-PRELOADED = ["surefoot.cli.train", "surefoot.cli.sweep", "surefoot.cli.tune", "surefoot.experiment.trainer", "optuna",
-             "surefoot.experiment.offline_trainer", "surefoot.evaluation.plots", "h5py"]  # fmt: skip
+PRELOADED = ["surefoot.cli.train", "surefoot.cli.support.sweep", "surefoot.cli.tune", "surefoot.runs.trainers.trainer", "optuna",
+             "surefoot.runs.trainers.offline", "surefoot.evaluation.plots", "h5py"]  # fmt: skip
 
 
 def command(arguments: Sequence[str], folder: str) -> None:
     """What a started process does: a command of surefoot's, whose workers are forks of it."""
     from surefoot.cli.main import main
-    from surefoot.experiment import run, summary, training
+    from surefoot.runs import run, summary
+    from surefoot.runs import start as training
 
     os.setsid()
     training.work = work_in_forks
@@ -77,7 +78,7 @@ def work_in_forks(run: Run, groups: list[list[int]], notify: Listener, lock: int
 
 def work(run: Run, seeds: list[int]) -> None:
     """Train some seeds."""
-    from surefoot.experiment.trainer import seed_trainer
+    from surefoot.runs.trainers.trainer import seed_trainer
 
     torch.set_num_threads(1)
     trainer = seed_trainer(run, seeds, lambda event: None)

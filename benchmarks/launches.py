@@ -24,9 +24,9 @@ from typing import Any
 import psutil
 from commands import Commands
 
-from surefoot.core import checkpoint
-from surefoot.core.files import read_json, write_json
-from surefoot.experiment.run import Run
+from surefoot.core.base import checkpoint
+from surefoot.core.base.files import read_json, write_json
+from surefoot.runs.run import Run
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "launches.json"
 PLAN = ["algo=bc", "dataset=native/pendulum-mixed", "steps=50", "algo.hidden=[8,8]", "episodes=1"]

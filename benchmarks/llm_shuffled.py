@@ -20,7 +20,7 @@ from cells import Results
 from llm_methods import KL, TASK, warm
 from study import Cell, git_commit, study_main
 
-from surefoot.core.policy_gradient import group_baseline
+from surefoot.core.losses.policy_gradient import group_baseline
 from surefoot.llm import Loop, TrainConfig, evaluate, method, train
 from surefoot.llm.tasks import shuffled
 

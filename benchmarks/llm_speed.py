@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from study import git_commit
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 from surefoot.llm import Prompt, TrainConfig, method
 from surefoot.llm.characters import character_policy
 from surefoot.llm.loop import Loop

@@ -20,7 +20,7 @@ from cells import Results
 from study import RESULTS, Cell, entry, study_main, training_cell
 
 from surefoot.evaluation import plots
-from surefoot.tools.generate import load
+from surefoot.runs.embedded import load
 
 NAME, ENV, SEEDS, EPISODES = "pointmaze/stitch", "pointmaze/stitch-v0", (0, 1, 2, 3), 50
 BEST = 71.3

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 from surefoot.cuda_ext.system import System
 from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
 from surefoot.envs.systems import SYSTEMS
 from surefoot.evaluation.dataset_map import mapped
-from surefoot.tools.generate import embedded, generate
+from surefoot.runs.embedded import embedded, generate
 
 EPISODES = 10_000
 SEED = 0

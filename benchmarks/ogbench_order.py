@@ -32,9 +32,9 @@ import numpy as np
 from cells import Results
 from study import RESULTS, SHARED, Cell, carried_out, git_commit, study_main
 
-from surefoot.core.files import read_json
+from surefoot.core.base.files import read_json
 from surefoot.evaluation import Episodes, plots, success_rate
-from surefoot.experiment.plan import Plan, agent_class
+from surefoot.runs.plan import Plan, agent_class
 
 DATA = pathlib.Path(os.environ.get("SUREFOOT_OGBENCH", "build/ogbench"))
 STEPS, EPISODES, SEEDS = 100_000, 50, (0, 1, 2)

@@ -22,7 +22,7 @@ import numpy as np
 from cells import Results
 from study import RESULTS, Cell, curve_points, difference, entry, study_main, training_cell
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import plots
 
 EPISODES, SEEDS, POINTS = 20, (0, 1, 2), 10

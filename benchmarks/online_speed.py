@@ -24,7 +24,7 @@ from typing import Any
 
 from engine_speed import ACTION, BATCH, OBSERVATION, measure_limit
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 
 HERE = pathlib.Path(__file__).parent
 OURS, SB3, SBX, SBX_MANY = "surefoot", "stable-baselines3", "SBX", "SBX, 64 updates a call"
@@ -52,7 +52,7 @@ def measure_ours(what: str, updates: int, seed: int) -> dict[str, Any]:
     """Run `updates` updates in this process."""
     import torch
 
-    from surefoot.core import kernels
+    from surefoot.core.nn.native import kernels
 
     torch.set_num_threads(1)
     kernels.keep_memory()
@@ -62,7 +62,7 @@ def measure_ours(what: str, updates: int, seed: int) -> dict[str, Any]:
         trained = learner("surefoot.online:SAC", {}, seed)
         run, eager = trained.run, trained.eager_because
     else:
-        from surefoot.core.agent import Spec
+        from surefoot.core.engine.agent import Spec
         from surefoot.envs.vector import make_vec
         from surefoot.online import SAC
         from surefoot.online.off_policy import OffPolicyLoop

@@ -17,7 +17,7 @@ from cells import Results
 from study import Cell, study_main, training_cell
 
 from surefoot.data import reference_scores
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 ENVIRONMENTS = {"vector": "native/pendulum", "pixels": "native/pendulum-pixels", "camera": "native/pendulum-camera"}
 RATE = 1e-3  # of all networks

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from study import RESULTS, git_commit
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.files import write_json
-from surefoot.core.flow_actor import FlowActor, OneStepActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.files import write_json
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity
+from surefoot.core.policy.policy import Policy
 
 OBSERVATIONS, ACTIONS, HIDDEN, WIDE, STEPS = 17, 6, (256, 256), (512, 512, 512), 4
 BARS = {"Gaussian": 12.0, "flow": 400.0}

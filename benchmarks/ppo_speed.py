@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core import kernels
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
+from surefoot.core.nn.native import kernels
 from surefoot.envs import make_vec
 from surefoot.envs.episodes import run_episodes
 from surefoot.online import PPO, spec_of

@@ -25,13 +25,13 @@ from beside import line_of, peer_python
 from cells import Results
 from study import SHARED, Cell, study_main
 
-from surefoot.core import kernels
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.sources import MAIN, Stores
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Stores
+from surefoot.core.nn.native import kernels
+from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from typing import Any
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "results_speed.json"
 LINES, SEEDS = 97, 3  # numbers of a folder: 97 logged, 3 final ones

@@ -22,9 +22,9 @@ from cells import Results
 from study import Cell, git_commit, study_main
 
 from surefoot.evaluation import hierarchical_interval, sequential_certificate
-from surefoot.tools.certify import certify
-from surefoot.tools.plan import planning_actor, world_for
-from surefoot.tools.variants import Ranges, drawn
+from surefoot.play.plan import planning_actor, world_for
+from surefoot.safety.certify import certify
+from surefoot.safety.variants import Ranges, drawn
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import ICEM
 from surefoot.world_models.risk import CVaR, Mean

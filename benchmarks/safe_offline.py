@@ -23,17 +23,17 @@ import numpy as np
 from cells import Results
 from study import Cell, git_commit, shared, study_main
 
-from surefoot.core.files import read_json
+from surefoot.core.base.files import read_json
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Episodes, Interval, cost_interval, evaluate, hierarchical_interval, safety
 from surefoot.evaluation.tables import format_bounds
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.plan import FINAL_EVALUATION_SEED, Plan, agent_class
-from surefoot.experiment.run import Run, load_agent
-from surefoot.experiment.training import train
-from surefoot.tools.actors import Actor
-from surefoot.tools.certify import certify
-from surefoot.tools.generate import load
+from surefoot.play.actors import Actor
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.embedded import load
+from surefoot.runs.plan import FINAL_EVALUATION_SEED, Plan, agent_class
+from surefoot.runs.run import Run, load_agent
+from surefoot.runs.start import train
+from surefoot.safety.certify import certify
 
 DATA, CHEETAH = "halfcheetah-v5-velocity-cost", "surefoot/HalfCheetahVelocity-v5"
 LIMITS = (25.0, 10.0)

@@ -24,16 +24,16 @@ from cells import Results
 from study import Cell, study_main
 from torch import Tensor
 
-from surefoot.core import kernels
-from surefoot.core.agent import Update
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.native import kernels
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.systems import system
+from surefoot.runs.embedded import generate
 from surefoot.safe.fisor import FISOR
 from surefoot.safe.reachability.measures import compare
-from surefoot.tools.generate import generate
-from surefoot.tools.reach import reach
+from surefoot.safety.reach import reach
 
 TRANSITIONS, SEEDS = 200_000, (0, 1, 2)
 

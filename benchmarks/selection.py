@@ -24,17 +24,17 @@ import torch
 from cells import Results
 from study import Cell, git_commit, shared, study_main
 
-from surefoot.core.agent import Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Stores
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
 from surefoot.data import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.vector import action_bounds
 from surefoot.evaluation import evaluate, hierarchical_interval
-from surefoot.experiment.plan import Plan, agent_class
-from surefoot.tools.generate import load
-from surefoot.tools.select import Candidate, select
-from surefoot.tools.select_model import select_by_model
+from surefoot.runs.embedded import load
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.studies.select import Candidate, select
+from surefoot.studies.select_model import select_by_model
 
 LENGTHS = (50, 200, 600, 1_500, 3_000)
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -125,8 +125,8 @@ def selection(
 
 def automatic(name: str, steps: int = AUTO_STEPS) -> dict[str, Any]:
     """What algo=auto hands over, and the clone of the same run, in the simulator that neither has seen."""
-    from surefoot.experiment.run import Run
-    from surefoot.tools.auto import Auto, carry_out
+    from surefoot.runs.run import Run
+    from surefoot.studies.auto import Auto, carry_out
 
     make, env_id = AUTO[name]
     data = make()

@@ -19,10 +19,10 @@ import torch
 from cells import Results
 from study import Cell, git_commit, study_main
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import DivergenceError
+from surefoot.core.base.errors import DivergenceError
+from surefoot.core.engine.agent import Spec
 from surefoot.evaluation import Interval, difference_interval, hierarchical_interval
-from surefoot.experiment.plan import agent_class
+from surefoot.runs.plan import agent_class
 from surefoot.streaming import obgd
 
 CARTPOLE_STEPS, CHEETAH_STEPS = 150_000, 200_000

@@ -24,8 +24,8 @@ import torch
 from cells import Results
 from study import Cell, git_commit, study_main
 
-from surefoot.core.agent import Spec
-from surefoot.experiment.plan import agent_class
+from surefoot.core.engine.agent import Spec
+from surefoot.runs.plan import agent_class
 
 STEPS, PARTS, CHECKED = 10_000_000, 10, 1_000
 TASKS = {"stream_ac": "CartPole-v1", "stream_q": "CartPole-v1", "stream_ac-continuous": "Pendulum-v1"}

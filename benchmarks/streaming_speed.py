@@ -26,7 +26,7 @@ import numpy as np
 from online_speed import run
 from study import RESULTS, git_commit
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 
 HERE = pathlib.Path(__file__).parent
 OBSERVATIONS, ACTIONS, LIMIT, MANY = 18, 6, 1000, 64
@@ -36,7 +36,7 @@ MEDIAN_BAR, P99_BAR, OFFICIAL_BAR, MANY_BAR = 40.0, 120.0, 20.0, 0.8
 
 def agent_of(streams: int, native: bool) -> Any:
     """Untrained streams."""
-    from surefoot.core.agent import Spec
+    from surefoot.core.engine.agent import Spec
     from surefoot.streaming import StreamAC
 
     spec = Spec(OBSERVATIONS, ACTIONS, (-1.0,) * ACTIONS, (1.0,) * ACTIONS)
@@ -68,7 +68,7 @@ def loop(steps: int) -> dict[str, Any]:
     """Steps in HalfCheetah-v5, the simulator included."""
     import gymnasium
 
-    from surefoot.core.agent import Spec
+    from surefoot.core.engine.agent import Spec
     from surefoot.streaming import StreamAC
 
     env: Any = gymnasium.make("HalfCheetah-v5")

@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 from cells import Results, append_cell, read_cells
 
-from surefoot.core.files import read_json
+from surefoot.core.base.files import read_json
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import difference_interval, hierarchical_interval
 from surefoot.evaluation.runs import CurvePoint
-from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.run import Run
-from surefoot.experiment.training import resume, train
-from surefoot.experiment.workers import cores
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.runs.processes.workers import cores
+from surefoot.runs.run import Run
+from surefoot.runs.start import resume, train
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SHARED = pathlib.Path(

@@ -20,11 +20,11 @@ from unittest import mock
 import numpy as np
 import torch
 
-from surefoot.core import kernels
-from surefoot.core.agent import Spec
-from surefoot.core.files import write_json
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.base.files import write_json
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.native import kernels
 from surefoot.data.store import Store
 from surefoot.offline.cql import CQL
 

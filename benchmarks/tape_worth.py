@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core import kernels
-from surefoot.core.agent import Spec
-from surefoot.core.capture import Capture
-from surefoot.core.files import write_json
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.base.files import write_json
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.capture import Capture
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.native import kernels
 from surefoot.data.store import Store
-from surefoot.experiment.plan import agent_class
+from surefoot.runs.plan import agent_class
 
 HERE = pathlib.Path(__file__).parent
 ROWS, OBSERVATION, ACTION = 100_000, 17, 6

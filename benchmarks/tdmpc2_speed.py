@@ -26,7 +26,7 @@ import time
 
 from study import RESULTS, git_commit
 
-from surefoot.core.files import write_json
+from surefoot.core.base.files import write_json
 
 OBSERVATIONS, ACTIONS, ROWS, HORIZON, WARM = 17, 6, 256, 3, 3
 KINDS = ("ours", "official, eager", "official, compiled")
@@ -62,10 +62,10 @@ def ours(updates: int) -> dict[str, float]:
     """Seconds of one update, on this process's clock and on its processor."""
     import torch
 
-    from surefoot.core import kernels
-    from surefoot.core.learner import Learner
-    from surefoot.core.sources import Uniform
-    from surefoot.core.spec import Spec
+    from surefoot.core.base.spec import Spec
+    from surefoot.core.engine.learner import Learner
+    from surefoot.core.engine.sources import Uniform
+    from surefoot.core.nn.native import kernels
     from surefoot.model_based import TDMPC2
 
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ from typing import Any
 from killed_sweeps import started
 from study import Cell, git_commit, study_main
 
-from surefoot.core.files import read_json
+from surefoot.core.base.files import read_json
 
 SPACE = """\
 algo.expectile: {low: 0.5, high: 0.95}

@@ -29,15 +29,15 @@ import torch
 from cells import Results
 from study import Cell, carried_out, difference, entry, git_commit, shared, study_main
 
-from surefoot.core.files import read_json
-from surefoot.core.policy import Policy
+from surefoot.core.base.files import read_json
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import hierarchical_interval
-from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.run import Run
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.runs.run import Run
 
 DATASET, ENVIRONMENT = "walker2d-v5-mixed-sb3", "Walker2d-v5"
 PRETRAINING, ONLINE, EPISODES, SEEDS = 30_000, 10_000, 20, (0, 1, 2, 3, 4)

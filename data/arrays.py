@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError, nearest
-from surefoot.core.spec import VECTOR, named
+from surefoot.core.base.errors import ConfigError, DataError, nearest
+from surefoot.core.base.spec import VECTOR, named
 from surefoot.data.checks import check_id
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import KEYS, Source

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.spec import no_dataset
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import no_dataset
 from surefoot.data.dataset import NAMED, Dataset
 
 Array = np.ndarray[Any, Any]

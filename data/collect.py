@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.data.ring import RingBuffer
 from surefoot.data.samplers import uniform_rows
 

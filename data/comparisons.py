@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.attributes import measured
-from surefoot.core.errors import DataError
-from surefoot.core.random import generator
-from surefoot.core.unpacking import read_npz
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import generator
+from surefoot.core.base.unpacking import read_npz
+from surefoot.core.losses.attributes import measured
 
 FIELDS = ("first", "second", "preferred")
 
@@ -48,7 +48,7 @@ def compared(rows: np.ndarray, observations: Tensor, length: int, words: Sequenc
         rows: (W,) at least one: `starts`.
         observations: (N, O) in the environment's units.
         length: H.
-        words: m, of `core.attributes.measured`.
+        words: m, of `core.losses.attributes.measured`.
         pairs: P.
 
     Raises:

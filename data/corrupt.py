@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, DataError, nearest
-from surefoot.core.schema import Many, Plain, Table, check, parse
+from surefoot.core.base.errors import ConfigError, DataError, nearest
+from surefoot.core.base.schema import Many, Plain, Table, check, parse
 from surefoot.data.dataset import BEST_RETURN, Dataset
 from surefoot.data.formats.named import need_one_vector
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core import spec
-from surefoot.core.errors import DataError, printable
+from surefoot.core.base import spec
+from surefoot.core.base.errors import DataError, printable
 
 Array = np.ndarray[Any, Any]
 NAMED = f"{spec.VECTOR}/"

@@ -19,8 +19,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from surefoot.core.errors import DataError, DownloadError, printable
-from surefoot.core.files import why, written_aside
+from surefoot.core.base.errors import DataError, DownloadError, printable
+from surefoot.core.base.files import why, written_aside
 from surefoot.data.catalogue import CATALOGUE
 from surefoot.data.files import cache_folder, sha256_of
 

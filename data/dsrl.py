@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.base.errors import ConfigError, nearest
 
 FACTS: dict[str, Any] = json.loads(pathlib.Path(__file__).with_name("dsrl.json").read_text(encoding="utf-8"))
 

@@ -9,7 +9,7 @@ import os
 import pathlib
 from collections.abc import Callable
 
-from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.data import logs
 from surefoot.data.catalogue import CATALOGUE, has_unit_actions
 from surefoot.data.dataset import Dataset
@@ -25,7 +25,7 @@ Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where
 
 MINARI_PREFIX = "minari/"
 GENERATED = "native/"
-"""How the names of datasets begin that `surefoot.tools.generate` makes, which this room does not."""
+"""How the names of datasets begin that `surefoot.runs.embedded` makes, which this room does not."""
 
 
 def load(
@@ -178,7 +178,7 @@ def _unknown(text: str) -> str:
     if beside:
         return f"{text}: no such file; did you mean {' or '.join(map(repr, beside))}?"
     if text.startswith(GENERATED):
-        return f"dataset {text!r} is not read but generated: surefoot.tools.generate.load gives it"
+        return f"dataset {text!r} is not read but generated: surefoot.runs.embedded.load gives it"
     known = [*CATALOGUE, *(f"{MINARI_PREFIX}{entry.minari}" for entry in CATALOGUE.values() if entry.minari)]
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.core.files import remove_asides, written_aside
-from surefoot.core.unpacking import read_npz
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.files import remove_asides, written_aside
+from surefoot.core.base.unpacking import read_npz
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of, sha256_of_lines
 from surefoot.data.formats import columns, csv, lerobot, npz, parquet

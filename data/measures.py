@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.spec import in_words
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import in_words
 from surefoot.data.catalogue import reference_scores
 from surefoot.data.conventions import scored
 from surefoot.data.dataset import Array, Dataset

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from surefoot.core.actions import to_agent
-from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.histories import history_of, windows
-from surefoot.core.spec import VECTOR, in_words
+from surefoot.core.actors.histories import history_of, windows
+from surefoot.core.base.actions import to_agent
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import VECTOR, in_words
+from surefoot.core.engine.agent import Agent
 from surefoot.data.corrupt import moved
 from surefoot.data.dataset import BEST_RETURN, Array, Dataset
 

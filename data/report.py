@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.spec import in_words
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import in_words
 from surefoot.data import logs
 from surefoot.data.catalogue import normalized_score, task_facts
 from surefoot.data.conventions import scored, success

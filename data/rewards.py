@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.spec import mapped
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import mapped
 from surefoot.data.checks import check_finite
 from surefoot.data.dataset import BEST_RETURN, NAMED, REWARDS, Dataset
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import CheckpointError, ConfigError, DataError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.data.samplers import Chain
 from surefoot.data.store import OBSERVATION_ACTIONS, Batch, Field, Store, Workspace
 

@@ -6,8 +6,8 @@ import os
 import pathlib
 from collections.abc import Callable
 
-from surefoot.core.errors import ConfigError, nearest
-from surefoot.core.files import remove_asides_of_the_dead
+from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.files import remove_asides_of_the_dead
 from surefoot.data import logs
 from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.data.formats import csv, d4rl, dppo, lerobot_write, minari, npz, ogbench, parquet, robomimic

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import DataError
-from surefoot.core.sources import MAIN, Batch, Drawn, Source, Stores, Uniform
+from surefoot.core.base.errors import DataError
+from surefoot.core.engine.sources import MAIN, Batch, Drawn, Source, Stores, Uniform
 from surefoot.data.samplers import Chain, Weighted, Windows, uniform_rows
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, segment_ids
 
@@ -70,7 +70,7 @@ class WeightedRows(Drawn):
 
 
 def chunk_source(stores: Stores, length: int) -> Source:
-    """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.chunks`)."""
+    """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.actors.chunks`)."""
     if length == 1:
         return Uniform(stores.data)
     return WindowSource(stores.data, segment_ids(stores.dataset), Windows(length, "right"))

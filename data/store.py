@@ -13,8 +13,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from surefoot.core import native
-from surefoot.core.errors import DataError, DeviceError, nearest
+from surefoot.core.base.errors import DataError, DeviceError, nearest
+from surefoot.core.nn.native import native
 from surefoot.data.dataset import Dataset
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs import suites
 from surefoot.envs.check_vector import GOES_ON, Finding, Findings, RaisedError, check_vector
 from surefoot.envs.choices import numbered

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from surefoot.core.errors import SurefootError
+from surefoot.core.base.errors import SurefootError
 from surefoot.envs.interface import Array, as_numpy, autoreset_mode, final_observations, step_values
 from surefoot.envs.returned import WrongReturnError, step_parts
 from surefoot.envs.spaces import mapped

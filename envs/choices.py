@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 
 MOST = 4096
 """Combinations that a policy chooses among: each is an output of its network."""

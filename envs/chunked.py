@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.spec import mapped
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.spec import mapped
 from surefoot.envs.interface import (
     Array,
     Numbers,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.control_loop import ControlLoop
-from surefoot.core.errors import ConfigError, DeviceError, nearest
-from surefoot.core.memory import DRAWS, Memory, PolicyLike, Reactive
-from surefoot.core.policy import Policy
+from surefoot.core.actors.memory import DRAWS, Memory, PolicyLike, Reactive
+from surefoot.core.base.errors import ConfigError, DeviceError, nearest
+from surefoot.core.policy.control_loop import ControlLoop
+from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext.twin import mix
 from surefoot.envs.acting.episodes import EpisodeRunner
 from surefoot.envs.interface import Array

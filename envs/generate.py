@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.cuda_ext.system import System
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.envs.systems import system as find_system

@@ -38,9 +38,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
-from surefoot.core.policy import Policy
-from surefoot.core.spec import mapped
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.base.spec import mapped
+from surefoot.core.policy.policy import Policy
 
 Array = np.ndarray[Any, Any]
 Numbers = Array | Tensor

@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Mapping
 
-from surefoot.core.errors import ConfigError, RenderModeError, nearest
+from surefoot.core.base.errors import ConfigError, RenderModeError, nearest
 
 PREFIX = "native/"
 """Of the names on the command line: `native/quadrotor-2d` is `surefoot/Quadrotor2D-v0`."""

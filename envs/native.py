@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
-from surefoot.core.policy import Policy
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext.rollout import Carry
 from surefoot.cuda_ext.rollout import rollout as roll_out
 from surefoot.cuda_ext.simulator import Simulator

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import middle_and_half
-from surefoot.core.actors import (
+from surefoot.core.actors.family import FamilyActor
+from surefoot.core.actors.heads import (
     DeterministicActor,
     GaussianActor,
     MLPActor,
@@ -23,9 +23,9 @@ from surefoot.core.actors import (
     StateDependentActor,
     UnboundedGaussianActor,
 )
-from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
-from surefoot.core.family import FamilyActor
-from surefoot.core.policy import Policy
+from surefoot.core.base.actions import middle_and_half
+from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError, nearest
+from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext import native, twin, why_not_native
 from surefoot.cuda_ext.cubin import GpuError
 from surefoot.cuda_ext.policy import NativePolicy, all_finite

@@ -15,8 +15,8 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, RenderModeError, nearest
-from surefoot.core.spec import mapped
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, RenderModeError, nearest
+from surefoot.core.base.spec import mapped
 from surefoot.envs.interface import Array, Tensors, VectorEnvironment, as_numpy
 from surefoot.envs.names import refuse_side_by_side
 from surefoot.envs.native import SEEDS, NativeVectorEnv

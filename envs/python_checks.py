@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, MissingExtraError, nearest
+from surefoot.core.base.errors import ConfigError, MissingExtraError, nearest
 from surefoot.cuda_ext.system import System
 from surefoot.envs.python_source import INTEGRATORS
 

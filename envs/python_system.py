@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
 from surefoot.envs.python_checks import Given, check_options, need_numba, pairs, reason, tried, wanted
 from surefoot.envs.python_source import (

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import EnvironmentMismatchError, SimulatorError, SurefootError
+from surefoot.core.base.errors import EnvironmentMismatchError, SimulatorError, SurefootError
 from surefoot.envs import returned
 from surefoot.envs.returned import AGREE, CONSTRAINTS, FLAGS, NUMBERS, Array, WrongReturnError, kind
 from surefoot.envs.spaces import mapped

@@ -7,9 +7,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.spec import IMAGE, VECTOR, Array
-from surefoot.core.spec import mapped as mapped
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.spec import IMAGE, VECTOR, Array
+from surefoot.core.base.spec import mapped as mapped
 
 ADVICE = "wrap the environment in gymnasium.wrappers.FlattenObservation, or give images as uint8"
 PICTURE_ADVICE = (
@@ -24,7 +24,7 @@ def arrays_of(space: gymnasium.Space[Any], name: str = "") -> dict[str, Array]:
     """Key -> shape and dtype, as `Spec.observations`.
 
     A one-dimensional Box is a vector, whatever its dtype; a uint8 Box of two to four dimensions is an image, or some
-    stacked frames of one (`core.spec.Array` has the layouts); a Dict may hold both kinds.
+    stacked frames of one (`core.base.spec.Array` has the layouts); a Dict may hold both kinds.
 
     Args:
         space: of one environment.

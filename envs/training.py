@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.vector import batched, is_mujoco, make_vec

@@ -15,9 +15,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
-from surefoot.core.spec import VECTOR, in_words
-from surefoot.core.spec import Array as NamedArray
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
+from surefoot.core.base.spec import VECTOR, in_words
+from surefoot.core.base.spec import Array as NamedArray
 from surefoot.envs import suites
 from surefoot.envs.choices import numbered
 from surefoot.envs.mujoco import tasks as mujoco_tasks

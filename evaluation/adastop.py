@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation.deciding import LookPlan, all_labelings
 from surefoot.evaluation.statistics import Array
 

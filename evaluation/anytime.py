@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation.statistics import Array, Interval
 
 NODES, PANELS, FINER = 12, 12, 4.0

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.schema import Number, Record, check
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.schema import Number, Record, check
 from surefoot.evaluation.anytime import t_e_process, t_sequence
 from surefoot.evaluation.one_look import ROUNDING, SLACK, choose, finite_scores, seeds_needed
 from surefoot.evaluation.statistics import Array, Interval

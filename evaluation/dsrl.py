@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.data.dsrl import normalized_cost, normalized_reward, task
 from surefoot.evaluation.rollout import Episodes
 from surefoot.evaluation.statistics import Interval, cost_interval, hierarchical_interval

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation.selection import expected_maximum
 from surefoot.evaluation.statistics import Array, Interval, hierarchical_interval
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import CheckpointError
-from surefoot.core.schema import Many, Number, Record
+from surefoot.core.base.errors import CheckpointError
+from surefoot.core.base.schema import Many, Number, Record
 from surefoot.evaluation import plots
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation.statistics import Array
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
 from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated
 from surefoot.evaluation.report import STYLE, profiles_figure, table

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.files import written_aside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import SurefootError
+from surefoot.core.base.errors import SurefootError
 from surefoot.evaluation.results import Results, groups, last_evaluation
 from surefoot.evaluation.rollout import Episodes
 from surefoot.evaluation.runs import RunData

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.files import written_aside
 from surefoot.evaluation import estimates, model_calibration, names, plots, statistics, tables
 from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from surefoot.core.errors import ConfigError, MissingExtraError, SurefootError
-from surefoot.core.files import read_json, written_aside
-from surefoot.core.schema import Many, Number, Record
+from surefoot.core.base.errors import ConfigError, MissingExtraError, SurefootError
+from surefoot.core.base.files import read_json, written_aside
+from surefoot.core.base.schema import Many, Number, Record
 from surefoot.evaluation.names import labels, settings
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import RunData

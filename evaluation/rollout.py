@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.control_loop import ControlLoop
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory, PolicyLike, Reactive
-from surefoot.core.schema import Many, Maybe, Number, Record, Text, check
+from surefoot.core.actors.memory import Memory, PolicyLike, Reactive
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.schema import Many, Maybe, Number, Record, Text, check
+from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.envs.acting import EpisodeRunner, Sums, knows, make_vec, native_sums
 
 Array = np.ndarray[Any, Any]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import CheckpointError
-from surefoot.core.files import read_json
-from surefoot.core.schema import (
+from surefoot.core.base.errors import CheckpointError
+from surefoot.core.base.files import read_json
+from surefoot.core.base.schema import (
     MOST_BYTES,
     Flag,
     Many,

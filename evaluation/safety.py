@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.schema import Record, check
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.schema import Record, check
 from surefoot.data.dsrl import normalized_cost
 from surefoot.evaluation.rollout import Episodes
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation.statistics import Array
 
 

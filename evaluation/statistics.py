@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
 Statistic = Callable[[Array], float]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation.statistics import Array
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 from rich.table import Table
 
-from surefoot.core.errors import printable
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import printable
+from surefoot.core.base.files import written_aside
 from surefoot.evaluation import names
 from surefoot.evaluation.runs import RunData, task_name
 from surefoot.evaluation.safety import Safety

@@ -21,7 +21,7 @@ PLANES = (("x", "y"), ("x", "z"))
 
 
 class Played(Protocol):
-    """An episode, as `surefoot.tools.film.Episode`."""
+    """An episode, as `surefoot.play.film.Episode`."""
 
     @property
     def states(self) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation.anytime import mean_sequence
 from surefoot.evaluation.rollout import Episodes, PolicyLike, evaluate
 from surefoot.evaluation.statistics import Array, Interval

@@ -13,8 +13,8 @@ import torch
 
 import surefoot
 from surefoot.evaluation.tables import format_bounds
-from surefoot.experiment.run import load_agent
-from surefoot.tools.generate import load  # surefoot.data.load, and the embedded datasets
+from surefoot.runs.embedded import load  # surefoot.data.load, and the embedded datasets
+from surefoot.runs.run import load_agent
 
 
 def show(event: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import argparse
 
 import surefoot
 from surefoot.evaluation.tables import format_bounds
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 
 def main() -> None:

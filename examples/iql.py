@@ -11,7 +11,7 @@ from typing import Any
 
 import surefoot
 from surefoot.evaluation.tables import format_bounds
-from surefoot.tools.generate import load  # surefoot.data.load, and the embedded datasets
+from surefoot.runs.embedded import load  # surefoot.data.load, and the embedded datasets
 
 
 def show(event: dict[str, Any]) -> None:

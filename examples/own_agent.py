@@ -15,14 +15,14 @@ import numpy as np
 from torch import Tensor
 
 import surefoot
-from surefoot.core.actors import GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
-from surefoot.core.networks import Value
-from surefoot.core.value_learning import advantage_weights
+from surefoot.core.actors.heads import GaussianActor
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
+from surefoot.core.losses.value_learning import advantage_weights
+from surefoot.core.nn.networks import Value
 from surefoot.data import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.evaluation.tables import format_bounds
-from surefoot.tools.generate import load
+from surefoot.runs.embedded import load
 
 
 @dataclasses.dataclass(frozen=True)

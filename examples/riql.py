@@ -11,7 +11,7 @@ import argparse
 import surefoot
 from surefoot.data.corrupt import corrupt
 from surefoot.evaluation.tables import format_bounds
-from surefoot.tools.generate import load  # surefoot.data.load, and the embedded datasets
+from surefoot.runs.embedded import load  # surefoot.data.load, and the embedded datasets
 
 
 def main() -> None:

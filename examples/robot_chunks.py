@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 
 import surefoot
-from surefoot.core.executor import Execution, Executor
-from surefoot.core.inference import PolicyPlanner
+from surefoot.core.execution.executor import Execution, Executor
+from surefoot.core.execution.inference import PolicyPlanner
 
 MISSED = 3
 """Ticks that may be missed in a row before what is planned for those after them is thrown away."""

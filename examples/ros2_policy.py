@@ -25,7 +25,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 import surefoot
-from surefoot.core.errors import SurefootError
+from surefoot.core.base.errors import SurefootError
 
 
 class PolicyNode(Node):

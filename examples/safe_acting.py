@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 import surefoot
-from surefoot.core.agent import Spec
+from surefoot.core.engine.agent import Spec
 from surefoot.evaluation.tables import format_bounds
 
 CHEETAH = Spec(17, 6, (-1.0,) * 6, (1.0,) * 6)

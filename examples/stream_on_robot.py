@@ -15,7 +15,7 @@ import time
 import gymnasium
 import numpy as np
 
-from surefoot.core.agent import Spec
+from surefoot.core.engine.agent import Spec
 from surefoot.streaming import StreamAC
 
 

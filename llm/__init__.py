@@ -5,7 +5,7 @@
 
 from surefoot.llm.evaluate import Report, evaluate, pass_at
 from surefoot.llm.loop import Loop, TrainConfig
-from surefoot.llm.losses import Batch, Method
+from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.methods import METHODS, method
 from surefoot.llm.policy import LMPolicy, Rollout, load_policy
 from surefoot.llm.prompts import Prompt, read_prompts

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from surefoot.core.errors import ConfigError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, MissingExtraError
 from surefoot.llm.policy import LMPolicy
 
 

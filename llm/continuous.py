@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.llm.models import transformers_module
 
 MEMORY = 0.1

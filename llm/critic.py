@@ -1,7 +1,7 @@
 """The critic of a team: how much reward is to come, from what the next to speak is given to read.
 
 Messages are the steps of an episode that ends with the last one: generalised advantages are taken over messages, and
-each message's tokens share its advantage (`core.advantages.token_gae` with messages as units).
+each message's tokens share its advantage (`llm.losses.advantages.token_gae` with messages as units).
 
 Source: Liao et al., "MARFT: Multi-Agent Reinforcement Fine-Tuning", whose code has one critic for all members. What the
 critic reads and how it is built is ours: a copy of a model with a head of one number (`RewardModel`).
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from surefoot.core import checkpoint
-from surefoot.core.errors import ConfigError, DivergenceError
-from surefoot.core.masked import masked_mean, normalise
-from surefoot.core.policy_gradient import token_gae
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import ConfigError, DivergenceError
+from surefoot.core.losses.masked import masked_mean, normalise
+from surefoot.core.losses.policy_gradient import token_gae
 from surefoot.llm.reward_models import RewardModel
 
 KIND = "team critic"

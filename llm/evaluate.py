@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.selection import mixed_groups
+from surefoot.core.base.errors import ConfigError
+from surefoot.llm.losses.selection import mixed_groups
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction, scores

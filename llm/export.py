@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.advantages import BASELINES, group_numbers
-from surefoot.core.errors import ConfigError, MissingExtraError
-from surefoot.core.masked import masked_mean
+from surefoot.core.base.errors import ConfigError, MissingExtraError
+from surefoot.core.losses.masked import masked_mean
 from surefoot.llm import losses
-from surefoot.llm.losses import ADVANTAGES, GROUPED, Batch, Method
+from surefoot.llm.losses.advantages import BASELINES, group_numbers
+from surefoot.llm.losses.method import ADVANTAGES, GROUPED, Batch, Method
 from surefoot.llm.methods import METHODS, method
 
 BEYOND = ("advantages", "mixed_groups", "overlong_share", "drop_truncated", "nucleus")
@@ -108,7 +108,7 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
 
 
 def verl_advantages(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Advantages by a name of `llm.losses.ADVANTAGES`, with the signature of verl's `register_adv_est`."""
+    """Advantages by a name of `llm.losses.method.ADVANTAGES`, with the signature of verl's `register_adv_est`."""
     if name not in ADVANTAGES:
         raise ConfigError(f"unknown advantages {name!r}; known: {', '.join(ADVANTAGES)}")
 

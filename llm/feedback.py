@@ -7,8 +7,8 @@ import json
 import pathlib
 from typing import Any
 
-from surefoot.core.errors import DataError
-from surefoot.core.files import read_lines
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.files import read_lines
 
 Text = str | list[dict[str, str]]
 

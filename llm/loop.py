@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core import checkpoint
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import CheckpointError, ConfigError, DataError, DivergenceError
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, DivergenceError
+from surefoot.core.losses import policy_gradient as pg
 from surefoot.llm import losses
-from surefoot.llm.losses import Batch, Method
+from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.nucleus import Nucleus
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt

@@ -1,7 +1,7 @@
 """Methods by name: the settings that their papers, or the code of their authors, have.
 
 Two methods are called DAPO: `dapo_clip` (decoupled clip and dynamic sampling, 2503.14476) is here; direct advantage
-policy optimisation (2412.18279) is offline and stepwise, `core.regressions.direct_advantage_terms`.
+policy optimisation (2412.18279) is offline and stepwise, `llm.losses.regressions.direct_advantage_terms`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from surefoot.core.errors import ConfigError, nearest
-from surefoot.llm.losses import Method
+from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.llm.losses.method import Method
 
 _GRPO = Method(
     "GRPO", "Shao et al., DeepSeekMath (2402.03300)", reduction="sequence_mean", kl="k3", kl_coefficient=0.001

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, MissingExtraError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError, MissingExtraError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
 """Files of which a tokenizer has one or more."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.selection import nucleus_mask
+from surefoot.core.base.errors import ConfigError
+from surefoot.llm.losses.selection import nucleus_mask
 
 LARGEST = 1 << 32
 """Most entries of a rollout's mask: 4 GB of memory."""

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.selection import completion_mask, masked_logits
+from surefoot.core.base.errors import ConfigError
 from surefoot.llm.continuous import continuous_batch
+from surefoot.llm.losses.selection import completion_mask, masked_logits
 from surefoot.llm.models import quiet, read_model
 from surefoot.llm.nucleus import Follower, Nucleus
 

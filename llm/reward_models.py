@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, DivergenceError
-from surefoot.core.files import read_json, write_json
-from surefoot.core.policy_gradient import preference_terms, step_label_terms
-from surefoot.core.schema import Plain, Table
+from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError, DivergenceError
+from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.schema import Plain, Table
+from surefoot.core.losses.policy_gradient import preference_terms, step_label_terms
 from surefoot.llm.feedback import LabelledSteps, Pair
 from surefoot.llm.policy import LMPolicy, load_policy, positions
 from surefoot.llm.rewards import text_of

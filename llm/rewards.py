@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.llm.prompts import Prompt
 
 RewardFunction = Callable[..., Sequence[float | None]]

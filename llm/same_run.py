@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import CheckpointError
+from surefoot.core.base.errors import CheckpointError
 
 CHANGEABLE = (
     *("steps", "learning_rate", "max_gradient_norm", "rows_at_once", "checkpoint_every", "evaluate_every", "samples"),

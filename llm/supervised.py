@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from surefoot.core.errors import ConfigError, DivergenceError
-from surefoot.core.masked import masked_mean
+from surefoot.core.base.errors import ConfigError, DivergenceError
+from surefoot.core.losses.masked import masked_mean
 from surefoot.llm.policy import LMPolicy, Rollout
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.files import read_json, write_json
-from surefoot.core.policy_gradient import shared_reward
-from surefoot.core.schema import Plain, Table
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.schema import Plain, Table
+from surefoot.core.losses.policy_gradient import shared_reward
 from surefoot.llm.critic import TeamCritic
 from surefoot.llm.loop import Loop, TrainConfig
-from surefoot.llm.losses import Method
+from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import LMPolicy, Rollout
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction

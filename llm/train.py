@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from surefoot.core.files import read_lines, written_aside
+from surefoot.core.base.files import read_lines, written_aside
 from surefoot.llm.evaluate import evaluate
 from surefoot.llm.loop import Loop, TrainConfig
-from surefoot.llm.losses import Method
+from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction

@@ -1,6 +1,6 @@
 """Algorithms that learn a model of the world, or plan with one. One algorithm a file."""
 
-from surefoot.core.agent import Agent
+from surefoot.core.engine.agent import Agent
 from surefoot.model_based.alarm import Alarm, AlarmConfig
 from surefoot.model_based.cocoa_around import COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO
 from surefoot.model_based.combo import COMBO, COMBOConfig

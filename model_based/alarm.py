@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.agent import algorithm_of, require
-from surefoot.core.options import check_option
+from surefoot.core.base.options import check_option
+from surefoot.core.engine.agent import algorithm_of, require
 
 
 @dataclasses.dataclass(frozen=True)

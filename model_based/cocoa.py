@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.policy import Policy
-from surefoot.core.random import Noise
-from surefoot.core.sources import Source, Stores, Uniform
-from surefoot.core.transduction import TransducedMLP
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.sources import Source, Stores, Uniform
+from surefoot.core.nn.transduction import TransducedMLP
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added
 from surefoot.world_models.anchors import AnchoredActor, anchored, seeker_of, transduce

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from surefoot.core.agent import algorithm_of
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import algorithm_of
 from surefoot.model_based.cocoa import COCOAConfig, around
 from surefoot.model_based.imagined_sac import ImaginedSAC
 from surefoot.model_based.mobile import MOBILEConfig, of_mobile

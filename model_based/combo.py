@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Batch, Metrics, algorithm_of, require
-from surefoot.core.networks import pairs
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import soft_maximum
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch, Metrics, algorithm_of, require
+from surefoot.core.losses.value_learning import soft_maximum
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import pairs
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 
 PUSHED = ("mixed", "imagined")

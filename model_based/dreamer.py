@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, Rule, Update, require
-from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
-from surefoot.core.features import EncoderConfig
-from surefoot.core.masked import masked_mean, masked_quantile
-from surefoot.core.memory import Memory
-from surefoot.core.random import Noise
-from surefoot.core.rates import LaProp
-from surefoot.core.returns import lambda_returns
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.spec import VECTOR
+from surefoot.core.actors.memory import Memory
+from surefoot.core.base.random import Noise
+from surefoot.core.base.rates import LaProp
+from surefoot.core.base.spec import VECTOR
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density
+from surefoot.core.losses.masked import masked_mean, masked_quantile
+from surefoot.core.losses.returns import lambda_returns
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
 from surefoot.world_models.recurrent import Numbers, RecurrentModel, window_of

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from surefoot.core.agent import Agent, Rule, Update
-from surefoot.core.sources import Source, Stores
+from surefoot.core.engine.agent import Agent, Rule, Update
+from surefoot.core.engine.sources import Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.world_models.calibration import calibration

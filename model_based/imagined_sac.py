@@ -10,15 +10,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.networks import Critic
-from surefoot.core.random import Noise
-from surefoot.core.rates import FALLING
-from surefoot.core.sources import MAIN, Source, Stores, Uniform
-from surefoot.core.temperature import Temperature
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.random import Noise
+from surefoot.core.base.rates import FALLING
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.sources import BesideAdded, whole_part

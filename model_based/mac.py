@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.flow import euler
-from surefoot.core.flow_actor import FlowActor, OneStepActor, best_of
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.networks import Critic, Value, pairs
-from surefoot.core.random import Noise
-from surefoot.core.returns import lambda_returns
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.flow_actor import FlowActor, OneStepActor, best_of
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.flow import euler
+from surefoot.core.losses.returns import lambda_returns
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, Value, pairs
+from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.data.dataset import Dataset
 from surefoot.model_based.alarm import AlarmConfig, Limits
 from surefoot.model_based.signals import reward_excess, value_signals
@@ -77,7 +77,7 @@ class MAC(Agent):
 
     So critics bootstrap from values that reach H C steps ahead, with C-th as many calls of a model as single steps
     would need. What acts chooses among chunks of the flow itself. Rows that a termination ends within the chunk count,
-    without a bootstrap; those that a time limit cuts do not (`core.chunks`).
+    without a bootstrap; those that a time limit cuts do not (`core.actors.chunks`).
     """
 
     name = "mac"

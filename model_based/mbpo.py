@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.temperature import Temperature
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.nn.temperature import Temperature
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.model_based.signals import imagined_signals, met_limits, value_signals
 from surefoot.online.agents import OffPolicyAgent

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.diffusion import Schedule, denoising_loss, implicit
-from surefoot.core.noise_networks import NoiseNetwork, PlainNoise
-from surefoot.core.noise_unet import UNetNoise
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.actors.diffusion import Schedule, denoising_loss, implicit
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.nn.noise_networks import NoiseNetwork, PlainNoise
+from surefoot.core.nn.noise_unet import UNetNoise
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_return
 from surefoot.data.sources import Added

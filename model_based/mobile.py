@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Batch, algorithm_of, methods_of, require
-from surefoot.core.random import Noise
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch, algorithm_of, methods_of, require
+from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.uncertainty import bellman_inconsistency
 

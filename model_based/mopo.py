@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import algorithm_of, methods_of, require
+from surefoot.core.engine.agent import algorithm_of, methods_of, require
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models import uncertainty
 from surefoot.world_models.dynamics import Outcome

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.model_based.imagined_sac import STARTS, ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.dynamics import Outcome
 from surefoot.world_models.uncertainty import largest_distance

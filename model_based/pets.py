@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory
-from surefoot.core.sources import Source, Stores
+from surefoot.core.actors.memory import Memory
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.sources import Source, Stores
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.model_based.mbpo import FRESH, FRESH_ROWS, HELD_EVERY, HOLDOUT, MODEL, of_mbpo
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig

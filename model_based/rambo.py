@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.sources import MAIN
+from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.learning import MODEL, WEIGHTS

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Metrics
+from surefoot.core.engine.agent import Metrics
 from surefoot.world_models.imagine import Rollouts
 from surefoot.world_models.reach import edge_share
 

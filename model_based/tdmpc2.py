@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.distributions import gaussian_log_density
-from surefoot.core.memory import Memory
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.value_learning import linear_quantile, td_target
+from surefoot.core.actors.memory import Memory
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.distributions import gaussian_log_density
+from surefoot.core.losses.value_learning import linear_quantile, td_target
+from surefoot.core.nn import ensembles
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.model_based.signals import MET, met_signals
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.random import Noise
-from surefoot.core.rates import FALLING
-from surefoot.core.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.base.random import Noise
+from surefoot.core.base.rates import FALLING
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.world_models import terminations

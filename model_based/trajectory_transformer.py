@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.random import Noise
-from surefoot.core.rates import FALLING
-from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.actors.actor import Actor
+from surefoot.core.base.random import Noise
+from surefoot.core.base.rates import FALLING
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare, returns_to_go
 from surefoot.data.samplers import Windows

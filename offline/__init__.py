@@ -1,6 +1,6 @@
 """Offline reinforcement learning: policies from a fixed dataset. One algorithm a file."""
 
-from surefoot.core.agent import Agent
+from surefoot.core.engine.agent import Agent
 from surefoot.offline.aligndiff import AlignDiff, AlignDiffConfig
 from surefoot.offline.awac import AWAC, AWACConfig
 from surefoot.offline.awr_flow import AWRFlow, AWRFlowConfig, RAFTFlow, RAFTFlowConfig

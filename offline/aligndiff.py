@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
-from surefoot.core.attribute_planner import MODEL, SEARCH, AttributePlanner, networks, strengths
-from surefoot.core.attributes import preference_loss
-from surefoot.core.diffusion import Schedule
-from surefoot.core.errors import DataError
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.attribute_planner import MODEL, SEARCH, AttributePlanner, networks, strengths
+from surefoot.core.actors.diffusion import Schedule
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.losses.attributes import preference_loss
 from surefoot.data.comparisons import compared, read_comparisons, starts
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
@@ -87,7 +87,7 @@ class AlignDiff(Agent):
         L_\zeta &= -E\, \big[ p \log \sigma(\zeta_1 - \zeta_2) + (1 - p) \log \sigma(\zeta_2 - \zeta_1) \big] \\
         L &= E\, \big| W (\epsilon_\theta(x_t, s_0, \mu v, \mu) - \epsilon) \big|^2, \quad P(\mu_i = 1) = 0.8
 
-    and `core.attribute_planner` acts. Differences from the paper: sizes, and the diffusion transformer as the noise
+    and `core.actors.attribute_planner` acts. Differences from the paper: sizes, and the diffusion transformer as the noise
     network, are the published ones with `preset=published` alone; it is trained and sampled as DDIM has it, not by the
     parametrisation of EDM; strengths are told as numbers, not as tokens of 100 bins; a plan has one action, the first;
     and the present state is told to the norms, where there it stands in the plan. Without `labels` comparisons are

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import UnboundedGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import advantage_weights, td_target
+from surefoot.core.actors.heads import UnboundedGaussianActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.value_learning import advantage_weights, td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.chunks import decisions, in_chunks
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Value
-from surefoot.core.value_learning import advantage_weights
-from surefoot.core.velocity import network_of
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import decisions, in_chunks
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.losses.value_learning import advantage_weights
+from surefoot.core.nn.networks import Value
+from surefoot.core.nn.velocity import network_of
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare, returns_to_go
 from surefoot.offline import chunked

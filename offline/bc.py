@@ -6,10 +6,10 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.features import EncoderConfig
-from surefoot.core.histories import HistoryConfig
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.features import EncoderConfig
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_episodes, prepare, short_notes
 

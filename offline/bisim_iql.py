@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.memory_actors import HistoryActor
-from surefoot.core.networks import MLP, Critic, Value, pairs
-from surefoot.core.policy import Policy
-from surefoot.core.value_learning import advantage_weights, expectile_loss, td_target
+from surefoot.core.actors.heads import GaussianActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.actors.memory_actors import HistoryActor
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.losses.value_learning import advantage_weights, expectile_loss, td_target
+from surefoot.core.nn.networks import MLP, Critic, Value, pairs
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

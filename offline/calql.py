@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, require
+from surefoot.core.engine.agent import Batch, require
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import returns_to_go
 from surefoot.offline.cql import CQL, DOMAINS, CQLConfig

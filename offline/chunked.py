@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics
-from surefoot.core.chunks import decisions
-from surefoot.core.flow import draw_times, flow_matching_loss, interpolate
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.velocity import VelocityNetwork
+from surefoot.core.actors.chunks import decisions
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch, Metrics
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.flow import draw_times, flow_matching_loss, interpolate
+from surefoot.core.nn.velocity import VelocityNetwork
 from surefoot.data import prepare as preparation
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import chunk_source
@@ -37,7 +37,7 @@ def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
 
 
 def annotate(self: Any, batch: Batch) -> Batch:
-    """The chunk and its target's parts (`core.chunks.decisions`)."""
+    """The chunk and its target's parts (`core.actors.chunks.decisions`)."""
     return decisions(batch, getattr(self.config, "discount", 1.0), self.config.chunk)
 
 
@@ -57,10 +57,10 @@ def cloning_loss(
 
     Args:
         velocity: the network.
-        batch: rows of decisions (`core.chunks.decisions`); what their `mask` leaves out does not count.
+        batch: rows of decisions (`core.actors.chunks.decisions`); what their `mask` leaves out does not count.
         noise: of `cloning_noise`.
         weight: (B,) of rows.
-        law: of the times (`core.flow.draw_times`).
+        law: of the times (`core.losses.flow.draw_times`).
     """
     x, target = interpolate(noise["start"], batch["actions"], time := draw_times(noise["time"].squeeze(-1), law))
     return flow_matching_loss(velocity(batch["observations"], x, time), target, weight, batch["mask"])

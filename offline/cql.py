@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
-from surefoot.core.temperature import Temperature
-from surefoot.core.value_learning import conservative_gap, td_target
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.losses.value_learning import conservative_gap, td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

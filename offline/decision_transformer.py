@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.transformer import DecisionTransformerActor
+from surefoot.core.actors.transformer_actor import DecisionTransformerActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_return, prepare, returns_to_go, short_notes
 from surefoot.data.samplers import Windows

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import algorithm_of, methods_of, require
-from surefoot.core.implicit_maxima import chi_square_loss, total_variation_loss
+from surefoot.core.engine.agent import algorithm_of, methods_of, require
+from surefoot.core.losses.implicit_maxima import chi_square_loss, total_variation_loss
 from surefoot.offline.xql import ANTMAZE, XQL, ImplicitConfig
 
 DIVERGENCES = ("total_variation", "chi_square", "chi_square_exact")

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
-from surefoot.core.family import FamilyActor, StochasticBalanceModel, embedded
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, Value
-from surefoot.core.policy import Policy
-from surefoot.core.random import Noise
-from surefoot.core.temperature import Temperature
-from surefoot.core.value_learning import advantage_weights
+from surefoot.core.actors.family import FamilyActor, StochasticBalanceModel, embedded
+from surefoot.core.actors.heads import GaussianActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
+from surefoot.core.losses.value_learning import advantage_weights
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, Value
+from surefoot.core.nn.temperature import Temperature
+from surefoot.core.policy.policy import Policy
 from surefoot.offline.iql import IQL
 
 

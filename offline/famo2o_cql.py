@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.family import BalanceModel, TanhFamilyActor
-from surefoot.core.policy import Policy
-from surefoot.core.random import Noise
+from surefoot.core.actors.family import BalanceModel, TanhFamilyActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.nn import ensembles
+from surefoot.core.policy.policy import Policy
 from surefoot.offline.cql import CQL, CQLConfig
 from surefoot.offline.famo2o import family_policy, widened
 

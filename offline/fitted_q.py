@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_agent
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.learner import Learner
-from surefoot.core.networks import Critic
-from surefoot.core.policy import Policy
-from surefoot.core.sources import Uniform
-from surefoot.core.spec import in_words
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.base.actions import to_agent
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import in_words
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Spec, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn.networks import Critic
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns, scale_actions
 from surefoot.data.store import store_from_dataset

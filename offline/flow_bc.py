@@ -9,10 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.flow import (
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.losses.flow import (
     LAWS,
     REST,
     Stretch,
@@ -25,10 +28,7 @@ from surefoot.core.flow import (
     shortcut_rows,
     shortcut_target,
 )
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.random import Noise
-from surefoot.core.velocity import network_of, velocity_class
+from surefoot.core.nn.velocity import network_of, velocity_class
 from surefoot.offline import chunked
 
 OBJECTIVES = ("rectified", "shortcut", "mean_flow")

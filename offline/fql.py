@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.flow import euler
-from surefoot.core.flow_actor import OneStepActor
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.flow_actor import OneStepActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
+from surefoot.core.losses.flow import euler
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 
 

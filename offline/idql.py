@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.chunks import decisions, in_chunks
-from surefoot.core.diffusion import DiffusionActor, Schedule
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, Value
-from surefoot.core.noise_networks import ResidualNoise
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import expectile_loss
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import decisions, in_chunks
+from surefoot.core.actors.diffusion import DiffusionActor, Schedule
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.value_learning import expectile_loss
+from surefoot.core.nn.networks import Critic, Value
+from surefoot.core.nn.noise_networks import ResidualNoise
 from surefoot.offline import chunked
 
 

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, Value
-from surefoot.core.value_learning import expectile_loss
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.value_learning import expectile_loss
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, Value
+from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 
 
@@ -54,7 +54,7 @@ class IFQL(Agent):
         L_Q &= E \textstyle\sum_i (r + \gamma (1 - d) V(s') - Q_i(s, a))^2 \\
         \pi(s) &= \arg\max_{a_n} \min_i Q_i(s, a_n), \quad a_n = F(s, z_n), \quad z_n \sim \mathcal N(0, I)
 
-    and the flow F clones the data (`core.flow`). One optimiser steps all three networks, so that the critics see the
+    and the flow F clones the data (`core.losses.flow`). One optimiser steps all three networks, so that the critics see the
     old value; the target critics follow the critics from before the step. The present critics choose. The official
     sampler takes one observation at a time: given a batch of N rows it is silently wrong. Ours takes any number.
     """

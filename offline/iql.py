@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from surefoot.core.actors import Actor, DeterministicActor, GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.features import EncoderConfig
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, Value
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import advantage_weights, expectile_loss, td_target
+from surefoot.core.actors.heads import Actor, DeterministicActor, GaussianActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.losses.value_learning import advantage_weights, expectile_loss, td_target
+from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

@@ -14,11 +14,11 @@ import dataclasses
 
 import numpy as np
 
-from surefoot.core.actions import to_agent
-from surefoot.core.agent import require
-from surefoot.core.errors import DataError
-from surefoot.core.random import generator
-from surefoot.core.spec import in_words
+from surefoot.core.base.actions import to_agent
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import generator
+from surefoot.core.base.spec import in_words
+from surefoot.core.engine.agent import require
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns
 

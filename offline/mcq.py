@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
-from surefoot.core.networks import pairs
-from surefoot.core.random import Noise
-from surefoot.core.vae import VAE
+from surefoot.core.actors.vae import VAE
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import pairs
 from surefoot.offline.edac import EDAC, EDACConfig
 
 

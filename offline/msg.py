@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import algorithm_of, require
+from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.offline.edac import EDAC, EDACConfig
 
 TARGETS = ("independent", "shared")

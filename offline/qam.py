@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actor import Actor
-from surefoot.core.adjoint import adjoints, matching_loss, memoryless_path, pulled
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.flow_actor import FlowActor, OneStepActor
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 
 
@@ -53,7 +53,7 @@ class QAM(Agent):
     The flow v clones the data; the flow u, which acts, is drawn towards
     :math:`\pi(a|s) \propto \mu(a|s)\, e^{\beta Q(s, a)}` of the cloned :math:`\mu`. A path of u with the memoryless
     noise :math:`\sigma_k` ends at an action x_K; the critics' gradient there goes back along it as the adjoint
-    A of the cloned flow (`core.adjoint`), and
+    A of the cloned flow (`core.losses.adjoint`), and
 
     .. math::
         L_u = E \textstyle\sum_k |2 (u - \hat v)(x_k, t_k) / \sigma_k + \sigma_k A_k|^2, \quad

@@ -8,15 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.adjoint import pulled
-from surefoot.core.agent import Batch, Metrics, Update, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.networks import pairs
-from surefoot.core.random import Noise
-from surefoot.core.steered import EditedActor
-from surefoot.core.temperature import Temperature
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.actors.steered import EditedActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch, Metrics, Update, require
+from surefoot.core.losses.adjoint import pulled
+from surefoot.core.nn.networks import pairs
+from surefoot.core.nn.temperature import Temperature
 from surefoot.offline.qam import QAM, QAMConfig
 
 

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, methods_of, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, methods_of, require
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 from surefoot.offline.fql import FQL, FQLConfig
 
@@ -48,13 +48,13 @@ class QCConfig(HistoryConfig):
 class QC(Agent):
     r"""QC of Li, Zhou and Levine, "Reinforcement Learning with Action Chunking" (NeurIPS 2025).
 
-    A flow v clones chunks c of C actions (`core.flow`). Of N chunks that it draws, the critics choose:
+    A flow v clones chunks c of C actions (`core.losses.flow`). Of N chunks that it draws, the critics choose:
 
     .. math::
         \pi(s) &= \arg\max_{c_n} \overline Q(s, c_n), \quad c_n = F(s, z_n), \quad z_n \sim \mathcal N(0, I) \\
         L_Q &= E\, w\, (R + \gamma^C \hat{\overline Q}(s', \pi(s')) - Q_i(s, c))^2
 
-    with R and the weight w of `core.chunks.chunk_target`, which says where they differ from the official ones. The
+    with R and the weight w of `core.actors.chunks.chunk_target`, which says where they differ from the official ones. The
     present critics choose, also in the target, where the averaged ones then value what was chosen. The divergence of
     the best of N from the flow is at most log N - (N - 1) / N, so N holds the policy near the data. One optimiser
     steps both networks, and the target critics follow the critics from before the step, as in the official code.

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.errors import ConfigError
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.policy import Policy
-from surefoot.core.return_actor import ReturnActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.actors.return_actor import ReturnActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_return, prepare, returns_to_go, short_notes
 

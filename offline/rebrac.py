@@ -10,15 +10,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
-from surefoot.core.chunks import decisions, in_chunks
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.value_learning import smoothed_actions
+from surefoot.core.actors.chunks import decisions, in_chunks
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.value_learning import smoothed_actions
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
 from surefoot.data.sources import chunk_source
 from surefoot.offline import chunked
 

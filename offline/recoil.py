@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, algorithm_of, require
-from surefoot.core.errors import DataError
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.value_learning import td_target
+from surefoot.core.base.errors import DataError
+from surefoot.core.engine.agent import Batch, Metrics, algorithm_of, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import learnable_episodes, prepare, short_notes
 from surefoot.data.sources import WeightedRows

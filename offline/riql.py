@@ -7,11 +7,17 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic, Value
-from surefoot.core.value_learning import advantage_weights, expectile_loss, huber_loss, linear_quantile, td_target
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.value_learning import (
+    advantage_weights,
+    expectile_loss,
+    huber_loss,
+    linear_quantile,
+    td_target,
+)
+from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

@@ -8,12 +8,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import smoothed_actions, td_target
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.value_learning import smoothed_actions, td_target
+from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

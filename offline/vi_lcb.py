@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 
 Array = np.ndarray[Any, Any]

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import GaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.implicit_maxima import gumbel_loss
-from surefoot.core.networks import Critic, Value
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import advantage_weights, huber_loss, td_target
+from surefoot.core.actors.heads import GaussianActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.losses.implicit_maxima import gumbel_loss
+from surefoot.core.losses.value_learning import advantage_weights, huber_loss, td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 

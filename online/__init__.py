@@ -1,6 +1,6 @@
 """Reinforcement learning by acting: online, from offline to online, and hybrid. One algorithm a file."""
 
-from surefoot.core.agent import Agent
+from surefoot.core.engine.agent import Agent
 from surefoot.envs.acting import spec_of
 from surefoot.online.a2c import A2C, A2CConfig
 from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent, Batch, algorithm_of, require
-from surefoot.core.chunks import decisions
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.chunks import decisions
+from surefoot.core.actors.memory import Memory
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent, Batch, algorithm_of, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.online.replay import FinishedReplay, Mixture, Replay, ReplayWindows

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.encoders import on_vectors
-from surefoot.core.errors import DivergenceError, EnvironmentMismatchError
-from surefoot.core.learner import Learner
-from surefoot.core.normalizer import RunningMoments, normalised
-from surefoot.core.policy import Policy
-from surefoot.core.random import generator
-from surefoot.core.spec import named
+from surefoot.core.base.errors import DivergenceError, EnvironmentMismatchError
+from surefoot.core.base.random import generator
+from surefoot.core.base.spec import named
+from surefoot.core.engine.learner import Learner
+from surefoot.core.nn.encoders import on_vectors
+from surefoot.core.nn.normalizer import RunningMoments, normalised
+from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
 from surefoot.envs.interface import PolicyBlock, RollsOut
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent

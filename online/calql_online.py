@@ -7,8 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch
-from surefoot.core.value_learning import mc_return
+from surefoot.core.engine.agent import Batch
+from surefoot.core.losses.value_learning import mc_return
 from surefoot.data.dataset import Dataset
 from surefoot.offline.calql import CalQL, CalQLConfig, calibrated, with_returns_to_go
 from surefoot.offline.cql import of_cql

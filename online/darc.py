@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Metrics, Rule, Update, require
-from surefoot.core.networks import Critic
-from surefoot.core.sources import joined
-from surefoot.core.temperature import Temperature
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.engine.agent import Metrics, Rule, Update, require
+from surefoot.core.engine.sources import joined
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.temperature import Temperature
 from surefoot.online import hybrid
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.dynamics_gap import DynamicsGap

@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
-from surefoot.core.chains import CHAIN, at
-from surefoot.core.denoising_chain import DenoisingActor
-from surefoot.core.diffusion import DiffusionActor, Schedule
-from surefoot.core.errors import ConfigError
-from surefoot.core.masked import normalise, reduce
-from surefoot.core.networks import Value
-from surefoot.core.noise_networks import NETWORKS, noise_network_of
-from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import value_loss
+from surefoot.core.actors.chains import CHAIN, at
+from surefoot.core.actors.denoising_chain import DenoisingActor
+from surefoot.core.actors.diffusion import DiffusionActor, Schedule
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.losses.masked import normalise, reduce
+from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
+from surefoot.core.losses.value_learning import value_loss
+from surefoot.core.nn.networks import Value
+from surefoot.core.nn.noise_networks import NETWORKS, noise_network_of
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
 from surefoot.online.on_policy_config import EpochsConfig
 from surefoot.online.pretrained import check_clone_is_kept, clone_of, said_in

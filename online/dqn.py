@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.errors import ConfigError
-from surefoot.core.features import EncoderConfig
-from surefoot.core.greedy_actor import GreedyActor, highest
-from surefoot.core.value_learning import huber_loss
+from surefoot.core.actors.greedy_actor import GreedyActor, highest
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.losses.value_learning import huber_loss
 from surefoot.online.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 
 ERRORS = ("huber", "squared")

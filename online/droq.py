@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core import dropout
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Rule, Update, require
-from surefoot.core.networks import Critic
-from surefoot.core.random import Noise
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base import dropout
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Rule, Update, require
+from surefoot.core.nn.networks import Critic
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.redq import REDQ, REDQConfig, of_redq
 

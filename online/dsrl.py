@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Agent, algorithm_of, methods_of, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.policy import Policy
-from surefoot.core.steered import SteeredActor
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.actors.steered import SteeredActor
+from surefoot.core.engine.agent import Agent, algorithm_of, methods_of, require
+from surefoot.core.policy.policy import Policy
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
 from surefoot.online.sac import SoftConfig, of_sac

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
-from surefoot.core.temperature import Temperature
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.temperature import Temperature
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.dsrl import DSRL, DSRLConfig, of_dsrl
 from surefoot.online.pretrained import settle

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.networks import MLP
-from surefoot.core.random import generator
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.random import generator
+from surefoot.core.nn.networks import MLP
 from surefoot.data.dataset import Array, Dataset
 
 LEAST_GAP, MOST_GAP = 1e-45, 10.0

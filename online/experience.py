@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.encoders import on_vectors
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.normalizer import normalised
-from surefoot.core.spec import named
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.spec import named
+from surefoot.core.nn.encoders import on_vectors
+from surefoot.core.nn.normalizer import normalised
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.acting import Acting, EpisodeMeans, bad_costs
 

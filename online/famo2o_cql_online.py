@@ -6,9 +6,9 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.agent import Batch
-from surefoot.core.family import BalanceModel
-from surefoot.core.random import Noise
+from surefoot.core.actors.family import BalanceModel
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch
 from surefoot.offline.cql import of_cql
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig

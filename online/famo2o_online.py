@@ -6,9 +6,9 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.agent import Batch
-from surefoot.core.family import StochasticBalanceModel
-from surefoot.core.random import Noise
+from surefoot.core.actors.family import StochasticBalanceModel
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch
 from surefoot.offline.famo2o import FamO2OConfig, of_famo2o
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 

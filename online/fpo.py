@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor, Kept
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
-from surefoot.core.flow import interpolate
-from surefoot.core.flow_actor import FlowActor, field
-from surefoot.core.masked import normalise, reduce
-from surefoot.core.networks import Value
-from surefoot.core.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
-from surefoot.core.value_learning import value_loss
+from surefoot.core.actors.actor import Actor, Kept
+from surefoot.core.actors.flow_actor import FlowActor, field
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.losses.flow import interpolate
+from surefoot.core.losses.masked import normalise, reduce
+from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
+from surefoot.core.losses.value_learning import value_loss
+from surefoot.core.nn.networks import Value
 from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
 from surefoot.online.on_policy_config import EpochsConfig
 from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import require
-from surefoot.core.flow_actor import OneStepActor
-from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.actors.flow_actor import OneStepActor
+from surefoot.core.engine.agent import require
+from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.offline.fql import FQLConfig, of_fql
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import joined_windows

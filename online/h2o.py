@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Batch, Metrics, Rule, Update, require
-from surefoot.core.networks import Critic
-from surefoot.core.random import Noise
-from surefoot.core.sources import joined
-from surefoot.core.temperature import Temperature
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.sources import joined
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
 from surefoot.online import hybrid
 from surefoot.online.agents import OffPolicyAgent

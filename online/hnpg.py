@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.masked import normalise, reduce
-from surefoot.core.networks import Value, pairs
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import gae, mc_return, td_target
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.losses.masked import normalise, reduce
+from surefoot.core.losses.value_learning import gae, mc_return, td_target
+from surefoot.core.nn.networks import Value, pairs
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.online.natural_gradient import TRPOConfig, of_trpo

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.errors import ConfigError
-from surefoot.core.random import Noise
-from surefoot.core.sources import Batch, Source, Stores, Uniform, joined
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.sources import Batch, Source, Stores, Uniform, joined
 from surefoot.online.replay import Replay
 from surefoot.online.sac import SAC, SoftConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import algorithm_of, require
+from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.offline.iql import IQL, IQLConfig, of_iql
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 

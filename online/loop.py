@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.share import Share
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.share import Share
 from surefoot.data.dataset import Dataset
 
 

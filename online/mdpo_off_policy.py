@@ -8,13 +8,13 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
-from surefoot.core.networks import Critic, Value
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.losses.distributions import gaussian_log_density, tanh_log_determinant
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, Value
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from surefoot.core.normalizer import RunningMoments
-from surefoot.core.random import generator
+from surefoot.core.base.random import generator
+from surefoot.core.nn.normalizer import RunningMoments
 from surefoot.data.store import Store, Workspace
 from surefoot.envs.acting import under
 from surefoot.online.blocks import Block

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Rule, Update, require
-from surefoot.core.errors import ConfigError
-from surefoot.core.networks import Critic
-from surefoot.core.policy import Policy
-from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Rule, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.nn.networks import Critic
+from surefoot.core.policy.policy import Policy
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.replay import Alternation, Replay, alternating_choices, drawn_choices
 from surefoot.online.sac import SoftConfig, of_sac

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from surefoot.core import kernels
-from surefoot.core.actor import DistributionActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, methods_of, require
-from surefoot.core.masked import normalise, reduce
-from surefoot.core.policy_gradient import clip_surrogate, log_ratio
-from surefoot.core.value_learning import value_loss
+from surefoot.core.actors.actor import DistributionActor
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, methods_of, require
+from surefoot.core.losses.masked import normalise, reduce
+from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio
+from surefoot.core.losses.value_learning import value_loss
+from surefoot.core.nn.native import kernels
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.on_policy_config import EpochsConfig
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.learner import Learner
-from surefoot.core.memory import Memory, begun_anew
-from surefoot.core.random import STEPS_PER_BLOCK, generator
-from surefoot.core.sources import Stores
+from surefoot.core.actors.memory import Memory, begun_anew
+from surefoot.core.base.random import STEPS_PER_BLOCK, generator
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.acting import check_rows, check_spec

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Rule, in_groups
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.policy_gradient import adaptive_lr, kl_stop
-from surefoot.core.random import generator
-from surefoot.core.share import Share
-from surefoot.core.sources import MAIN, Source
-from surefoot.core.value_learning import explained_variance
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import Rule, in_groups
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.share import Share
+from surefoot.core.engine.sources import MAIN, Source
+from surefoot.core.losses.policy_gradient import adaptive_lr, kl_stop
+from surefoot.core.losses.value_learning import explained_variance
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
 from surefoot.envs.acting import check_rows, check_spec

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor, DistributionActor, Evaluation, Kept
-from surefoot.core.actors import CategoricalActor, StateDependentActor, UnboundedGaussianActor
-from surefoot.core.agent import Agent, Batch, DatasetLike, Spec, require
-from surefoot.core.chunks import in_chunks
-from surefoot.core.networks import MLP, Value
-from surefoot.core.policy import Policy
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import gae, gae_off_policy
+from surefoot.core.actors.actor import Actor, DistributionActor, Evaluation, Kept
+from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.actors.heads import CategoricalActor, StateDependentActor, UnboundedGaussianActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Agent, Batch, DatasetLike, Spec, require
+from surefoot.core.losses.value_learning import gae, gae_off_policy
+from surefoot.core.nn.networks import MLP, Value
+from surefoot.core.policy.policy import Policy
 from surefoot.online.on_policy_config import OnPolicyConfig
 
 PART = 8192

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import algorithm_of, require
+from surefoot.core.engine.agent import algorithm_of, require
 
 BLOCK_ROWS = 2048
 """Transitions of a block where nothing else is said, as in PPO's experiments."""

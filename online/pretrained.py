@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.flow_chains import ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.velocity import VelocityNetwork, velocity_class
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.flow_chains import ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
+from surefoot.core.nn.velocity import VelocityNetwork, velocity_class
 
 SETTLED = (
     "chunk",

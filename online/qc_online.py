@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import require
-from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.engine.agent import require
+from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.offline.qc import QC, QCConfig, of_qc
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import joined_windows

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.flow_chains import NOISES, FlowChainActor, decayed
-from surefoot.core.masked import normalise, reduce
-from surefoot.core.networks import Value
-from surefoot.core.policy_gradient import clip_surrogate, ratio_metrics
-from surefoot.core.random import Noise
-from surefoot.core.ratios import limited_log_ratio
-from surefoot.core.value_learning import value_loss
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.flow_chains import NOISES, FlowChainActor, decayed
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.losses.masked import normalise, reduce
+from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
+from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
+from surefoot.core.losses.value_learning import value_loss
+from surefoot.core.nn.networks import Value
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.on_policy_config import EpochsConfig
 from surefoot.online.pretrained import (
@@ -91,7 +91,7 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
 class ReinFlow(OnPolicyAgent):
     r"""Zhang et al., "ReinFlow: Fine-tuning Flow Matching Policy with Online Reinforcement Learning" (NeurIPS 2025).
 
-    A chain x_0, ..., x_K of `core.chains` draws a chunk of actions, x_K, and keeps its places. With its log-density
+    A chain x_0, ..., x_K of `core.actors.chains` draws a chunk of actions, x_K, and keeps its places. With its log-density
     over its numbers,
 
     .. math::

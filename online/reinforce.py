@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
-from surefoot.core.masked import masked_mean, normalise, reduce
-from surefoot.core.policy_gradient import reinforce_surrogate
-from surefoot.core.value_learning import mc_return
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.losses.masked import masked_mean, normalise, reduce
+from surefoot.core.losses.policy_gradient import reinforce_surrogate
+from surefoot.core.losses.value_learning import mc_return
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.on_policy_config import OnPolicyConfig
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import DataError
-from surefoot.core.random import STEPS_PER_BLOCK, generator
-from surefoot.core.sources import MAIN, Batch, Drawn, Source, Stores
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import STEPS_PER_BLOCK, generator
+from surefoot.core.engine.sources import MAIN, Batch, Drawn, Source, Stores
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import Windows, uniform_rows
 from surefoot.data.sources import WindowSource

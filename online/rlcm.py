@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics
-from surefoot.core.chains import CHAIN
-from surefoot.core.flow_chains import FlowChainActor
-from surefoot.core.masked import normalise, reduce
-from surefoot.core.policy_gradient import clip_surrogate, ratio_metrics
-from surefoot.core.ratios import limited_log_ratio
+from surefoot.core.actors.chains import CHAIN
+from surefoot.core.actors.flow_chains import FlowChainActor
+from surefoot.core.engine.agent import Batch, Metrics
+from surefoot.core.losses.masked import normalise, reduce
+from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
+from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
 from surefoot.online.on_policy_agent import OnPolicyAgent, in_parts, kept_of
 from surefoot.online.pretrained import settle
 from surefoot.online.reinflow import FAR, ReinFlowConfig, of_reinflow

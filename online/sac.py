@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.features import EncoderConfig
-from surefoot.core.networks import Critic
-from surefoot.core.random import Noise
-from surefoot.core.temperature import FORMS, Temperature
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.temperature import FORMS, Temperature
 from surefoot.online.agents import NStepConfig, OffPolicyAgent, OffPolicyConfig, bootstrapped, rows_of_steps
 
 

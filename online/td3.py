@@ -8,12 +8,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
-from surefoot.core.networks import Critic
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import smoothed_actions
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.losses.value_learning import smoothed_actions
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
 from surefoot.online.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 
 

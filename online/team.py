@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from surefoot.core import errors
-from surefoot.core.errors import EnvironmentMismatchError, SimulatorError, SurefootError
-from surefoot.core.learner import Learner
-from surefoot.core.spec import mapped
+from surefoot.core.base import errors
+from surefoot.core.base.errors import EnvironmentMismatchError, SimulatorError, SurefootError
+from surefoot.core.base.spec import mapped
+from surefoot.core.engine.learner import Learner
 from surefoot.envs.acting import under
 from surefoot.envs.interface import VectorEnvironment
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.learner import Learner
 from surefoot.envs.acting import under
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.experience import RAW, Experience

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Batch, Rule, Update, require
-from surefoot.core.networks import Critic, pairs
-from surefoot.core.random import Noise
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Batch, Rule, Update, require
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic, pairs
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.redq import REDQConfig, of_redq
 

@@ -1,6 +1,6 @@
 """Safe: reinforcement learning under constraints, from data and by acting; reachability and safety filters."""
 
-from surefoot.core.agent import Agent
+from surefoot.core.engine.agent import Agent
 from surefoot.safe.bc_safe import BCSafe, BCSafeConfig
 from surefoot.safe.bcq_lag import BCQLag, BCQLagConfig
 from surefoot.safe.bear_lag import BEARLag, BEARLagConfig

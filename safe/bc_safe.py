@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 from torch import Tensor
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.errors import DataError
-from surefoot.core.histories import HistoryConfig
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.errors import DataError
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import checked_costs, cost_notes

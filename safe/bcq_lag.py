@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Batch, Descent, Metrics, Update, require
-from surefoot.core.random import Noise
-from surefoot.core.vae import VAE, Perturbation, PerturbedActor
+from surefoot.core.actors.vae import VAE, Perturbation, PerturbedActor
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update, require
 from surefoot.safe.cost_critics import (
     AssignedMultiplier,
     CostCriticAgent,

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.distributions import gaussian_entropy, gaussian_log_density
-from surefoot.core.errors import DataError
-from surefoot.core.random import Noise
-from surefoot.core.sources import MAIN, Source, Stores
-from surefoot.core.temperature import Temperature
-from surefoot.core.transformer import DecisionTransformerActor
+from surefoot.core.actors.transformer_actor import DecisionTransformerActor
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density
+from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.samplers import Windows

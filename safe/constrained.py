@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, Rule, Update, require
-from surefoot.core.masked import normalise, reduce
-from surefoot.core.networks import Value
-from surefoot.core.value_learning import value_loss
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.losses.masked import normalise, reduce
+from surefoot.core.losses.value_learning import value_loss
+from surefoot.core.nn.networks import Value
 from surefoot.online.on_policy_agent import head_gain, in_parts
 from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
 

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.distributions import tanh_gaussian_log_density
-from surefoot.core.networks import Value
-from surefoot.core.temperature import Temperature
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.losses.distributions import tanh_gaussian_log_density
+from surefoot.core.nn.networks import Value
+from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Array, Dataset
 from surefoot.safe.cost_critics import (
     COSTS_TOO,

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Agent, Batch, Metrics, require
-from surefoot.core.histories import HistoryConfig
-from surefoot.core.networks import Critic
-from surefoot.core.vae import VAE
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.actors.vae import VAE
+from surefoot.core.engine.agent import Agent, Batch, Metrics, require
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import checked_costs, cost_notes

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.online.natural_gradient import Surface, TRPOConfig, conjugate_gradient, fisher_product, of_trpo
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.safe.constrained import ConstraintConfig, add_cost_critic, cost_advantages, cost_update, nan_keeps

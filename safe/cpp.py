@@ -1,8 +1,8 @@
 """A policy behind its least-restrictive filter as one C++ header: network, system's equations and safe set.
 
-The header is that of the policy (`core.cpp`) with a second class, `FilteredPolicy`. It gives what `FilteredPolicy.act`
+The header is that of the policy (`core.policy.cpp`) with a second class, `FilteredPolicy`. It gives what `FilteredPolicy.act`
 gives, in double precision where that is: the state of an observation and the next state are the system's own equations,
-written in C++ by `core.cpp_equations`, and the value is read between the grid's points by the same interpolation.
+written in C++ by `core.policy.cpp_equations`, and the value is read between the grid's points by the same interpolation.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core import cpp
-from surefoot.core.cpp_equations import cpp_function
-from surefoot.core.errors import ExportError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import ExportError
+from surefoot.core.base.files import written_aside
+from surefoot.core.policy import cpp
+from surefoot.core.policy.cpp_equations import cpp_function
 from surefoot.safe.filters import LeastRestrictive
 from surefoot.safe.reachability.grid import GridValue
 

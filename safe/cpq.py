@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Update, require
-from surefoot.core.random import Noise
-from surefoot.core.vae import VAE
-from surefoot.core.value_learning import linear_quantile, td_target
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.actors.vae import VAE
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.losses.value_learning import linear_quantile, td_target
+from surefoot.core.nn import ensembles
 from surefoot.safe.cost_critics import (
     CostCriticAgent,
     CostCriticConfig,

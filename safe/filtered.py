@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.control_loop import ControlLoop
-from surefoot.core.encoders import Encoder
-from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.core.export import export
-from surefoot.core.memory import Memory
-from surefoot.core.policy import Policy
-from surefoot.core.spec import Array
+from surefoot.core.actors.memory import Memory
+from surefoot.core.base.errors import EnvironmentMismatchError
+from surefoot.core.base.spec import Array
+from surefoot.core.nn.encoders import Encoder
+from surefoot.core.policy.control_loop import ControlLoop
+from surefoot.core.policy.export import export
+from surefoot.core.policy.policy import Policy
 from surefoot.safe.filters import SafetyFilter
 from surefoot.safe.model import Model
 

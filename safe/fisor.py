@@ -8,15 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_agent
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
-from surefoot.core.diffusion import DiffusionActor, Schedule
-from surefoot.core.errors import DataError
-from surefoot.core.networks import Critic, Value
-from surefoot.core.noise_networks import NETWORKS
-from surefoot.core.policy import Policy
-from surefoot.core.random import Noise
-from surefoot.core.value_learning import expectile_loss, td_target
+from surefoot.core.actors.diffusion import DiffusionActor, Schedule
+from surefoot.core.base.actions import to_agent
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
+from surefoot.core.losses.value_learning import expectile_loss, td_target
+from surefoot.core.nn.networks import Critic, Value
+from surefoot.core.nn.noise_networks import NETWORKS
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.safe.costs import cost_notes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import require
-from surefoot.core.noise_networks import NETWORKS
+from surefoot.core.engine.agent import require
+from surefoot.core.nn.noise_networks import NETWORKS
 from surefoot.safe.signal import PUBLISHED_VIOLATION, SIGNALS
 
 CHOICES = ("lowest", "feasible", "best")

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.safe.filters import LeastRestrictive, Value
 from surefoot.safe.reachability.grid import Grid
 

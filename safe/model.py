@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.safe.reachability.grid import Axis, Grid
 from surefoot.safe.reachability.solver import Problem
 

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import require
-from surefoot.core.masked import keep, masked_mean
+from surefoot.core.engine.agent import require
+from surefoot.core.losses.masked import keep, masked_mean
 
 State = dict[str, Tensor]
 """Name -> a tensor that a multiplier's next step depends on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import algorithm_of, require
+from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.ppo import PPO, PPOConfig, of_ppo
 from surefoot.safe.constrained import PenaltyConfig, with_multiplier

@@ -8,12 +8,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.networks import Critic
-from surefoot.core.temperature import Temperature
-from surefoot.core.value_learning import td_target
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.losses.value_learning import td_target
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.sac import SoftConfig, of_sac

@@ -14,7 +14,7 @@ import dataclasses
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.data.dataset import Array, Dataset
 from surefoot.safe.costs import checked_costs, checked_margins
 

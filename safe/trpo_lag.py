@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from surefoot.core.agent import algorithm_of
+from surefoot.core.engine.agent import algorithm_of
 from surefoot.online.natural_gradient import TRPOConfig, of_trpo
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.safe.constrained import PenaltyConfig, with_multiplier

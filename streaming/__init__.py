@@ -1,6 +1,6 @@
 """Streaming: reinforcement learning from one sample at a time, on the robot. One algorithm a file."""
 
-from surefoot.core.agent import Agent
+from surefoot.core.engine.agent import Agent
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.avg import AVG, AVGConfig
 from surefoot.streaming.intentional import IntentionalAC, IntentionalACConfig, IntentionalQ, IntentionalQConfig

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import middle_and_half
-from surefoot.core.actors import CategoricalActor, MLPActor, SoftplusGaussianActor
-from surefoot.core.agent import Agent, DatasetLike, Spec, require
-from surefoot.core.errors import ConfigError, DivergenceError
-from surefoot.core.greedy_actor import GreedyActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.greedy_actor import GreedyActor
+from surefoot.core.actors.heads import CategoricalActor, MLPActor, SoftplusGaussianActor
+from surefoot.core.base.actions import middle_and_half
+from surefoot.core.base.errors import ConfigError, DivergenceError
+from surefoot.core.engine.agent import Agent, DatasetLike, Spec, require
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.streaming import kernel, loop, phases, saving, statistics
 from surefoot.streaming.behaviour import Behaviour
 from surefoot.streaming.buffers import add_buffers, add_inputs, checked_seeds

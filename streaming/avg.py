@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors import MLPActor, TanhGaussianActor
-from surefoot.core.agent import require
-from surefoot.core.distributions import gaussian_log_density, tanh_log_determinant
+from surefoot.core.actors.heads import MLPActor, TanhGaussianActor
+from surefoot.core.engine.agent import require
+from surefoot.core.losses.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.streaming import statistics
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.config import check_streaming

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.streaming.actions import epsilon_at, epsilon_greedy, sample_gaussian, sample_softmax
 from surefoot.streaming.network import Layers, Network
 

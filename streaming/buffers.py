@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import require
-from surefoot.core.random import generator
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import require
 from surefoot.streaming import kernel
 
 if TYPE_CHECKING:

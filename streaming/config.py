@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.agent import Spec, algorithm_of, require
+from surefoot.core.engine.agent import Spec, algorithm_of, require
 from surefoot.streaming.kernel import OPTIMIZERS
 
 OFFICIAL = {"min_nonzero": 0, "official_time_limit": True}

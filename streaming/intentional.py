@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import algorithm_of, require
+from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.streaming import stream_ac, stream_q
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.behaviour import EpsilonGreedy, Sampling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext import stream, why_not_native
 from surefoot.cuda_ext.stream import (
     ACT,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, SHIFT
 
 if TYPE_CHECKING:

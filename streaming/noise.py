@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.random import generator
+from surefoot.core.base.random import generator
 
 BLOCK = 128
 """Steps that one generator gives numbers for; part of what a seed means, so it is a constant."""

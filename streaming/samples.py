@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.streaming import statistics
 from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
 

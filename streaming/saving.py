@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from surefoot.core import checkpoint
-from surefoot.core.agent import Spec
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check
-from surefoot.core.spec import PROBLEM
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check
+from surefoot.core.base.spec import PROBLEM
+from surefoot.core.engine.agent import Spec
 from surefoot.streaming import kernel
 from surefoot.streaming.config import hidden_of
 

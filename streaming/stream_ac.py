@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import require
+from surefoot.core.engine.agent import require
 from surefoot.streaming import actions
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.behaviour import Sampling

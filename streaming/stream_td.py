@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import DatasetLike, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.policy import Policy
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import DatasetLike, Spec
+from surefoot.core.policy.policy import Policy
 from surefoot.streaming import statistics
 from surefoot.streaming.agent import StreamingAgent
 from surefoot.streaming.behaviour import network

@@ -79,7 +79,7 @@ def _forked_workers() -> Iterator[None]:
     """
     import forking
 
-    from surefoot.experiment import workers
+    from surefoot.runs.processes import workers
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         server = forking.Server(f"{folder}/fork")
@@ -92,7 +92,7 @@ def _forked_workers() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_table_of_operators() -> Iterator[None]:
     """The exporter to ONNX reads its table of operators once, not for each file: that took it a fifth of its time."""
-    from surefoot.core import export
+    from surefoot.core.policy import export
 
     to_onnx = export._onnx
     with pytest.MonkeyPatch.context() as patch:

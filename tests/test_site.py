@@ -46,7 +46,7 @@ def test_every_link_of_a_page_leads_to_a_page(pages: pathlib.Path) -> None:
 
 
 def test_each_algorithm_has_a_page_with_its_options_tests_and_command(pages: pathlib.Path) -> None:
-    from surefoot.experiment.algorithms import ALGORITHMS
+    from surefoot.runs.algorithms import ALGORITHMS
 
     for name in ALGORITHMS:
         text = (pages / "algorithms" / f"{name}.md").read_text(encoding="utf-8")

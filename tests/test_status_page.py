@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.runs.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

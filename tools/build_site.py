@@ -128,8 +128,8 @@ def algorithm_page(name: str, agent: type, row: dict[str, Any], link: Callable[[
         row: of docs/status.toml.
         link: from a file of the repository to a link from this page.
     """
-    from surefoot.cli.config import described
-    from surefoot.cli.helptext import shown
+    from surefoot.cli.support.config import described
+    from surefoot.cli.support.help_text import shown
 
     file = os.path.relpath(inspect.getsourcefile(agent) or "", ROOT)
     command = f"surefoot train algo={name}"
@@ -267,7 +267,7 @@ def write_api(pages: Pages) -> None:
 def write_algorithms(pages: Pages) -> None:
     """A page for each algorithm, and their index by room."""
     from surefoot import model_based, offline, online, safe, streaming
-    from surefoot.cli.helptext import summary
+    from surefoot.cli.support.help_text import summary
 
     status = tomllib.loads((ROOT / "docs" / "status.toml").read_text(encoding="utf-8"))["algorithm"]
     lines = ["# Algorithms by name", ""]

@@ -116,7 +116,7 @@ def _studies(names: Sequence[str]) -> str:
 
 def main() -> None:
     """The command line."""
-    from surefoot.experiment.algorithms import ALGORITHMS
+    from surefoot.runs.algorithms import ALGORITHMS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the page is out of date")

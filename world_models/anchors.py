@@ -8,9 +8,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor, Evaluation, MLPActor, actor_class
-from surefoot.core.networks import MLP
-from surefoot.core.transduction import TransducedMLP
+from surefoot.core.actors.actor import Actor, Evaluation, MLPActor, actor_class
+from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.transduction import TransducedMLP
 from surefoot.world_models.ensemble import GaussianEnsemble
 
 

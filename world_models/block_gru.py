@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 
 EPSILON = 1e-4
 """What root mean square norms add to the mean square."""

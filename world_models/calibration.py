@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import segment_ids
 from surefoot.world_models.dynamics import Dynamics, StepNoise

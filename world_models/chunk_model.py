@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import Batch, Metrics
-from surefoot.core.networks import MLP
+from surefoot.core.engine.agent import Batch, Metrics
+from surefoot.core.nn.networks import MLP
 from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise
 
 
@@ -60,7 +60,7 @@ class ChunkModel(nn.Module, Dynamics):
         """Squared errors of change and reward, and the cross-entropy of the end; each network has its own.
 
         Args:
-            batch: rows of `core.chunks.decisions`; those that a time limit cut short do not count.
+            batch: rows of `core.actors.chunks.decisions`; those that a time limit cut short do not count.
         """
         pairs, weight = batch["observation_actions"], batch["valid"]
         moved, reward, odds = (network(pairs) for network in self.networks)

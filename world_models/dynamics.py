@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 
 RewardsOf = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(..., S) states, (..., A) actions and (..., S) next states -> (...) rewards, where they are known and not learned."""

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core import native
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.networks import MLP
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.nn.native import native
+from surefoot.core.nn.networks import MLP
 from surefoot.world_models.dynamics import Outcome, RewardsOf, StepNoise
 from surefoot.world_models.ensemble_rollout import sums_in_ensemble
 from surefoot.world_models.futures import Objective

@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import DRAWS, Memory
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.memory import DRAWS, Memory
+from surefoot.core.base.errors import ConfigError
 from surefoot.world_models import rewards, terminations
 from surefoot.world_models.dynamics import check_costs
 from surefoot.world_models.ensemble import GaussianEnsemble

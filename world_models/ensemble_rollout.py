@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels
+from surefoot.core.nn.native import kernels
 from surefoot.world_models.draws import future_normals_of
 from surefoot.world_models.futures import Objective, future_member
 

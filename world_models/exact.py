@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from surefoot import cuda_ext
-from surefoot.core.actions import to_environment
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.actions import to_environment
+from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.operation import is_noisy
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import LARGEST_STATE

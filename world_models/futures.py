@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.options import check_option
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import check_option
 from surefoot.world_models import draws as drawn
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.risk import Mean, Risk, cost_at_risk, counted

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.core.random import Noise
+from surefoot.core.base.random import Noise
 from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise
 
 Act = Callable[[Tensor, Tensor], Tensor]

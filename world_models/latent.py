@@ -3,8 +3,8 @@ r"""A latent consistency model: dynamics of an encoder's own space, without a de
 .. math:: z = h(s), \quad z' = d(z, a), \quad \hat r = R(z, a), \quad \hat Q_i = Q_i(z, a)
 
 What an observation is encoded to is learned from where its successors are encoded to, from rewards and from values; a
-simplicial norm (`core.simplices`) keeps the states from shrinking or growing. Rewards and values are distributions over
-bins of symlog numbers (`core.two_hot`). Layers are linear, layer norm and Mish; weights are drawn from a normal of
+simplicial norm (`core.nn.simplices`) keeps the states from shrinking or growing. Rewards and values are distributions over
+bins of symlog numbers (`core.nn.two_hot`). Layers are linear, layer norm and Mish; weights are drawn from a normal of
 deviation 0.02, biases are 0, and the last layers of rewards and values begin at 0.
 
 Source: Hansen, Su and Wang, "TD-MPC2: Scalable, Robust World Models for Continuous Control", section 3.
@@ -17,12 +17,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core import kernels
-from surefoot.core.activations import mish
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.networks import MLP
-from surefoot.core.simplices import simplicial_norm
-from surefoot.core.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.nn.activations import mish
+from surefoot.core.nn.native import kernels
+from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.simplices import simplicial_norm
+from surefoot.core.nn.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 from surefoot.envs import describe
 from surefoot.world_models.dynamics import Outcome, StepNoise
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.memory import Memory
+from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.elites import drawn_elite, refit, shifted
 from surefoot.world_models.latent import LatentCritic, LatentModel, PolicyPrior, SimplicialMLP

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import Adam, Agent, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.errors import DataError
-from surefoot.core.features import need_vector
-from surefoot.core.sources import Batch, Source, Stores
-from surefoot.core.spec import Spec
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.spec import Spec
+from surefoot.core.engine.agent import Adam, Agent, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.features import need_vector
+from surefoot.core.engine.sources import Batch, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.world_models import rewards, terminations
 from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Prediction, gaussian_loss, squared_error

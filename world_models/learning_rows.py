@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import DataError
-from surefoot.core.random import generator
-from surefoot.core.sources import Batch, Drawn
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import generator
+from surefoot.core.engine.sources import Batch, Drawn
 from surefoot.data.store import Store, Workspace
 
 MODEL, HOLDOUT = "model", "model_holdout"

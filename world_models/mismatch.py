@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import returns_to_go
 

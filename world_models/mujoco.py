@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_environment
-from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.base.actions import to_environment
+from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.envs.mujoco import library
 from surefoot.envs.mujoco.task import Simulations
 from surefoot.envs.mujoco.tasks import TASKS, make_task

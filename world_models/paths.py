@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import DataError
-from surefoot.core.random import Noise
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.random import Noise
 from surefoot.data.dataset import Dataset
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 

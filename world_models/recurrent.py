@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.encoders import channels_first
-from surefoot.core.errors import ConfigError
-from surefoot.core.masked import masked_mean
-from surefoot.core.networks import MLP
-from surefoot.core.spec import VECTOR, Array
-from surefoot.core.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.spec import VECTOR, Array
+from surefoot.core.losses.masked import masked_mean
+from surefoot.core.nn.encoders import channels_first
+from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 from surefoot.world_models.dynamics import Outcome, StepNoise
 from surefoot.world_models.rssm import RSSM, Categories, Normals
 

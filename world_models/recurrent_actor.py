@@ -8,10 +8,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actor import Actor
-from surefoot.core.memory import Memory
-from surefoot.core.networks import MLP
-from surefoot.core.two_hot import symlog
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.memory import Memory
+from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.two_hot import symlog
 from surefoot.world_models.recurrent import layers
 from surefoot.world_models.rssm import RSSM, random_states
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
 from surefoot.world_models.ensemble import GaussianEnsemble
 
 

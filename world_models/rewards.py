@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_agent, to_environment
+from surefoot.core.base.actions import to_agent, to_environment
 from surefoot.envs.names import is_native, short_name
 from surefoot.world_models.dynamics import RewardsOf
 from surefoot.world_models.terminations import AUTO, checked, imported

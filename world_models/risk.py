@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 
 FORMS = "mean, worst, cvar:BETA, entropic:THETA or std:C, such as cvar:0.1"
 

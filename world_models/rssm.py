@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.distributions import kl_categorical, kl_gaussian
-from surefoot.core.errors import ConfigError
-from surefoot.core.masked import masked_mean
-from surefoot.core.networks import MLP
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses.distributions import kl_categorical, kl_gaussian
+from surefoot.core.losses.masked import masked_mean
+from surefoot.core.nn.networks import MLP
 from surefoot.world_models.block_gru import BlockGRU
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.names import is_native, short_name
 from surefoot.world_models.ensemble import Terminates
 

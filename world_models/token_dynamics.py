@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import Batch, Metrics
+from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise
 from surefoot.world_models.ensemble import Terminates
 from surefoot.world_models.token_transformer import TokenTransformer, log_likelihood

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError, DataError, nearest
+from surefoot.core.base.errors import ConfigError, DataError, nearest
 
 LAWS = ("quantile", "uniform")
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.memory import Memory
+from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.token_transformer import Past, TokenTransformer, of_rows
 from surefoot.world_models.tokens import Bins, drawn, uniform_of, without_tail
 

@@ -183,10 +183,10 @@ class Seen(Stub):
 
 def made(observations: int, actions: int, low: float, high: float, *, chunk: bool = False) -> Any:
     """An untrained policy of ours with actions in [low, high]; of chunks of four actions, two are played."""
-    from surefoot.core.actors import DeterministicActor
-    from surefoot.core.memory_actors import ChunkActor
-    from surefoot.core.normalizer import Normalizer
-    from surefoot.core.policy import Policy
+    from surefoot.core.actors.heads import DeterministicActor
+    from surefoot.core.actors.memory_actors import ChunkActor
+    from surefoot.core.nn.normalizer import Normalizer
+    from surefoot.core.policy.policy import Policy
 
     torch.manual_seed(0)
     actor: Any = DeterministicActor(observations, 4 * actions if chunk else actions, (16,))
@@ -197,11 +197,11 @@ def made(observations: int, actions: int, low: float, high: float, *, chunk: boo
 
 def made_to_see() -> Any:
     """An untrained policy of ours of a vector and a picture."""
-    from surefoot.core.actors import DeterministicActor
-    from surefoot.core.encoders import Encoder
-    from surefoot.core.normalizer import Normalizer
-    from surefoot.core.policy import Policy
-    from surefoot.core.spec import Array
+    from surefoot.core.actors.heads import DeterministicActor
+    from surefoot.core.base.spec import Array
+    from surefoot.core.nn.encoders import Encoder
+    from surefoot.core.nn.normalizer import Normalizer
+    from surefoot.core.policy.policy import Policy
 
     torch.manual_seed(0)
     encoder = Encoder({"agent_pos": Array((3,)), "pixels": Array((48, 64, 3), "uint8")})
@@ -215,7 +215,7 @@ def evaluated(policy: Any, env: Any, folder: pathlib.Path) -> list[float]:
     from lerobot.processor import PolicyProcessorPipeline
     from lerobot.scripts.lerobot_eval import eval_policy
 
-    from surefoot.tools.lerobot_policy import SurefootPolicy
+    from surefoot.interop.lerobot_policy import SurefootPolicy
 
     SurefootPolicy.of(policy).save_pretrained(folder)
     assert get_policy_class("surefoot") is SurefootPolicy
@@ -368,7 +368,7 @@ def machine() -> str:
 
 def main() -> int:
     """Everything, as one JSON object."""
-    from surefoot.core.files import write_json
+    from surefoot.core.base.files import write_json
 
     loading = import_lerobot()
     torch.set_num_threads(1)

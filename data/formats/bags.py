@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError, MissingExtraError
-from surefoot.core.schema import shown
-from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.core.base.errors import DataError, MissingExtraError
+from surefoot.core.base.schema import shown
+from surefoot.core.base.unpacking import too_much, unpack_limit
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import split
 from surefoot.data.formats.columns import LATER, Table

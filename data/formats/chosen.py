@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError, nearest
+from surefoot.core.base.errors import DataError, nearest
 from surefoot.data.formats.columns import Table
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError, MissingExtraError, nearest
-from surefoot.core.unpacking import read_npz, too_much, unpack_limit
+from surefoot.core.base.errors import DataError, MissingExtraError, nearest
+from surefoot.core.base.unpacking import read_npz, too_much, unpack_limit
 
 Array = np.ndarray[Any, Any]
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError, nearest
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import DataError, nearest
+from surefoot.core.base.files import written_aside
 from surefoot.data.checks import validate
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.columns import DELIMITERS

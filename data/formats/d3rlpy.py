@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data.checks import concatenated, flags, matrix, refuse_choices, vector
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays

@@ -18,8 +18,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.files import written_aside
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import d3rlpy, robomimic

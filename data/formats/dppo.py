@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.core.files import written_aside
-from surefoot.core.unpacking import read_npz
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.files import written_aside
+from surefoot.core.base.unpacking import read_npz
 from surefoot.data.checks import flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.chained import need_chain

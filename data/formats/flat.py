@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.checkpoint import check_format
-from surefoot.core.errors import ConfigError, DataError, nearest, printable
-from surefoot.core.schema import shown
+from surefoot.core.base.checkpoint import check_format
+from surefoot.core.base.errors import ConfigError, DataError, nearest, printable
+from surefoot.core.base.schema import shown
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
     BOTH_ENDS,

@@ -22,9 +22,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from surefoot.core.children import environment
-from surefoot.core.errors import DataError
-from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.core.base.children import environment
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.unpacking import too_much, unpack_limit
 from surefoot.data.formats.flat import OWN_MARK
 
 Array = np.ndarray[Any, Any]

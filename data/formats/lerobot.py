@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.core.errors import CheckpointError, DataError, nearest
-from surefoot.core.files import read_json
-from surefoot.core.schema import Many, Number, Record, Table, Text
+from surefoot.core.base.errors import CheckpointError, DataError, nearest
+from surefoot.core.base.files import read_json
+from surefoot.core.base.schema import Many, Number, Record, Table, Text
 from surefoot.data.checks import concatenated, flags, matrix, vector
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.files import sha256_of

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.core.files import why
-from surefoot.core.spec import VECTOR
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.files import why
+from surefoot.core.base.spec import VECTOR
 from surefoot.data.checks import validate
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.formats import pictures

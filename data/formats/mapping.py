@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.schema import Many, Number, Record, Text, check
-from surefoot.core.schema import Table as Object
-from surefoot.core.spec import IMAGE, VECTOR
-from surefoot.core.unique_keys import UniqueKeys
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.schema import Many, Number, Record, Text, check
+from surefoot.core.base.schema import Table as Object
+from surefoot.core.base.spec import IMAGE, VECTOR
+from surefoot.core.base.unique_keys import UniqueKeys
 from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, flags, vector
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures

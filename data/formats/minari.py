@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import (
+from surefoot.core.base.errors import (
     ConfigError,
     DataError,
     DownloadError,
@@ -27,7 +27,7 @@ from surefoot.core.errors import (
     SurefootError,
     nearest,
 )
-from surefoot.core.files import why
+from surefoot.core.base.files import why
 from surefoot.data.checks import concatenated, validate
 from surefoot.data.dataset import REWARDS, WITHOUT, Dataset
 from surefoot.data.files import sha256_of

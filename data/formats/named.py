@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.core.spec import IMAGE
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.spec import IMAGE
 from surefoot.data.checks import matrix
 from surefoot.data.dataset import NAMED, Dataset
 

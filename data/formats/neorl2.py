@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data.catalogue import FACTS
 from surefoot.data.checks import flags, matrix, refuse_choices, same_length, vector
 from surefoot.data.dataset import Dataset

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.core.files import written_aside
-from surefoot.core.schema import parse, shown
-from surefoot.core.unpacking import read_npz
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.files import written_aside
+from surefoot.core.base.schema import parse, shown
+from surefoot.core.base.unpacking import read_npz
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import dppo, neorl2, ogbench

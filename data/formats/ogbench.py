@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.files import written_aside
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import NO_TASK, REWARDS, Dataset
 from surefoot.data.formats.chained import need_chain, with_known_ends

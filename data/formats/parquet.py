@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError, nearest
-from surefoot.core.files import written_aside
-from surefoot.core.schema import Many, Number, check, parse
+from surefoot.core.base.errors import DataError, nearest
+from surefoot.core.base.files import written_aside
+from surefoot.core.base.schema import Many, Number, check, parse
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import csv

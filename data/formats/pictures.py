@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import DataError, MissingExtraError
-from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.core.base.errors import DataError, MissingExtraError
+from surefoot.core.base.unpacking import too_much, unpack_limit
 
 Array = np.ndarray[Any, Any]
 Size = tuple[int, int]
@@ -32,7 +32,7 @@ def decoded(name: str, content: bytes, size: Size | None = None) -> Array:
 
 
 def scaled(picture: Array, size: Size | None) -> Array:
-    """A uint8 picture, or frames of one, in any layout of `core.spec.Array`, scaled to `size` (H, W)."""
+    """A uint8 picture, or frames of one, in any layout of `core.base.spec.Array`, scaled to `size` (H, W)."""
     from PIL import Image
 
     if size is None or size in (picture.shape[-3:-1], picture.shape[-2:]):
@@ -70,7 +70,7 @@ def stack(name: str, pictures: Iterator[Array], rows: int, file_bytes: int) -> A
     """(N, H, W, 3) of as many pictures of one size.
 
     Raises:
-        DataError: they differ in size, are fewer or more, or take more memory than `core.unpacking` allows.
+        DataError: they differ in size, are fewer or more, or take more memory than `core.base.unpacking` allows.
     """
     found: Array | None = None
     index = -1

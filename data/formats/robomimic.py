@@ -20,8 +20,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from surefoot.core.errors import DataError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import DataError
+from surefoot.core.base.files import written_aside
 from surefoot.data.checks import concatenated, flags, matrix, validate, vector
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays

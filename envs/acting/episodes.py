@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import torch
 
-from surefoot.core.actions import middle_and_half
-from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.core.memory import Memory, PolicyLike
-from surefoot.core.policy import Policy
-from surefoot.core.spec import VECTOR, mapped
+from surefoot.core.actors.memory import Memory, PolicyLike
+from surefoot.core.base.actions import middle_and_half
+from surefoot.core.base.errors import EnvironmentMismatchError
+from surefoot.core.base.spec import VECTOR, mapped
+from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.steps import Step, Stepping
 from surefoot.envs.interface import SUCCESS, Array, as_numpy
 from surefoot.envs.names import is_native

@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.engine.agent import Spec
 from surefoot.envs.side_by_side import name_of
 from surefoot.envs.spaces import arrays_of
 from surefoot.envs.vector import check_actions

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.envs.adapters.dlpack import from_torch, require, to_torch
 from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask, row_seeds
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import MissingExtraError
+from surefoot.core.base.errors import MissingExtraError
 
 PACKAGES = {  # module -> package, our extra
     "jax": ("jax", "jax"),

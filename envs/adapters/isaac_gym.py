@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs.adapters.isaac_lab import constraints
 from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, reset_mask
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask
 
 NEEDED = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs.adapters.dlpack import from_torch, require, to_torch
 from surefoot.envs.adapters.physics import Fields, PhysicsTask, PhysicsVectorEnv, checked, control_range
 from surefoot.envs.interface import Tensors

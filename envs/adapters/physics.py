@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.cuda_ext.twin import DIVERGED_MARGIN
 from surefoot.envs.interface import Array, Numbers, Tensors, VectorEnvironment, as_numpy, reset_mask, row_seeds
 

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from surefoot.core.errors import EnvironmentMismatchError, MissingExtraError
+from surefoot.core.base.errors import EnvironmentMismatchError, MissingExtraError
 from surefoot.envs.interface import (
     SUCCESS,
     Array,

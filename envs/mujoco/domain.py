@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.base.errors import ConfigError, nearest
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from surefoot.core.errors import ConfigError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, MissingExtraError
 
 OLDEST = (3, 17)
 """`mujoco.batch` came with MuJoCo 3.17."""

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs.mujoco import gaps, library
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
 

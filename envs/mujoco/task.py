@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
 Info = dict[str, Array]

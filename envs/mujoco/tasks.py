@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.envs.mujoco.arms import InvertedDoublePendulum, InvertedPendulum, Pusher, Reacher
 from surefoot.envs.mujoco.contact import Ant, Humanoid
 from surefoot.envs.mujoco.locomotion import HalfCheetah, Hopper, Swimmer, Walker2d

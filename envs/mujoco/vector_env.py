@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.mujoco import gaps, generators, library
 from surefoot.envs.mujoco.domain import DomainParameters
 from surefoot.envs.mujoco.task import Array, Info, MjcfTask, Simulations, Task

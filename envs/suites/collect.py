@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import ConfigError, SimulatorError, nearest
+from surefoot.core.base.errors import ConfigError, SimulatorError, nearest
 from surefoot.envs.suites.names import BASES, OGBENCH, OCBenchName, OGBenchName, PointMazeName, parse
 from surefoot.envs.suites.ocbench import make as make_ocbench
 from surefoot.envs.suites.ogbench import make as make_ogbench

@@ -16,7 +16,7 @@ import dataclasses
 import re
 from typing import ClassVar
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.base.errors import ConfigError, nearest
 
 OGBENCH, OCBENCH, POINTMAZE = "ogbench/", "ocbench/", "pointmaze/"
 SUITES = (OGBENCH, OCBENCH, POINTMAZE)

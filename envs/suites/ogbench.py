@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.envs.suites.names import OGBenchName, parse
 from surefoot.envs.suites.randomness import OwnNumbers
 from surefoot.envs.suites.registration import FixedSpaces, package, quiet

@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium
 
-from surefoot.core.errors import MissingExtraError
+from surefoot.core.base.errors import MissingExtraError
 from surefoot.envs.suites.names import OGBenchName, PointMazeName, is_benchmark, parse
 
 ROBOTICS = re.compile(r"(PointMaze|AntMaze|AdroitHand|FrankaKitchen|Fetch|HandReach|HandManipulate)\w*-v\d+")

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.errors import ConfigError, DataError, SimulatorError, SurefootError, printable
-from surefoot.core.files import read_json, write_json, written_aside
-from surefoot.core.schema import Number, Record, Text
-from surefoot.core.unpacking import read_npz
+from surefoot.core.base.errors import ConfigError, DataError, SimulatorError, SurefootError, printable
+from surefoot.core.base.files import read_json, write_json, written_aside
+from surefoot.core.base.schema import Number, Record, Text
+from surefoot.core.base.unpacking import read_npz
 from surefoot.envs.suites.collect import check_recordable, episode, recorder_of
 
 Array = np.ndarray[Any, Any]

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.cuda_ext.system import System
 
 __all__ = ["SYSTEMS", "system"]

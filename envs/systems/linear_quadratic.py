@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]

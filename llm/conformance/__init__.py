@@ -13,7 +13,7 @@ def engine(name: str) -> Implementation:
         ConfigError: an unknown name.
         MissingExtraError: it is not installed.
     """
-    from surefoot.core.errors import ConfigError, nearest
+    from surefoot.core.base.errors import ConfigError, nearest
 
     if name == "trl":
         from surefoot.llm.conformance.trl_engine import TRL

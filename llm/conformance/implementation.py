@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from surefoot.core.advantages import BASELINES, group_baseline
-from surefoot.core.selection import completion_mask, high_entropy_mask
-from surefoot.llm.losses import Batch, Method, advantages, loss
+from surefoot.llm.losses.advantages import BASELINES, group_baseline
+from surefoot.llm.losses.method import Batch, Method, advantages, loss
+from surefoot.llm.losses.selection import completion_mask, high_entropy_mask
 from surefoot.llm.methods import METHODS, method
 from surefoot.llm.policy import LMPolicy, Rollout
 
@@ -45,7 +45,7 @@ class Case:
         return len(self.mask) * self.parts
 
     def batch(self) -> Batch:
-        """As `llm.losses` reads it; the policy that sampled is the proximal one."""
+        """As `llm.losses.method` reads it; the policy that sampled is the proximal one."""
         return Batch(
             log_prob=self.log_prob,
             proximal=self.proximal,
@@ -118,7 +118,7 @@ class Ours(Implementation):
     name = "surefoot"
 
     def loss(self, name: str, case: Case) -> Tensor | None:
-        """By `llm.losses`."""
+        """By `llm.losses.method`."""
         return self.loss_as(self.settings(name), case)
 
     def loss_as(self, settings: Method, case: Case) -> Tensor:
@@ -129,14 +129,14 @@ class Ours(Implementation):
         return loss(settings, batch, case.longest, case.tokens, case.rows)[0]
 
     def advantages(self, name: str, case: Case) -> Tensor | None:
-        """By `llm.losses`, and `core.advantages` where an epsilon of its own is asked for."""
+        """By `llm.losses.method`, and `llm.losses.advantages` where an epsilon of its own is asked for."""
         if name in BASELINES:
             return group_baseline(case.returns, case.groups, name, eps=self.epsilon).unsqueeze(-1) * case.mask
         return advantages(Method("", "", advantages=name), case.returns, case.groups, case.mask) * case.mask
 
     def divergence(self, name: str, case: Case) -> Tensor | None:
-        """By `core.divergences`."""
-        from surefoot.core import divergences
+        """By `core.losses.policy_gradient.divergences`."""
+        from surefoot.core.losses.policy_gradient import divergences
 
         terms: Tensor = getattr(divergences, f"kl_{name}")(case.log_prob, case.reference, case.mask)
         return terms
@@ -146,7 +146,7 @@ class Ours(Implementation):
         return policy.log_probs(rollout)[0]
 
     def completion_mask(self, tokens: Tensor, ends: Sequence[int]) -> Tensor | None:
-        """By `core.selection`."""
+        """By `llm.losses.selection`."""
         return completion_mask(tokens, ends)[0]
 
 

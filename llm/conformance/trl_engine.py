@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import MissingExtraError
+from surefoot.core.base.errors import MissingExtraError
 from surefoot.llm.conformance.implementation import COMPARED, Case, Implementation
-from surefoot.llm.losses import Method
+from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import LMPolicy, Rollout
 
 KINDS = {  # our name -> loss_type, level of the ratio

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.advantages import group_numbers
-from surefoot.core.errors import MissingExtraError
-from surefoot.core.reward_shaping import outcome_rewards
+from surefoot.core.base.errors import MissingExtraError
 from surefoot.llm.conformance.implementation import COMPARED, Case, Implementation
-from surefoot.llm.losses import Method
+from surefoot.llm.losses.advantages import group_numbers
+from surefoot.llm.losses.method import Method
+from surefoot.llm.losses.reward_shaping import outcome_rewards
 from surefoot.llm.methods import method
 
 KINDS = {  # our name -> policy loss, aggregation

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.checkpoint import check_format, check_tensors
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.files import written_aside
-from surefoot.core.schema import Flag, Many, Number, Plain, Record, Table, Text, check, parse
-from surefoot.core.unpacking import read_npz
+from surefoot.core.base.checkpoint import check_format, check_tensors
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.files import written_aside
+from surefoot.core.base.schema import Flag, Many, Number, Plain, Record, Table, Text, check, parse
+from surefoot.core.base.unpacking import read_npz
 from surefoot.safe.reachability.grid import MOST_AXES, Axis, Grid, GridValue
 from surefoot.safe.reachability.solver import Solution
 
@@ -84,7 +84,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Solution, dict[str, Any]]:
 
     Raises:
         CheckpointError: the file is missing, damaged, of another kind or version, unpacks to more than
-            `core.unpacking` allows, or holds a value of the wrong type or range.
+            `core.base.unpacking` allows, or holds a value of the wrong type or range.
     """
     try:
         arrays, _ = read_npz(path, lambda name: name in ("value", "h", "description"), CheckpointError)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 
 MOST_AXES = 4
 """A grid has at most so many dimensions: each more multiplies its size by the points of one axis."""

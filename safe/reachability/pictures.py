@@ -13,8 +13,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.files import written_aside
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.files import written_aside
 from surefoot.safe.reachability.grid import Grid
 
 COLOURS = ("#D55E00", "#CC79A7", "#E69F00")  # Okabe and Ito 2008; the set itself is black

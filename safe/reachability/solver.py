@@ -28,7 +28,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.data.store import checked_device
 from surefoot.safe.reachability.grid import Grid, GridValue
 

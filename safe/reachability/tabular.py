@@ -12,7 +12,7 @@ import time
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.safe.reachability.grid import Grid, GridValue
 from surefoot.safe.reachability.solver import Problem, Solution, Transitions, avoid_backup
 

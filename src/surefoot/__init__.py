@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from surefoot import online as online
     from surefoot import safe as safe
     from surefoot import streaming as streaming
-    from surefoot.core.policy import Policy
-    from surefoot.experiment.run import Run as Run
-    from surefoot.experiment.run import load_agent as load_agent
-    from surefoot.experiment.training import fit as fit
-    from surefoot.experiment.training import resume as resume
+    from surefoot.core.policy.policy import Policy
+    from surefoot.runs.run import Run as Run
+    from surefoot.runs.run import load_agent as load_agent
+    from surefoot.runs.start import fit as fit
+    from surefoot.runs.start import resume as resume
 
 __version__ = "0.2.0"
 
@@ -40,10 +40,10 @@ registration.install()
 
 ROOMS = ("core", "data", "envs", "evaluation", "offline", "online", "safe", "streaming")
 NAMES = {
-    "Run": "surefoot.experiment.run",
-    "fit": "surefoot.experiment.training",
-    "load_agent": "surefoot.experiment.run",
-    "resume": "surefoot.experiment.training",
+    "Run": "surefoot.runs.run",
+    "fit": "surefoot.runs.start",
+    "load_agent": "surefoot.runs.run",
+    "resume": "surefoot.runs.start",
 }
 """Public name -> the module that defines it."""
 
@@ -58,8 +58,8 @@ def load_policy(path: str | os.PathLike[str], seed: int | None = None) -> Policy
     """
     import pathlib
 
-    from surefoot.core.policy import Policy
-    from surefoot.experiment.run import Run
+    from surefoot.core.policy.policy import Policy
+    from surefoot.runs.run import Run
 
     return Run.open(path).policy(seed) if pathlib.Path(path).is_dir() else Policy.load(path)
 
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
     if name in NAMES:
         return getattr(importlib.import_module(NAMES[name]), name)
     if name[:1].isupper():  # an algorithm, as in `from surefoot import PPO`
-        found = importlib.import_module("surefoot.experiment.model").model(name)
+        found = importlib.import_module("surefoot.api.model").model(name)
         if found is not None:
             globals()[name] = found
             return found

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from surefoot.evaluation import plots
-from surefoot.experiment.plan import agent_class
 from surefoot.offline import ALGORITHMS
+from surefoot.runs.plan import agent_class
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STUDIES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "    study_main(" in path.read_text(encoding="utf-8"))

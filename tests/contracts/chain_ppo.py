@@ -14,9 +14,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actor import Actor, Evaluation, Kept
-from surefoot.core.distributions import gaussian_log_density
-from surefoot.core.networks import MLP
+from surefoot.core.actors.actor import Actor, Evaluation, Kept
+from surefoot.core.losses.distributions import gaussian_log_density
+from surefoot.core.nn.networks import MLP
 from surefoot.online.ppo import PPO, PPOConfig
 
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Update
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.networks import Critic
-from surefoot.core.sources import MAIN, Source, Stores
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.samplers import Windows

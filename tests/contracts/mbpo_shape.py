@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Metrics, Rule, Update
-from surefoot.core.networks import MLP
-from surefoot.core.random import Noise
-from surefoot.core.sources import Batch, Source, Stores, joined
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Metrics, Rule, Update
+from surefoot.core.engine.sources import Batch, Source, Stores, joined
+from surefoot.core.nn.networks import MLP
 from surefoot.data.sources import Added
 from surefoot.online.replay import Replay
 from surefoot.online.sac import SAC, SACConfig

@@ -11,16 +11,16 @@ from chain_ppo import ChainActor, ChainPPO
 from chunked_td3bc import ChunkedTD3BC
 from mbpo_shape import IMAGINED, MBPO, REAL
 
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.sources import MAIN, Stores
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Stores
+from surefoot.core.policy.policy import Policy
 from surefoot.data.sources import Added
 from surefoot.data.store import store_from_dataset
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import spec_of
 from surefoot.online.loop import make_loop
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 HERE = pathlib.Path(__file__).parent
 SMALL = {"num_envs": 4, "horizon": 64, "epochs": 4, "minibatches": 4, "hidden": (32, 32)}

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from surefoot.core.chains import ChainActor
-from surefoot.core.denoising_chain import DenoisingActor
-from surefoot.core.diffusion import Schedule
-from surefoot.core.flow_chains import ConsistencyActor, FlowSDEActor, ReinFlowActor
-from surefoot.core.noise_networks import EmbeddedNoise, PlainNoise
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.unet import UNetVelocity
-from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
+from surefoot.core.actors.chains import ChainActor
+from surefoot.core.actors.denoising_chain import DenoisingActor
+from surefoot.core.actors.diffusion import Schedule
+from surefoot.core.actors.flow_chains import ConsistencyActor, FlowSDEActor, ReinFlowActor
+from surefoot.core.nn.noise_networks import EmbeddedNoise, PlainNoise
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.unet import UNetVelocity
+from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
+from surefoot.core.policy.policy import Policy
 
 OBSERVATIONS, ACTIONS = 3, 2
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from surefoot.core.diffusion import (
+from surefoot.core.actors.diffusion import (
     DiffusionActor,
     Schedule,
 )
-from surefoot.core.networks import Critic
-from surefoot.core.noise_networks import (
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.noise_networks import (
     NoiseNetwork,
     PlainNoise,
     ResidualNoise,

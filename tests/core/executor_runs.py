@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.executor import Execution, Executor, simulated
-from surefoot.core.inference import PolicyPlanner, Request
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.execution.executor import Execution, Executor, simulated
+from surefoot.core.execution.inference import PolicyPlanner, Request
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 
 class Table:

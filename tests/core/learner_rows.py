@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 
 
 def drawn_rows(seeds: list[int], population: int, rows: int) -> Uniform:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from surefoot.core.networks import MLP
+from surefoot.core.nn.networks import MLP
 
 
 def layers(mlp: MLP, member: int | None = None, epsilon: float = 1e-5) -> nn.Sequential:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-import surefoot.core.family
-import surefoot.core.greedy_actor
-import surefoot.core.return_actor  # noqa: F401  as above; left out below, whether another test has imported it or not
-from surefoot.core.actors import ACTORS, MLPActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+import surefoot.core.actors.family
+import surefoot.core.actors.greedy_actor
+import surefoot.core.actors.return_actor  # noqa: F401  as above; left out below, whether another test has imported it or not
+from surefoot.core.actors.heads import ACTORS, MLPActor
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 KINDS = sorted(
     kind

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from surefoot.core.agent import Spec
-from surefoot.core.learner import Learner
-from surefoot.core.share import Share
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.share import Share
+from surefoot.core.engine.sources import Uniform
 from surefoot.offline.iql import IQL, IQLConfig
 from surefoot.online.minibatches import Minibatches
 from surefoot.online.ppo import PPO, PPOConfig

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.actions import to_bounds, to_environment
-from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor, UnboundedGaussianActor
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.heads import DeterministicActor, UnboundedGaussianActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.actions import to_bounds, to_environment
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.core.policy.policy import Policy
 
 LOW, HIGH = torch.tensor([-2.0, -0.1, -1.4]), torch.tensor([-0.8, 0.7, 4.3])
 """Of which (high + low) / 2 + (high - low) / 2 is above `high` once, and (high + low) / 2 - (high - low) / 2 below."""

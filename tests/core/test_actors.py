@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from surefoot.core.actors import (
+from surefoot.core.actors.heads import (
     DeterministicActor,
     GaussianActor,
     StateDependentActor,

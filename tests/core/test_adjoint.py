@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.adjoint import adjoints, deviations, matching_loss, memoryless_path
-from surefoot.core.flow import euler
+from surefoot.core.losses.adjoint import adjoints, deviations, matching_loss, memoryless_path
+from surefoot.core.losses.flow import euler
 
 
 def still(x: Tensor, time: Tensor) -> Tensor:

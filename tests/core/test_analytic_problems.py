@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.value_learning import expectile_loss, gae, lambda_returns, mc_return, td_target
+from surefoot.core.losses.value_learning import expectile_loss, gae, lambda_returns, mc_return, td_target
 
 DISCOUNT, RIGHT = 0.9, 0.7
 STATES = 5

@@ -13,18 +13,18 @@ import torch
 from chain_heads import ACTIONS, MADE, OBSERVATIONS, noise_network, policy, velocity
 from torch import Tensor
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
-from surefoot.core.chains import CHAIN
-from surefoot.core.denoising_chain import DenoisingActor
-from surefoot.core.diffusion import DiffusionActor, Schedule
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.flow_chains import ConsistencyActor, FlowSDEActor, ReinFlowActor
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.random import Noise
-from surefoot.core.sources import Uniform
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.chains import CHAIN
+from surefoot.core.actors.denoising_chain import DenoisingActor
+from surefoot.core.actors.diffusion import DiffusionActor, Schedule
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.flow_chains import ConsistencyActor, FlowSDEActor, ReinFlowActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Spec, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.core.policy.policy import Policy
 
 
 def test_what_is_deployed_is_the_flow_whatever_the_noise_network_says(tmp_path: pathlib.Path) -> None:

@@ -11,12 +11,12 @@ import torch
 from chain_heads import ACTIONS, MADE, OBSERVATIONS, velocity
 from torch import Tensor
 
-from surefoot.core.actor import Evaluation
-from surefoot.core.actors import UnboundedGaussianActor
-from surefoot.core.chains import CHAIN, ChainActor, at
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow_chains import FlowChainActor, ReinFlowActor, decayed
-from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
+from surefoot.core.actors.actor import Evaluation
+from surefoot.core.actors.chains import CHAIN, ChainActor, at
+from surefoot.core.actors.flow_chains import FlowChainActor, ReinFlowActor, decayed
+from surefoot.core.actors.heads import UnboundedGaussianActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
 
 
 class LinearChain(ChainActor):

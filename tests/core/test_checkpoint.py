@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from small_disk import small_disk
 from torch import Tensor
 
-from surefoot.core import checkpoint, files
-from surefoot.core.errors import CheckpointError, SurefootError
+from surefoot.core.base import checkpoint, files
+from surefoot.core.base.errors import CheckpointError, SurefootError
 
 TENSORS = {
     "weights": torch.arange(12.0).reshape(3, 4),

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor, GaussianActor
-from surefoot.core.chunk_actors import BlendedChunkActor, EnsembledChunkActor, chunk_of, played
-from surefoot.core.errors import ConfigError
-from surefoot.core.inference import PolicyPlanner, Request
-from surefoot.core.memory_actors import ChunkActor, HistoryActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.overlap import fade_weights
-from surefoot.core.policy import Policy
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunk_actors import BlendedChunkActor, EnsembledChunkActor, chunk_of, played
+from surefoot.core.actors.heads import DeterministicActor, GaussianActor
+from surefoot.core.actors.memory_actors import ChunkActor, HistoryActor
+from surefoot.core.actors.overlap import fade_weights
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.execution.inference import PolicyPlanner, Request
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 
 class Counting(Actor):

@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import CategoricalActor, DeterministicActor, GaussianActor, UnboundedGaussianActor
-from surefoot.core.chunk_actors import played
-from surefoot.core.diffusion import DiffusionActor, Schedule
-from surefoot.core.encoders import Encoder
-from surefoot.core.flow_actor import FlowActor, OneStepActor
-from surefoot.core.memory import DRAWS
-from surefoot.core.memory_actors import ChunkActor, GRUActor
-from surefoot.core.noise_networks import PlainNoise
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.spec import Array
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunk_actors import played
+from surefoot.core.actors.diffusion import DiffusionActor, Schedule
+from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
+from surefoot.core.actors.heads import CategoricalActor, DeterministicActor, GaussianActor, UnboundedGaussianActor
+from surefoot.core.actors.memory import DRAWS
+from surefoot.core.actors.memory_actors import ChunkActor, GRUActor
+from surefoot.core.base.spec import Array
+from surefoot.core.nn.encoders import Encoder
+from surefoot.core.nn.noise_networks import PlainNoise
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.core.policy.policy import Policy
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
 pytest.importorskip("onnxscript", reason="the onnx extra is not installed")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.chunks import chunk_target, decisions
-from surefoot.core.sources import Batch, Stores
+from surefoot.core.actors.chunks import chunk_target, decisions
+from surefoot.core.engine.sources import Batch, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import WindowSource, chunk_source
 from surefoot.data.store import Store, store_from_dataset

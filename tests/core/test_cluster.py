@@ -9,8 +9,8 @@ import pytest
 
 BEGIN = """
 import os, subprocess, sys
-from surefoot.core import cluster
-from surefoot.core.errors import SurefootError
+from surefoot.runs.processes import cluster
+from surefoot.core.base.errors import SurefootError
 try:
     ray = cluster.begin("a test", cpus=1)
 except SurefootError as error:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from policies import observations, policy
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import CategoricalActor, DeterministicActor, TanhGaussianActor
-from surefoot.core.cpp import header
-from surefoot.core.errors import ExportError
-from surefoot.core.memory_actors import ChunkActor, GRUActor, HistoryActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.heads import CategoricalActor, DeterministicActor, TanhGaussianActor
+from surefoot.core.actors.memory_actors import ChunkActor, GRUActor, HistoryActor
+from surefoot.core.base.errors import ExportError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.cpp import header
+from surefoot.core.policy.policy import Policy
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (c++, g++, clang++)")

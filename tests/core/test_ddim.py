@@ -11,8 +11,7 @@ import torch
 from diffusion_heads import ROWS
 from torch import Tensor
 
-from surefoot.core import kernels
-from surefoot.core.diffusion import (
+from surefoot.core.actors.diffusion import (
     DiffusionActor,
     Schedule,
     denoising_loss,
@@ -20,13 +19,14 @@ from surefoot.core.diffusion import (
     implicit_coefficients,
     implicit_steps,
 )
-from surefoot.core.errors import ConfigError
-from surefoot.core.noise_networks import (
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.native import kernels
+from surefoot.core.nn.noise_networks import (
     PlainNoise,
     mish,
 )
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 
 def test_the_cheaper_mish_is_mish_everywhere() -> None:

@@ -13,15 +13,15 @@ import torch
 from diffusion_heads import ROWS, VP, actor, exact
 from torch import Tensor
 
-from surefoot.core import kernels
-from surefoot.core.diffusion import (
+from surefoot.core.actors.diffusion import (
     DiffusionActor,
     Schedule,
     ancestral,
 )
-from surefoot.core.errors import ConfigError
-from surefoot.core.networks import Critic
-from surefoot.core.noise_networks import (
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.native import kernels
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.noise_networks import (
     FourierFeatures,
     NoiseNetwork,
     PlainNoise,
@@ -29,8 +29,8 @@ from surefoot.core.noise_networks import (
     ResidualNoise,
     lecun_normal,
 )
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 
 def test_the_schedule_has_the_published_numbers() -> None:
@@ -276,7 +276,7 @@ def test_exported_diffusion_policies_take_noise_and_give_the_same_actions(
 
 def test_a_density_is_refused_and_the_head_that_has_one_is_named() -> None:
     head = DiffusionActor(PlainNoise(2, 1), Schedule.vp(2, 0.1, 10.0), 1)
-    with pytest.raises(TypeError, match=r"DenoisingActor \(surefoot.core.denoising_chain\)"):
+    with pytest.raises(TypeError, match=r"DenoisingActor \(surefoot.core.actors.denoising_chain\)"):
         head.log_density(torch.zeros(3, 2), torch.zeros(3, 1))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from surefoot.core import policy_gradient as pg
+from surefoot.core.losses import policy_gradient as pg
 
 ARMS = torch.arange(5)
 

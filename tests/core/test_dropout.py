@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core import dropout
-from surefoot.core.errors import ConfigError
-from surefoot.core.networks import MLP, Critic
-from surefoot.core.random import Noise, generator
+from surefoot.core.base import dropout
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Noise, generator
+from surefoot.core.nn.networks import MLP, Critic
 
 
 def drawn(rows: int, units: int, keep: float) -> torch.Tensor:

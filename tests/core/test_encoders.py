@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.encoders import Encoder, as_laid_out, by_key, channels_first, on_vectors, random_shift
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.spec import Array
+from surefoot.core.nn.encoders import Encoder, as_laid_out, by_key, channels_first, on_vectors, random_shift
 
 CAMERA = Array((64, 64, 3), "uint8")
 STATE = Array((5,))

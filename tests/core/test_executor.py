@@ -10,16 +10,16 @@ import torch
 from executor_runs import Counting, Table, conserved, immediate, observations, policy, run, taking
 from test_chunk_actors import Coin
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.chunk_actors import played
-from surefoot.core.encoders import Encoder
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.executor import Execution, Executor, simulated
-from surefoot.core.inference import PolicyPlanner
-from surefoot.core.memory_actors import ChunkActor, HistoryActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.spec import Array
+from surefoot.core.actors.chunk_actors import played
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory_actors import ChunkActor, HistoryActor
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.spec import Array
+from surefoot.core.execution.executor import Execution, Executor, simulated
+from surefoot.core.execution.inference import PolicyPlanner
+from surefoot.core.nn.encoders import Encoder
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 RATE = 50.0
 SPIKE = 0.7  # s

@@ -12,13 +12,13 @@ import pytest
 import torch
 from executor_runs import Counting, conserved, immediate, observations, policy, run, taking
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, ExecutionError
-from surefoot.core.executor import Execution, Executor, simulated
-from surefoot.core.inference import PolicyPlanner, Request
-from surefoot.core.memory_actors import ChunkActor, GRUActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory_actors import ChunkActor, GRUActor
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, ExecutionError
+from surefoot.core.execution.executor import Execution, Executor, simulated
+from surefoot.core.execution.inference import PolicyPlanner, Request
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 # -- threads, and what goes wrong -----------------------------------------------------------------------------
 

@@ -13,14 +13,14 @@ import torch
 from policies import observations, policy
 from small_disk import small_disk
 
-from surefoot.core.actors import DeterministicActor, GaussianActor
-from surefoot.core.attribute_planner import AttributePlanner, networks
-from surefoot.core.diffusion import Schedule
-from surefoot.core.encoders import Encoder
-from surefoot.core.errors import ExportError, SurefootError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.spec import Array
+from surefoot.core.actors.attribute_planner import AttributePlanner, networks
+from surefoot.core.actors.diffusion import Schedule
+from surefoot.core.actors.heads import DeterministicActor, GaussianActor
+from surefoot.core.base.errors import ExportError, SurefootError
+from surefoot.core.base.spec import Array
+from surefoot.core.nn.encoders import Encoder
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
 pytest.importorskip("onnxscript", reason="the onnx extra is not installed")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.encoders import random_shift
-from surefoot.core.errors import ConfigError
-from surefoot.core.features import encoded, training_encoder
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.spec import Array
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.features import encoded, training_encoder
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.encoders import random_shift
 from surefoot.data.store import Store
 from surefoot.offline.bc import BC
 from surefoot.offline.iql import IQL

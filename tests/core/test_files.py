@@ -6,11 +6,11 @@ import pathlib
 import subprocess
 import sys
 
-from surefoot.core.files import ASIDE, remove_asides, remove_asides_of_the_dead, written_aside
+from surefoot.core.base.files import ASIDE, remove_asides, remove_asides_of_the_dead, written_aside
 
 KILLED = """
 import os, signal, sys
-from surefoot.core.files import written_aside
+from surefoot.core.base.files import written_aside
 with written_aside(sys.argv[1]) as aside:
     aside.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow import (
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses.flow import (
     REST,
     Stretch,
     adaptive_weight,
@@ -25,7 +25,7 @@ from surefoot.core.flow import (
     shortcut_target,
     times,
 )
-from surefoot.core.velocity import PlainVelocity, ShortcutVelocity
+from surefoot.core.nn.velocity import PlainVelocity, ShortcutVelocity
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 7, 10])

@@ -13,12 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import single_flow
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
-from surefoot.core.ensembles import aggregate
-from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
-from surefoot.core.flow import (
+from surefoot.core.actors.flow_actor import FlowActor, OneStepActor, best_of
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.actors.steered import EditedActor
+from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Spec, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.losses.flow import (
     REST,
     Stretch,
     draw_mean_flow,
@@ -30,17 +34,13 @@ from surefoot.core.flow import (
     shortcut_rows,
     shortcut_target,
 )
-from surefoot.core.flow_actor import FlowActor, OneStepActor, best_of
-from surefoot.core.learner import Learner
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.networks import Critic
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.random import Noise
-from surefoot.core.sources import Uniform
-from surefoot.core.steered import EditedActor
-from surefoot.core.unet import UNetVelocity
-from surefoot.core.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity, VelocityNetwork
+from surefoot.core.nn.ensembles import aggregate
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.unet import UNetVelocity
+from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity, VelocityNetwork
+from surefoot.core.policy import single_flow
+from surefoot.core.policy.policy import Policy
 
 OBSERVATIONS, ACTIONS = 3, 2
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses import policy_gradient as pg
 
 
 def f64(values: object) -> Tensor:

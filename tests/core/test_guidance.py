@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.errors import ConfigError
-from surefoot.core.executor import Execution, simulated
-from surefoot.core.flow import euler
-from surefoot.core.flow_actor import FlowActor, OneStepActor
-from surefoot.core.guidance import GuidedPlanner, guided, soft_mask
-from surefoot.core.inference import PolicyPlanner, Request
-from surefoot.core.memory_actors import ChunkActor, HistoryActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory_actors import ChunkActor, HistoryActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.execution.executor import Execution, simulated
+from surefoot.core.execution.guidance import GuidedPlanner, guided, soft_mask
+from surefoot.core.execution.inference import PolicyPlanner, Request
+from surefoot.core.losses.flow import euler
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.core.policy.policy import Policy
 
 
 def test_weights_are_one_of_what_is_certain_and_fall_to_zero_where_nothing_is_planned() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels, native
-from surefoot.core.kernels import Slots, machine_name
-from surefoot.core.networks import MLP, LayerNorm
+from surefoot.core.nn.native import kernels, native
+from surefoot.core.nn.native.kernels import Slots, machine_name
+from surefoot.core.nn.networks import MLP, LayerNorm
 
 needs_native = pytest.mark.skipif(native.library() is None, reason=f"no native module: {native.why_not()}")
 

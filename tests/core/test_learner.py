@@ -11,9 +11,9 @@ from learner_rows import EXACT, Y, drawn_rows, values
 from torch import Tensor
 from toy_agents import ADAM, PUSH, SPEC, HandAdam, Toy, learner, toy
 
-from surefoot.core.agent import Adam, Batch, Descent, Update
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.random import Stream
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.random import Stream
+from surefoot.core.engine.agent import Adam, Batch, Descent, Update
 
 
 def test_one_step_moves_a_network_by_adam() -> None:

@@ -9,10 +9,10 @@ import torch
 from learner_rows import Y, drawn_rows
 from toy_agents import ADAM, PUSH, SPEC, Toy, learner, toy
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update
-from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
-from surefoot.core.learner import Learner
-from surefoot.core.random import Noise
+from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+from surefoot.core.engine.learner import Learner
 
 
 @pytest.mark.parametrize(

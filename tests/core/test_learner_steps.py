@@ -9,12 +9,12 @@ import torch
 from learner_rows import EXACT, Y, drawn_rows, values
 from toy_agents import ADAM, SPEC, HandAdam, Toy, learner, toy
 
-from surefoot.core.agent import Adam, Batch, Metrics, Update
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.optimizer import Network, Optimizer, clip_per_seed, clip_per_tensor
-from surefoot.core.rates import LaProp
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.rates import LaProp
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.optimizer import Network, Optimizer, clip_per_seed, clip_per_tensor
+from surefoot.core.engine.sources import Uniform
 
 
 def test_then_moves_a_target_by_its_rate_after_each_step_of_its_update() -> None:

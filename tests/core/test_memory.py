@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor, GaussianActor, StateDependentActor
-from surefoot.core.chunk_actors import BlendedChunkActor, EnsembledChunkActor
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.memory import DRAWS
-from surefoot.core.memory_actors import ChunkActor, GRUActor, HeldNoiseActor, HistoryActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.return_actor import ReturnActor
-from surefoot.core.transformer import DecisionTransformerActor
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.chunk_actors import BlendedChunkActor, EnsembledChunkActor
+from surefoot.core.actors.heads import DeterministicActor, GaussianActor, StateDependentActor
+from surefoot.core.actors.memory import DRAWS
+from surefoot.core.actors.memory_actors import ChunkActor, GRUActor, HeldNoiseActor, HistoryActor
+from surefoot.core.actors.return_actor import ReturnActor
+from surefoot.core.actors.transformer_actor import DecisionTransformerActor
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.safe.filtered import FilteredPolicy
 
 STEPS, ROWS = 24, 3

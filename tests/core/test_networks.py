@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.networks import MLP, Critic, Value
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.networks import MLP, Critic, Value
 
 
 def separate(network: MLP, member: int) -> nn.Sequential:

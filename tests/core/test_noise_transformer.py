@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.noise_transformer import ToldBlock, TransformerNoise
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.noise_transformer import ToldBlock, TransformerNoise
 
 # Peebles and Xie (2023), table 1: layers, width, heads; table 4, for patches of 2 x 2 of 4 channels: parameters.
 PUBLISHED = {"S": (12, 384, 6, 33), "B": (12, 768, 12, 130), "L": (24, 1024, 16, 458), "XL": (28, 1152, 16, 675)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from surefoot.core.normalizer import Normalizer, RunningNormalizer
+from surefoot.core.nn.normalizer import Normalizer, RunningNormalizer
 
 
 def test_an_unset_normaliser_is_the_identity() -> None:

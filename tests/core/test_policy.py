@@ -12,14 +12,14 @@ import pytest
 import torch
 from policies import KINDS, observations, policy
 
-from surefoot.core import checkpoint
-from surefoot.core.actors import ACTORS, DeterministicActor, TanhGaussianActor
-from surefoot.core.encoders import Encoder
-from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
-from surefoot.core.normalizer import Normalizer, RunningNormalizer
-from surefoot.core.policy import Policy
-from surefoot.core.random import generator
-from surefoot.core.spec import Array
+from surefoot.core.actors.heads import ACTORS, DeterministicActor, TanhGaussianActor
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.base.random import generator
+from surefoot.core.base.spec import Array
+from surefoot.core.nn.encoders import Encoder
+from surefoot.core.nn.normalizer import Normalizer, RunningNormalizer
+from surefoot.core.policy.policy import Policy
 
 CONTINUOUS = [kind for kind in KINDS if not ACTORS[kind].discrete]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surefoot.core import distributions as d
-from surefoot.core import policy_gradient as pg
-from surefoot.core.masked import reduce, sequence_mask
+from surefoot.core.losses import distributions as d
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.masked import reduce, sequence_mask
 
 # -- golden values -----------------------------------------------------------------------------------------
 

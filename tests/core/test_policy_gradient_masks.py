@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surefoot.core import distributions as d
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError
-from surefoot.core.masked import masked_quantile, normalise, reduce, sequence_mask
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses import distributions as d
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.masked import masked_quantile, normalise, reduce, sequence_mask
 
 # -- groups ------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.random import STEPS_PER_BLOCK, Noise, Stream, generator
-from surefoot.core.sources import Uniform
+from surefoot.core.base.random import STEPS_PER_BLOCK, Noise, Stream, generator
+from surefoot.core.engine.sources import Uniform
 
 NOISES = {"smooth": Noise("normal", 3), "where": Noise("uniform", 1), "mask": Noise("keep", 4, keep=0.75)}
 

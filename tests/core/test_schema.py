@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from surefoot.core import schema
-from surefoot.core.errors import CheckpointError, DataError, SurefootError, printable, show_warnings_printable
-from surefoot.core.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check, parse
+from surefoot.core.base import schema
+from surefoot.core.base.errors import CheckpointError, DataError, SurefootError, printable, show_warnings_printable
+from surefoot.core.base.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check, parse
 
 
 @dataclasses.dataclass

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import policy_gradient as pg
-from surefoot.core import ratios
-from surefoot.core.distributions import gaussian_log_density
-from surefoot.core.masked import reduce, sequence_mask
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.distributions import gaussian_log_density
+from surefoot.core.losses.masked import reduce, sequence_mask
+from surefoot.core.losses.policy_gradient import ratios
 from surefoot.online import dppo, natural_gradient, ppo, reinflow
 
 

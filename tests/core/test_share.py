@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.share import Share
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.share import Share
 
 SCRIPT = pathlib.Path(__file__).with_name("shared_learning.py")
 
@@ -58,7 +58,7 @@ class _Half(Share):
 def test_what_can_not_be_shared_is_said() -> None:
     from shared_learning import BATCH
 
-    from surefoot.core.agent import Spec
+    from surefoot.core.engine.agent import Spec
     from surefoot.offline import TD3BC
     from surefoot.offline.iql import IQL, IQLConfig
 
@@ -74,7 +74,7 @@ def test_what_can_not_be_shared_is_said() -> None:
 
 
 def test_images_that_are_shifted_can_not_be_shared() -> None:
-    from surefoot.core.spec import Array, Spec
+    from surefoot.core.base.spec import Array, Spec
     from surefoot.offline.bc import BC
 
     seen = Spec({"image": Array((36, 36, 3), "uint8")}, 2, (-1.0, -1.0), (1.0, 1.0))

@@ -10,11 +10,11 @@ import pytest
 import torch
 from policies import KINDS, observations, policy
 
-from surefoot.core.actors import TanhGaussianActor, UnboundedGaussianActor
-from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.single_action import fits
+from surefoot.core.actors.heads import TanhGaussianActor, UnboundedGaussianActor
+from surefoot.core.base.errors import EnvironmentMismatchError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
+from surefoot.core.policy.single_action import fits
 
 QUICK = {"deterministic", "gaussian", "tanh_gaussian", "unbounded_gaussian", "state_dependent"}
 LARGEST = float(np.finfo(np.float32).max)

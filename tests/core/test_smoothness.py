@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.actors import CategoricalActor, DeterministicActor, GaussianActor
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.smoothness import (
+from surefoot.core.actors.heads import CategoricalActor, DeterministicActor, GaussianActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.smoothness import (
     DISTANCE,
     jacobian,
     measured,
@@ -21,6 +19,8 @@ from surefoot.core.smoothness import (
     squared_jacobian,
     squared_jacobian_estimate,
 )
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.offline import BC, ReBRAC
 
 WIDTH, ACTIONS = 4, 3

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.spec import Array, Spec
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.spec import Array, Spec
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels, native
-from surefoot.core.networks import MLP
-from surefoot.core.tape import Recorder, Tape
+from surefoot.core.nn.native import kernels, native
+from surefoot.core.nn.native.tape import Recorder, Tape
+from surefoot.core.nn.networks import MLP
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no native module: {native.why_not()}")
 
@@ -343,9 +343,9 @@ def test_training_does_not_import_torchs_compiler() -> None:
     """It takes as long to import as torch, in every worker."""
     code = """
 import sys, torch
-from surefoot.core.networks import MLP
-from surefoot.core.smoothness import squared_jacobian
-from surefoot.core.tape import Recorder
+from surefoot.core.nn.networks import MLP
+from surefoot.core.engine.smoothness import squared_jacobian
+from surefoot.core.nn.native.tape import Recorder
 network, rows = MLP(3, 2, (8,)), torch.zeros(4, 3)
 recorder = Recorder([rows])
 with recorder.watching():

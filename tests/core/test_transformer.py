@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.transformer import DecisionTransformerActor, time_features
+from surefoot.core.actors.memory import Memory
+from surefoot.core.actors.transformer_actor import DecisionTransformerActor, time_features
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 
 def policy(context: int = 3) -> Policy:

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.simplices import simplicial_norm
-from surefoot.core.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.simplices import simplicial_norm
+from surefoot.core.nn.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 
 EVEN = even_bins(-10, 10, 101)
 WIDE = symexp(even_bins(-20, 20, 255))

@@ -7,9 +7,9 @@ import pathlib
 import pytest
 import yaml
 
-from surefoot.cli.configfile import read_mapping
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.unique_keys import UniqueKeys
+from surefoot.cli.support.config_file import read_mapping
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.unique_keys import UniqueKeys
 from surefoot.data.formats.mapping import read_mapping as read_log_mapping
 
 TWICE = "observations: [q]\nactions: [u]\nobservations: [v]\n"

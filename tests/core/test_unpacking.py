@@ -10,9 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from surefoot.core import unpacking
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.unpacking import ALWAYS, EXPANSION, VARIABLE, read_npz, unpack_limit
+from surefoot.core.base import unpacking
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.unpacking import ALWAYS, EXPANSION, VARIABLE, read_npz, unpack_limit
 
 
 def everything(name: str) -> bool:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from value_numbers import f64
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.value_learning import (
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses.value_learning import (
     advantage_weights,
     conservative_gap,
     expectile_loss,

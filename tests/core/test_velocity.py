@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.networks import Critic, Value
-from surefoot.core.residual import ResidualMLP, ResidualValue
-from surefoot.core.unet import UNetVelocity
-from surefoot.core.velocity import (
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.networks import Critic, Value
+from surefoot.core.nn.residual import ResidualMLP, ResidualValue
+from surefoot.core.nn.unet import UNetVelocity
+from surefoot.core.nn.velocity import (
     EmbeddedVelocity,
     PlainVelocity,
     ShortcutVelocity,

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import Adam, Agent, Batch, Metrics, Spec, Update
-from surefoot.core.learner import Learner
-from surefoot.core.random import Noise
-from surefoot.core.sources import Uniform
+from surefoot.core.base.random import Noise
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Spec, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 
 SPEC = Spec(1, 1, (-1.0,), (1.0,))
 

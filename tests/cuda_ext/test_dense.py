@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels, native
+from surefoot.core.nn.native import kernels, native
 from surefoot.cuda_ext import native as module
 from surefoot.cuda_ext import why_not_native
 

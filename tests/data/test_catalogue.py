@@ -120,7 +120,7 @@ def test_unit_bounds_are_true_of_the_environments() -> None:
 def test_measures_of_the_embedded_datasets_are_those_of_the_datasets() -> None:
     from surefoot.data.catalogue import NATIVE_MEASURES
     from surefoot.evaluation.dataset_map import mapped
-    from surefoot.tools.generate import embedded, generate
+    from surefoot.runs.embedded import embedded, generate
 
     assert NATIVE_MEASURES.keys() == embedded().keys()
     names = [name for name in embedded() if name.startswith("native/pendulum-")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from make_files import three_episodes, without, write_hdf5
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data import Dataset, convert, load, save
 
 

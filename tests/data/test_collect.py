@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import CheckpointError, ConfigError, DataError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.data.collect import TransitionBuffer, replay_buffer
 from surefoot.data.samplers import Windows
 from surefoot.envs.acting import Stepping

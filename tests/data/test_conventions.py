@@ -9,7 +9,7 @@ from make_files import three_episodes
 from surefoot.data import Dataset, conventions, info
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.measures import trajectory_quality
-from surefoot.experiment.summary import behaviour
+from surefoot.runs.summary import behaviour
 
 
 def named(name: str, rewards: list[float], **extras: np.ndarray) -> Dataset:

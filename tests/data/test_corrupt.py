@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.corrupt import ALIASES, COLUMNS, Victim, corrupt
 from surefoot.data.dataset import BEST_RETURN, Dataset
 from surefoot.data.prepare import best_return, scale_actions

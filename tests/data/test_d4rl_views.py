@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from make_files import random_walk, three_episodes, without, write_hdf5
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import load
 from surefoot.data.checks import UNMARKED
 

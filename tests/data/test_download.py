@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from make_files import random_walk, write_hdf5
 
-from surefoot.core.errors import DataError, DownloadError
+from surefoot.core.base.errors import DataError, DownloadError
 from surefoot.data import download, load
 
 CONTENT = bytes(range(256)) * 4000  # about 1 MB
@@ -255,7 +255,7 @@ def test_a_full_disk_is_named_and_what_arrived_is_kept(server: Server, tmp_path:
     import sys
 
     program = (
-        "import resource, sys; from surefoot.data import download; from surefoot.core.errors import "
+        "import resource, sys; from surefoot.data import download; from surefoot.core.base.errors import "
         "DownloadError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
         f"try: download({server.url + '/a'!r}, {str(tmp_path / 'a')!r})\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data import Dataset, load, save
 from surefoot.data.dataset import NO_REWARDS, REWARDS
 

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.data import load
 from surefoot.data.dsrl import TASKS, normalized_cost, normalized_reward, task
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from make_files import random_walk, three_episodes, without, write_hdf5
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import Dataset, convert, info, load, save, verify
 
 COLUMNS = (
@@ -134,7 +134,7 @@ def test_our_hdf5_edited_by_others_is_refused(tmp_path: pathlib.Path) -> None:
 def test_a_full_disk_leaves_nothing_and_is_one_sentence(tmp_path: pathlib.Path) -> None:
     write_hdf5(tmp_path / "source.hdf5", random_walk(20_000))
     program = (  # a limit on the size of files fails writes as a full disk does
-        "import resource; from surefoot.data import load, save; from surefoot.core.errors import DataError\n"
+        "import resource; from surefoot.data import load, save; from surefoot.core.base.errors import DataError\n"
         f"data = load({str(tmp_path / 'source.hdf5')!r})\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "for suffix in ('.hdf5', '.npz', '.csv'):\n"

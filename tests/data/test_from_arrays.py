@@ -13,7 +13,7 @@ import pytest
 import torch
 from make_files import random_walk, three_episodes, without
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import Dataset, from_arrays, load, save, validate
 from surefoot.data.checks import TORN, UNMARKED
 from surefoot.data.corrupt import corrupt

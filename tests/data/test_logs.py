@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data import convert, info, load, save, verify
 from surefoot.data.files import sha256_of
 

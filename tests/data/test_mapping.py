@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, info, load, logs, save
 from surefoot.data.checks import INSIDE, PAUSED
 from surefoot.data.dataset import BEST_RETURN

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from make_files import three_episodes
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import Dataset, load, measures
 from surefoot.data.dataset import NO_REWARDS, REWARDS
 from surefoot.data.formats.flat import Source, dataset_from_arrays

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from make_files import random_walk, three_episodes, write_hdf5
 
-from surefoot.core.errors import ConfigError, DataError, MissingExtraError, SurefootError
+from surefoot.core.base.errors import ConfigError, DataError, MissingExtraError, SurefootError
 from surefoot.data import convert, load, not_held
 from surefoot.data.dataset import WITHOUT
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import Array
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 from surefoot.data import load, save
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from make_files import three_episodes, without
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data import load, reference_scores
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ import pytest
 from surefoot.data import Dataset, load, not_held, save
 from surefoot.data.dataset import NO_REWARDS, REWARDS
 from surefoot.data.save import CUT_OFF, LAYOUTS, OF_FILES, WRITERS
-from surefoot.tools import generate
+from surefoot.runs import embedded as generate
 
 
 def full() -> Dataset:

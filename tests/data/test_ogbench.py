@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, info, load, save
 from surefoot.data.dataset import NO_TASK, REWARDS
 from surefoot.data.formats.ogbench import joined

@@ -13,7 +13,7 @@ import pytest
 from make_files import random_walk, write_hdf5
 from test_formats import assert_same, made
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, load, save, verify
 from surefoot.data.files import sha256_of
 from surefoot.data.formats import lerobot, lerobot_write

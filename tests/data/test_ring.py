@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import CheckpointError, ConfigError, DataError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.data.ring import RingBuffer
 from surefoot.data.samplers import Mixture, NStep, Windows, uniform_rows
 from surefoot.data.store import Store

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.samplers import Chain, Mixture, NStep, Uniform, Weighted, Windows, uniform_rows
 from surefoot.data.store import Store
 

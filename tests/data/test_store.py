@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import DataError, DeviceError
+from surefoot.core.base.errors import DataError, DeviceError
 from surefoot.data import store as store_module
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import PACKED, Store, segment_ids, store_from_dataset

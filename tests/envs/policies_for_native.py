@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from surefoot.core.actors import ACTORS
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import ACTORS
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext.system import System
 
 

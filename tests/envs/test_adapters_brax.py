@@ -13,7 +13,7 @@ import pytest
 import torch
 from counting import transitions
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 from surefoot.envs.adapters import from_brax
 
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")

@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.adapters import adapt, to_gymnasium, to_gymnasium_vector
 from surefoot.envs.interface import (
     VectorEnvironment,

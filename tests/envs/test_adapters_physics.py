@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 from surefoot.envs.adapters import PhysicsTask, from_mjx, from_mujoco_warp
 from surefoot.envs.adapters.physics import Fields, Outcome, PhysicsVectorEnv, uniform_draws
 

@@ -11,7 +11,7 @@ import pytest
 from counting import Counting, expected, transitions
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import EnvironmentMismatchError, MissingExtraError
+from surefoot.core.base.errors import EnvironmentMismatchError, MissingExtraError
 from surefoot.envs.adapters import adapt, from_sb3, to_sb3
 
 MAKERS = [lambda: Counting(0), lambda: Counting(1)]

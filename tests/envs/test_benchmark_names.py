@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surefoot.core.errors import ConfigError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, MissingExtraError
 from surefoot.envs.suites import OCBenchName, OGBenchName, ensure_registered, parse, registration
 from surefoot.envs.suites.names import BASES, FAMILIES
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.envs.suites import parse
 from surefoot.envs.suites.names import OGBenchName
 from surefoot.envs.suites.shards import Recording

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs.adapters import adapt
 from surefoot.envs.check import Finding, check_environment
 

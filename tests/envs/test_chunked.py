@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from counting import Counting
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs import make_vec
 from surefoot.envs.adapters import adapt
 from surefoot.envs.chunked import Chunked

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs.generate import generate
 from surefoot.envs.systems import SYSTEMS, system
 from surefoot.envs.systems.pendulum import Pendulum, energy

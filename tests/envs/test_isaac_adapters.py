@@ -11,7 +11,7 @@ import torch
 from counting import expected, transitions
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.data.collect import replay_buffer
 from surefoot.envs.acting import Stepping
 from surefoot.envs.adapters import KeepFinalObservations, from_isaac_gym, from_isaac_lab

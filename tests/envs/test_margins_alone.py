@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs.adapters import adapt
 from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.interface import costs_of

@@ -15,7 +15,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 from surefoot.envs import PausingVectorEnv, describe, make_vec
 from surefoot.envs.mujoco import TASKS, VELOCITY_LIMITS, MujocoVectorEnv, library, make
 from surefoot.evaluation.rollout import RandomPolicy, evaluate

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs import make_vec
 from surefoot.envs.mujoco import VELOCITY_LIMITS, MujocoVectorEnv, make
 from surefoot.envs.mujoco.gaps import GAPS

@@ -12,7 +12,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs import describe, make_vec
 from surefoot.envs.names import gymnasium_id, native_ids, short_name
 from surefoot.envs.native import NativeVectorEnv

@@ -12,10 +12,10 @@ import pytest
 import torch
 from policies_for_native import policy_for
 
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError, EnvironmentMismatchError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.envs import episodes, native_policy, rollout
 from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.systems import SYSTEMS, system

@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from surefoot.core.errors import EnvironmentMismatchError, SimulatorError, SurefootError
+from surefoot.core.base.errors import EnvironmentMismatchError, SimulatorError, SurefootError
 from surefoot.envs import describe, make_vec
 from surefoot.envs.acting import Acting, Stepping, spec_of, waiting_for
 

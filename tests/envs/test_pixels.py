@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import surefoot.envs  # noqa: F401  registers the ids
-from surefoot.core.errors import ConfigError, RenderModeError
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import ConfigError, RenderModeError
+from surefoot.core.base.spec import Array
 from surefoot.envs import describe, make_vec
 from surefoot.envs.check import check_environment
 from surefoot.envs.interface import final_observations

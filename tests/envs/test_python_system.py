@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, MissingExtraError
 from surefoot.cuda_ext.rollout import rollout
 from surefoot.cuda_ext.system import Parameter
 from surefoot.envs.native import NativeVectorEnv

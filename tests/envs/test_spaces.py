@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from surefoot.core.errors import EnvironmentMismatchError
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import EnvironmentMismatchError
+from surefoot.core.base.spec import Array
 from surefoot.envs.spaces import arrays_of
 
 VECTOR = gymnasium.spaces.Box(-1, 1, (3,), np.float64)

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 from surefoot.data.formats import minari
 from surefoot.envs import action_bounds, check_spaces, describe, make_vec
 from surefoot.envs import vector as vector_module

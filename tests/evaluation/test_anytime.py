@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import (
     certificate,
     hedged_capital,

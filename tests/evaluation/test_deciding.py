@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import LookPlan, adastop, looks, permutation_p, seeds_needed, smallest_p, too_few
 from surefoot.evaluation.deciding import labelings
 from surefoot.evaluation.deciding import test_statistics as statistics_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.data import normalized_score, reference_scores
 from surefoot.data.dsrl import task
 from surefoot.evaluation import Episodes, dsrl_score

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import cvar, expected_maximum, family, kaplan_meier, median_steps, steps_to
 from surefoot.evaluation.families import quantile, weighted_mean
 from surefoot.evaluation.selection import doubly_robust, rank_correlation, regret_at, tuning_curve

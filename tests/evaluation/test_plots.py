@@ -7,7 +7,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.evaluation import plots
 from surefoot.evaluation.runs import CurvePoint
 

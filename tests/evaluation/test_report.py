@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.evaluation import certificate, load_runs, where_certified, write_report
 from surefoot.evaluation.report import render
 

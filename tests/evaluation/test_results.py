@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import Episodes, RunData, hierarchical_interval
 from surefoot.evaluation.overview import curve, render, write_overview
 from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated, repeated_seeds

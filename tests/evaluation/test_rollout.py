@@ -10,12 +10,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from surefoot.core.actors import GaussianActor
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.memory import Memory, Reactive
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import GaussianActor
+from surefoot.core.actors.memory import Memory, Reactive
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.envs.systems.pendulum import Pendulum
 from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate

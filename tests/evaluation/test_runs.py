@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from surefoot.core import schema
-from surefoot.core.errors import CheckpointError
+from surefoot.core.base import schema
+from surefoot.core.base.errors import CheckpointError
 from surefoot.evaluation import RunData, load_runs
 from surefoot.evaluation.side_by_side import grouped, side_by_side
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory, Reactive
+from surefoot.core.actors.memory import Memory, Reactive
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import Episodes, Safety, evaluate, load_runs, safety, tables
 from surefoot.evaluation.limits import limit_lines
 from surefoot.evaluation.report import render

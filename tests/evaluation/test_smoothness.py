@@ -13,8 +13,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from surefoot.core.errors import CheckpointError
-from surefoot.core.memory import Reactive
+from surefoot.core.actors.memory import Reactive
+from surefoot.core.base.errors import CheckpointError
 from surefoot.evaluation import Episodes, Met, evaluate, load_runs, smoothness, tables
 from surefoot.evaluation.report import render
 from surefoot.evaluation.smoothness import evenly

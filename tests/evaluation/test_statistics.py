@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import statistics as st
 
 SCORES = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 20.0]])  # 3 runs, 2 tasks; task means 2 and 8

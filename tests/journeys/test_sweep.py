@@ -11,7 +11,7 @@ import pytest
 from surefoot import load_policy
 from surefoot.cli import main
 from surefoot.data import save
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 SMALL = ["steps=20", "episodes=2", "evaluate_every=10", "evaluate_episodes=1", "batch_size=8", "seeds=2"]
 

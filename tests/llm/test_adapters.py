@@ -8,7 +8,7 @@ import pathlib
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, MissingExtraError
 from surefoot.llm import Prompt, TrainConfig, load_policy, method, train
 from surefoot.llm.adapters import with_lora
 from surefoot.llm.characters import character_policy

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from surefoot.cli.main import main
-from surefoot.core import policy_gradient as pg
-from surefoot.core.errors import ConfigError
-from surefoot.core.masked import group_moments, normalise
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses import policy_gradient as pg
+from surefoot.core.losses.masked import group_moments, normalise
 from surefoot.llm import LMPolicy, Rollout
 from surefoot.llm.conformance import Case, Implementation, Ours, check, engine
-from surefoot.llm.losses import Method
+from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import log_prob_and_entropy
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError, MissingExtraError
+from surefoot.core.base.errors import ConfigError, MissingExtraError
 from surefoot.llm import METHODS, method
 from surefoot.llm.conformance.implementation import random_case
 from surefoot.llm.export import OF_ENTROPY, register_verl, trl_trainer, verl_advantages, verl_policy_loss
-from surefoot.llm.losses import GROUPED, loss
+from surefoot.llm.losses.method import GROUPED, loss
 
 EXPORTED = [name for name, one in METHODS.items() if one.surrogate not in GROUPED and one.units not in OF_ENTROPY]
 installed = importlib.util.find_spec

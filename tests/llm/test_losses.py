@@ -19,9 +19,9 @@ from plain_losses import (
     ppo,
 )
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.llm import METHODS, method
-from surefoot.llm.losses import denominators, loss
+from surefoot.llm.losses.method import denominators, loss
 
 
 def test_every_method_has_a_second_implementation() -> None:

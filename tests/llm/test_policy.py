@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 
-from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.llm import LMPolicy, load_policy, policy
 from surefoot.llm.characters import character_policy
 from surefoot.llm.policy import Rollout, joined, log_prob_and_entropy, positions

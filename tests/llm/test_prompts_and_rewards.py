@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.llm import Prompt, load_reward, pass_at, read_prompts, scores
 from surefoot.llm.feedback import Pair, read_feedback
 

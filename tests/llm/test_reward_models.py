@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from surefoot.cli.main import main
-from surefoot.core.errors import CheckpointError, ConfigError, DataError
-from surefoot.core.policy_gradient import preference_terms, step_label_terms
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
+from surefoot.core.losses.policy_gradient import preference_terms, step_label_terms
 from surefoot.llm import Loop, Prompt, TrainConfig, load_reward, method, scores
 from surefoot.llm.characters import character_policy
 from surefoot.llm.feedback import LabelledSteps, Pair, read_feedback

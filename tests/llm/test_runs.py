@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from surefoot.cli.main import main
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import hierarchical_interval
 from surefoot.evaluation.tables import format_share
+from surefoot.language import runs as language_runs
 from surefoot.llm.characters import character_policy
-from surefoot.tools import language_runs
 
 SETTINGS = ["steps=4", "prompts_per_step=2", "group=4", "max_new_tokens=4", "learning_rate=1e-3", "checkpoint_every=2"]
 

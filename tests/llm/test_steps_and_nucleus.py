@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.llm import LMPolicy, Loop, Prompt, TrainConfig, method, train
 from surefoot.llm.characters import character_policy
 from surefoot.llm.losses import advantages

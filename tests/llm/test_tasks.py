@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core import policy_gradient as pg
+from surefoot.core.losses import policy_gradient as pg
 from surefoot.llm import method
 from surefoot.llm.tasks import TASKS, held_out, shuffled, value
 

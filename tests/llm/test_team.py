@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.llm import LMPolicy, Prompt, TrainConfig, method
 from surefoot.llm.characters import character_policy
 from surefoot.llm.critic import CriticConfig, TeamCritic

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core import checkpoint
-from surefoot.core.errors import CheckpointError, ConfigError, DataError
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.llm import METHODS, LMPolicy, Prompt, TrainConfig, evaluate, method, train
 from surefoot.llm.characters import character_policy
 from surefoot.llm.loop import Loop

@@ -91,8 +91,8 @@ def model_loss(w: Weights, batch: Weights, noise: Weights, c: Any, discount: flo
 
 
 def chosen_pair(uniform: Tensor) -> list[int]:
-    """The two members whose numbers are largest or smallest, as `core.ensembles.subset` has it."""
-    from surefoot.core import ensembles
+    """The two members whose numbers are largest or smallest, as `core.nn.ensembles.subset` has it."""
+    from surefoot.core.nn import ensembles
 
     return ensembles.subset(uniform, 2).tolist()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.model_based.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
 from surefoot.model_based.signals import imagined_signals, met_limits, met_signals, value_signals
 from surefoot.world_models.imagine import Rollouts

@@ -12,13 +12,13 @@ from plain_layers import layers
 from plane import plane_data
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent, Spec, Update
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.policy import Policy
-from surefoot.core.sources import Stores
-from surefoot.core.transduction import TransducedMLP
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent, Spec, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
+from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.transduction import TransducedMLP
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS, COCOAIQL

@@ -12,11 +12,11 @@ import torch
 from online_problems import RICCATI, Regulator, spec
 from torch import Tensor
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.sources import Batch, Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Batch, Uniform
+from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import Dreamer

@@ -13,12 +13,12 @@ from test_flow_updates import RATE, windows
 from test_mbrcsl import dataset_of, learner_of, random_data
 from torch import Tensor, nn
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.policy import Policy
-from surefoot.core.sources import Uniform
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.policy.policy import Policy
 from surefoot.model_based import MAC
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.world_models.dynamics import Outcome, StepNoise

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.agent import Rule, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.sources import MAIN
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Rule, Spec
+from surefoot.core.engine.sources import MAIN
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs import make_vec
 from surefoot.model_based.alarm import Alarm

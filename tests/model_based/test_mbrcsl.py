@@ -11,7 +11,7 @@ import torch
 from mbrcsl_data import SMALL, dataset_of, learner_of, random_data
 from torch import Tensor
 
-from surefoot.core.errors import DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data.dataset import Dataset
 from surefoot.model_based.mbrcsl import KEPT, MBRCSL
 from surefoot.offline.rcsl import RCSL

@@ -11,11 +11,11 @@ import torch
 from mbrcsl_data import SMALL, dataset_of, learner_of, random_data
 from torch import Tensor, nn
 
-from surefoot.core.agent import Adam, Agent
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.noise_unet import UNetNoise
-from surefoot.core.optimizer import Network, Optimizer
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Adam, Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.optimizer import Network, Optimizer
+from surefoot.core.nn.noise_unet import UNetNoise
 from surefoot.data.dataset import Dataset
 from surefoot.model_based.mbrcsl import MBRCSL
 

@@ -7,10 +7,10 @@ import torch
 from plane import plane_data
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import MAIN, Stores
-from surefoot.core.spec import Spec
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.spec import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Stores
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS
 from surefoot.model_based.rambo import RAMBO

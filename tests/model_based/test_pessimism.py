@@ -11,10 +11,10 @@ import torch
 from plane import plane_data
 from torch import Tensor
 
-from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import MAIN, Stores
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Stores
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS
 from surefoot.model_based.combo import COMBO

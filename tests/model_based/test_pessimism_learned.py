@@ -14,8 +14,8 @@ import torch
 from plane import PlaneRAVL, plane_data
 from torch import Tensor, nn
 
-from surefoot.core.learner import Learner
-from surefoot.core.sources import MAIN, Stores
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based.combo import COMBO

@@ -11,10 +11,10 @@ import pytest
 import torch
 from online_problems import Regulator, spec
 
-from surefoot.core.agent import Rule, Spec, is_due
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import DRAWS
-from surefoot.core.policy import Policy
+from surefoot.core.actors.memory import DRAWS
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Rule, Spec, is_due
+from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import PETS

@@ -8,11 +8,11 @@ import torch
 from plane import PlaneBase, PlaneRAVL, plane_data
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.networks import Critic
-from surefoot.core.sources import MAIN, Stores
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Stores
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import BesideAdded
 from surefoot.data.store import store_from_dataset

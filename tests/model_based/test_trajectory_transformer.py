@@ -10,8 +10,8 @@ import pytest
 import torch
 from test_mbrcsl import dataset_of, learner_of
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.policy import Policy
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.policy.policy import Policy
 from surefoot.model_based import TrajectoryTransformer
 from surefoot.world_models.trajectory_planner import NETWORKS, SEARCH, TrajectoryPlanner, networks
 

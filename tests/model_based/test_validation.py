@@ -7,8 +7,8 @@ import math
 import pytest
 from plane import plane_data
 
-from surefoot.experiment.offline_trainer import validation_losses
 from surefoot.model_based import ALGORITHMS
+from surefoot.runs.trainers.offline import validation_losses
 
 SMALL = {
     "model_updates": 4, "rollouts": 20, "rollout_length": 3, "imagine_every": 5, "hidden": (8, 6),

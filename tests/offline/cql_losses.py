@@ -9,9 +9,9 @@ import torch
 from plain_layers import layers
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 from surefoot.offline import CQL, CalQL
 
 ROWS = 5

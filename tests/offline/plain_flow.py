@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.networks import MLP
+from surefoot.core.nn.networks import MLP
 
 
 class Plain:

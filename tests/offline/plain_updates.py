@@ -10,10 +10,10 @@ from plain_layers import layers
 from problems import relative, spec
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.networks import MLP
 
 ROWS, PLANNED, RATE, DISCOUNT = 5, 8, 3e-4, 0.99
 Rows = dict[str, Tensor]

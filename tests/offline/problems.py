@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Source, Stores
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Source, Stores
 from surefoot.data.store import Store
 from surefoot.offline import ALGORITHMS
 

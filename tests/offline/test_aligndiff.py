@@ -11,15 +11,15 @@ import pytest
 import torch
 from test_mbrcsl import dataset_of, learner_of, random_data
 
-from surefoot.core.agent import Spec
-from surefoot.core.attribute_planner import AttributePlanner
-from surefoot.core.attributes import AttributeModel, measured, preference_loss
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.policy import Policy
-from surefoot.core.transformer import Block
+from surefoot.core.actors.attribute_planner import AttributePlanner
+from surefoot.core.actors.transformer_actor import Block
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.losses.attributes import AttributeModel, measured, preference_loss
+from surefoot.core.policy.policy import Policy
 from surefoot.data.comparisons import compared, read_comparisons, starts
-from surefoot.experiment.offline_trainer import validation_losses
 from surefoot.offline import AlignDiff
+from surefoot.runs.trainers.offline import validation_losses
 
 SMALL: dict[str, Any] = {
     "attributes": ("abs:1", "change:0"), "horizon": 3, "pairs": 50, "attribute_updates": 3, "attribute_width": 8,
@@ -200,7 +200,7 @@ class Free(torch.nn.Module):
 
 
 def test_guidance_goes_beyond_and_the_nearest_plan_acts() -> None:
-    from surefoot.core.diffusion import Schedule
+    from surefoot.core.actors.diffusion import Schedule
 
     options = {"horizon": 3, "attribute_width": 8, "attribute_layers": 1, "attribute_heads": 2, "attribute_members": 1,
                "hidden": (8,), "sampler_steps": 1, "guidance": 1.5, "candidates": 4}  # fmt: skip

@@ -10,11 +10,11 @@ from plain_updates import DISCOUNT, RATE, batches, feeding, prepared
 from problems import relative
 from torch import Tensor, nn
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.sources import Stores
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
+from surefoot.core.nn.networks import MLP
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.offline import BisimIQL

@@ -9,9 +9,9 @@ import torch
 from problems import spec
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow import flow_matching_loss, interpolate
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
+from surefoot.core.losses.flow import flow_matching_loss, interpolate
 from surefoot.offline import FQL, IDQL, IFQL, QC, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
 
 

@@ -12,7 +12,7 @@ from plain_layers import layers
 from problems import relative, spec
 from torch import Tensor
 
-from surefoot.core.networks import MLP
+from surefoot.core.nn.networks import MLP
 from surefoot.offline import CQL, CalQL
 
 

@@ -10,11 +10,11 @@ import torch
 from problems import agents, learner, random_store, spec
 from torch import Tensor
 
-from surefoot.core import native
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.native import native
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import returns_to_go
 from surefoot.data.store import Store

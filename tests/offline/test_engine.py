@@ -8,12 +8,12 @@ import pytest
 import torch
 from problems import VARIANTS, agents, learner, random_store, relative
 
-from surefoot.core import native
-from surefoot.core.agent import Agent
-from surefoot.core.capture import Capture, Graphed
-from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.capture import Capture, Graphed
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.native import native
 from surefoot.offline import ALGORITHMS
 
 

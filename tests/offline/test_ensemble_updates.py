@@ -11,11 +11,11 @@ from plain_layers import layers
 from plain_updates import DISCOUNT, Plain, Rows, batches, check, prepared
 from torch import Tensor
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn import ensembles
 from surefoot.data.store import Store
 from surefoot.offline import AWAC, EDAC, MCQ, MSG, SACN
 

@@ -11,13 +11,13 @@ from plain_layers import layers
 from problems import spec
 from torch import Tensor, nn
 
-from surefoot.core.agent import Batch, Metrics, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.family import FamilyActor, StochasticBalanceModel, embedded
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.random import Stream
-from surefoot.core.sources import Uniform
+from surefoot.core.actors.family import FamilyActor, StochasticBalanceModel, embedded
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Stream
+from surefoot.core.engine.agent import Batch, Metrics, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.policy.policy import Policy
 from surefoot.data.store import Store
 from surefoot.offline import IQL, FamO2O
 from surefoot.offline.famo2o import widened

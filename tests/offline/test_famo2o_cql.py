@@ -12,13 +12,13 @@ from problems import relative
 from test_cql import Plain, Rows, batches, pairs, prepared, trained
 from torch import Tensor, nn
 
-from surefoot.core import native
-from surefoot.core.agent import Batch, Metrics, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.family import TanhFamilyActor, embedded
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.sources import Uniform
+from surefoot.core.actors.family import TanhFamilyActor, embedded
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Batch, Metrics, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.native import native
+from surefoot.core.policy.policy import Policy
 from surefoot.data.store import Store
 from surefoot.offline import CQL, FamO2OCQL
 from surefoot.offline.famo2o import widened

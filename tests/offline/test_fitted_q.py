@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_episodes, discounted_returns, short_notes
 from surefoot.offline import BC, DT, RCSL, ReCOIL

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Stores
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
 from surefoot.data.store import Store
 from surefoot.offline import (
     ALGORITHMS,

@@ -17,11 +17,11 @@ from plain_flow import JointAdam, Plain, Rows, Whole, cloning, euler
 from problems import relative, spec
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.networks import MLP
 from surefoot.offline import FQL, IDQL, IFQL, QAM, QAME, QAMF, QC, QCFQL, AWRFlow, DiffusionBC, FlowBC, RAFTFlow, ReBRAC
 
 ROWS, RATE, PLANNED = 6, 3e-3, 8

@@ -17,10 +17,10 @@ from plain_updates import PLANNED, RATE, ROWS, Rows, batches
 from problems import relative, spec
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.networks import MLP
 from surefoot.offline import BC, IQL, RIQL, TD3BC
 
 

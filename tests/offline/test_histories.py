@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.histories import windows
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.sources import Stores
-from surefoot.core.spec import Array, Spec
+from surefoot.core.actors.histories import windows
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.spec import Array, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.offline import ALGORITHMS, BC, IQL

@@ -12,15 +12,15 @@ from plain_updates import DISCOUNT, Plain, Rows, check, prepared
 from test_ensemble_updates import plays
 from torch import Tensor
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.implicit_maxima import chi_square_loss, gumbel_loss, total_variation_loss
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Stores, Uniform
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores, Uniform
+from surefoot.core.losses.implicit_maxima import chi_square_loss, gumbel_loss, total_variation_loss
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.store import Store, store_from_dataset
-from surefoot.experiment.offline_trainer import validation_losses
 from surefoot.offline import DVL, XQL, ReCOIL
+from surefoot.runs.trainers.offline import validation_losses
 
 
 def minimiser(loss: Any, values: Tensor, low: float = -12.0, high: float = 12.0) -> float:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.offline import BC, IQL, RIQL, TD3BC
 

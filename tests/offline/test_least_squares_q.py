@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, thinned

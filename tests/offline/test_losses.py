@@ -20,8 +20,8 @@ import torch
 from problems import spec
 from torch import Tensor
 
-from surefoot.core.agent import Agent
-from surefoot.core.networks import MLP
+from surefoot.core.engine.agent import Agent
+from surefoot.core.nn.networks import MLP
 from surefoot.offline import BC, IQL, RIQL, TD3BC
 
 LOG2, HALF_LOG_2PI = math.log(2), 0.5 * math.log(2 * math.pi)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from problems import spec
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.policy import Policy
-from surefoot.core.rates import Adam
-from surefoot.core.spec import Array, Spec
-from surefoot.core.temperature import Temperature
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.rates import Adam
+from surefoot.core.base.spec import Array, Spec
+from surefoot.core.nn.temperature import Temperature
+from surefoot.core.policy.policy import Policy
 from surefoot.model_based import ALGORITHMS as MODELS
 from surefoot.offline import ALGORITHMS
 from surefoot.online import ALGORITHMS as ONLINE

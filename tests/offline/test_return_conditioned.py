@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.return_actor import ReturnActor
-from surefoot.core.sources import Stores, Uniform
+from surefoot.core.actors.return_actor import ReturnActor
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores, Uniform
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import BEST_RETURN
 from surefoot.data.store import store_from_dataset

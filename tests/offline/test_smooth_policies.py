@@ -11,11 +11,12 @@ import torch
 from gymnasium import spaces
 from problems import VARIANTS, agents, learner, random_store, relative
 
-from surefoot.core import native, smoothness
-from surefoot.core.agent import Agent, Update
-from surefoot.core.learner import Learner
-from surefoot.core.smoothness import measured
-from surefoot.core.sources import MAIN, Uniform
+from surefoot.core.engine import smoothness
+from surefoot.core.engine.agent import Agent, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.smoothness import measured
+from surefoot.core.engine.sources import MAIN, Uniform
+from surefoot.core.nn.native import native
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate

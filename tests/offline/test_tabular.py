@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
-from surefoot.core.value_learning import expectile_loss
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.data.store import Store
 from surefoot.offline import IQL
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 from surefoot.offline.vi_lcb import Counts, bandit_lcb, tabulated, vi_lcb
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from online_problems import Scripted
 
-from surefoot.core.flow import flow_matching_loss, interpolate
-from surefoot.core.velocity import VelocityNetwork
+from surefoot.core.losses.flow import flow_matching_loss, interpolate
+from surefoot.core.nn.velocity import VelocityNetwork
 from surefoot.envs import make_vec
 from surefoot.online import ALGORITHMS, spec_of
 from surefoot.online.on_policy import OnPolicyLoop

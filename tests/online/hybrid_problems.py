@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from online_problems import Regulator, parameters, spec
 
-from surefoot.core.agent import Agent
+from surefoot.core.engine.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.online import ALGORITHMS
 from surefoot.online.loop import make_loop

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from surefoot.core.agent import Spec
+from surefoot.core.engine.agent import Spec
 from surefoot.envs.interface import VectorEnvironment, reset_mask, row_seeds
 from surefoot.online import ALGORITHMS, spec_of
 from surefoot.online.off_policy import OffPolicyLoop

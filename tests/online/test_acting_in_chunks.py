@@ -11,8 +11,8 @@ import torch
 from gymnasium import spaces
 from on_policy_problems import loop
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory_actors import ChunkActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs import make_vec
 from surefoot.envs.adapters import adapt
 from surefoot.envs.side_by_side import PausingVectorEnv

@@ -10,14 +10,14 @@ import torch
 from hybrid_problems import regulated
 from online_problems import Constant, Counting, Inserting, Regulator, loop, parameters, spec
 
-from surefoot.core.agent import Batch
-from surefoot.core.errors import DataError
-from surefoot.core.sources import MAIN
+from surefoot.core.base.errors import DataError
+from surefoot.core.engine.agent import Batch
+from surefoot.core.engine.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.offline import CalQL
 from surefoot.online import CalQLOnline
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 SMALL: dict[str, Any] = {"sampled_actions": 2, "batch_size": 16, "discount": 0.5}
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from flow_problems import SMALL, TwoModes, share_above
 
-from surefoot.core.denoising_chain import DenoisingActor
-from surefoot.core.diffusion import Schedule, denoising_loss
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.noise_networks import NoiseNetwork
-from surefoot.core.policy_gradient import stage_weights
+from surefoot.core.actors.denoising_chain import DenoisingActor
+from surefoot.core.actors.diffusion import Schedule, denoising_loss
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.losses.policy_gradient import stage_weights
+from surefoot.core.nn.noise_networks import NoiseNetwork
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import DPPO, spec_of

@@ -14,11 +14,11 @@ from plain_layers import layers
 from test_off_policy_updates import Numbered, average
 from torch import Tensor, nn
 
-from surefoot.core.agent import Batch, Metrics, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.spec import Array
+from surefoot.core.engine.agent import Batch, Metrics, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.policy.policy import Policy
 from surefoot.online import DQN
 from surefoot.online.off_policy import OffPolicyLoop
 

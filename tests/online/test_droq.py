@@ -23,12 +23,12 @@ from plain_layers import layers
 from test_off_policy_updates import PROBLEM, ROWS, Numbered, Rows, SecondSAC, agent_target, average, batches, descend
 from torch import Tensor, nn
 
-from surefoot.core.agent import Batch, Metrics, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.random import Stream
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Stream
+from surefoot.core.engine.agent import Batch, Metrics, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.policy.policy import Policy
 from surefoot.data.store import Store
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import REDQ, DroQ

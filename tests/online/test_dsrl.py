@@ -12,13 +12,13 @@ from plain_layers import layers
 from test_off_policy_updates import Numbered, SecondSAC, assert_same, batches, descend
 from torch import Tensor, nn
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.policy import Policy
-from surefoot.core.random import Stream
-from surefoot.core.steered import SteeredActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.actors.steered import SteeredActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Stream
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import DSRL, DSRLNA, spec_of

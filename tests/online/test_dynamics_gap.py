@@ -10,7 +10,7 @@ import pytest
 import torch
 from hybrid_problems import dataset, shifted
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import estimate_gap

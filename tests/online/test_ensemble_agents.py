@@ -11,12 +11,12 @@ from ensemble_rows import rows_of
 from online_problems import Constant, Counting, Regulator, loop, parameters, spec
 from plain_layers import layers
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.policy import Policy
-from surefoot.core.random import generator
-from surefoot.core.sources import MAIN, Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Uniform
+from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import Store
 from surefoot.envs.vector import make_vec

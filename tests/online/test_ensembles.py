@@ -7,10 +7,10 @@ import torch
 from ensemble_rows import rows_of
 from online_problems import Constant, loop, spec
 
-from surefoot.core import ensembles
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.networks import Critic
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.networks import Critic
 from surefoot.envs.vector import make_vec
 from surefoot.offline import CQL
 from surefoot.online import WSRL

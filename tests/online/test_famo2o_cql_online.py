@@ -8,9 +8,9 @@ from hybrid_problems import regulated
 from online_problems import RICCATI, Regulator, regulators_gain, spec
 from torch import Tensor
 
-from surefoot.core.agent import Batch, Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Batch, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.offline import FamO2OCQL
 from surefoot.online import FamO2OCQLOnline

@@ -10,15 +10,15 @@ import torch
 from hybrid_problems import regulated
 from online_problems import RICCATI, Regulator, loop, parameters, regulators_gain, spec
 
-from surefoot.core.agent import Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import MAIN, Uniform
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Uniform
 from surefoot.data.store import Store
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.offline import FamO2O
 from surefoot.online import FamO2OCQLOnline, FamO2OOnline
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 SMALL = {"coefficients": (1.0, 5.0), "rewards": "none"}
 

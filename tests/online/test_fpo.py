@@ -8,9 +8,9 @@ import pytest
 import torch
 from flow_problems import TwoModes, clone_two_modes, flow_loop, share_above
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.policy_gradient import log_ratio, ratio, spo_surrogate
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses.policy_gradient import log_ratio, ratio, spo_surrogate
 from surefoot.online.fpo import _cut, fpo_loss
 
 OLD, NEW = torch.tensor([[1.2, 0.8, 1.0]], dtype=torch.float64), torch.tensor([[1.1, 0.9, 0.7]], dtype=torch.float64)

@@ -12,17 +12,18 @@ from hybrid_problems import hybrid_loop, parameters, regulated
 from plain_layers import layers
 from torch import Tensor
 
-from surefoot.core import ensembles, native
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform, joined
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform, joined
+from surefoot.core.nn import ensembles
+from surefoot.core.nn.native import native
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import DARC, H2O
 from surefoot.online.h2o import gap_penalty
 from surefoot.online.hybrid import BOTH, SIMULATED, TO_TELL_APART
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 # -- the penalty ----------------------------------------------------------------------------------------------
 

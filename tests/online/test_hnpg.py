@@ -12,17 +12,17 @@ from hybrid_problems import regulated
 from online_problems import Regulator
 from torch import Tensor, nn
 
-from surefoot.core.agent import Batch, Metrics
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.random import Stream, generator
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Stream, generator
+from surefoot.core.engine.agent import Batch, Metrics
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.networks import MLP
 from surefoot.envs import make_vec
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online import HNPG, TRPO, spec_of
 from surefoot.online.on_policy import OnPolicyLoop
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 16, "hidden": (8, 6), "critic_hidden": (7, 5), "epochs": 2,
                          "minibatches": 2, "value_actions": 3}  # fmt: skip

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import CheckpointError, EnvironmentMismatchError
-from surefoot.core.files import read_json, write_json
-from surefoot.core.policy import Policy
-from surefoot.core.spec import mapped
+from surefoot.core.base.errors import CheckpointError, EnvironmentMismatchError
+from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.spec import mapped
+from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import spec_of
 from surefoot.envs.pixels import PixelVectorEnv
 from surefoot.evaluation.rollout import evaluate

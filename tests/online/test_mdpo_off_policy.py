@@ -12,11 +12,11 @@ from plain_layers import layers
 from test_off_policy_updates import PROBLEM, ROWS, Rows, average, batches
 from torch import Tensor, nn
 
-from surefoot.core.agent import Batch, Metrics
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.random import Stream
-from surefoot.core.sources import Uniform
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Stream
+from surefoot.core.engine.agent import Batch, Metrics
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import MDPOOffPolicy
 from surefoot.online.off_policy import OffPolicyLoop

@@ -9,15 +9,15 @@ import pytest
 import torch
 from hybrid_problems import hybrid_loop, parameters, regulated
 
-from surefoot.core.agent import Rule, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.learner import Learner
-from surefoot.core.random import generator
-from surefoot.core.sources import MAIN
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import Rule, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import MOORL, SAC
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 META = {"meta_actor": "actor", "meta_critic": "critic"}
 

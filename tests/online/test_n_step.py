@@ -23,10 +23,10 @@ from online_problems import (
 )
 from test_off_policy_updates import Rows, assert_updates_equal
 
-from surefoot.core.agent import Batch, Metrics, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.sources import MAIN
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.spec import Array
+from surefoot.core.engine.agent import Batch, Metrics, Spec
+from surefoot.core.engine.sources import MAIN
 from surefoot.online import SAC, TD3
 from surefoot.online.agents import bootstrapped
 from surefoot.online.off_policy import OffPolicyLoop
@@ -185,6 +185,6 @@ def test_what_it_cant_learn_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"sac\.n_step is 2: with images"):
         SAC(Spec({"image": Array((36, 36, 3), "uint8")}, 1, (-1.0,), (1.0,)), n_step=2, encoder="small")
     for other in ("redq", "wsrl", "mbpo"):
-        kind: Any = __import__("surefoot.experiment.algorithms", fromlist=["ALGORITHMS"]).ALGORITHMS[other]
+        kind: Any = __import__("surefoot.runs.algorithms", fromlist=["ALGORITHMS"]).ALGORITHMS[other]
         with pytest.raises(ConfigError, match="has no option 'n_step'"):
             kind.configure(n_step=2)

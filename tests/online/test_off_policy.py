@@ -12,10 +12,10 @@ import pytest
 import torch
 from online_problems import Broken, Constant, Counting, Inserting, Regulator, loop, parameters, spec
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
-from surefoot.core.random import generator
-from surefoot.core.sources import MAIN
+from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.sources import MAIN
 from surefoot.envs.acting import row_seeds
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.envs.vector import make_vec

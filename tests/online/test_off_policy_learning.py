@@ -23,7 +23,7 @@ from online_problems import (
     spec,
 )
 
-from surefoot.core.agent import Batch, Metrics
+from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.online import SAC, TD3
 from surefoot.online.off_policy import OffPolicyLoop
 

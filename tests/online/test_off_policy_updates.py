@@ -16,9 +16,9 @@ import torch
 from plain_layers import layers
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.learner import Learner
-from surefoot.core.random import Stream
+from surefoot.core.base.random import Stream
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
 from surefoot.online import REDQ, SAC, TD3
 
 ROWS, STEPS = 5, 4

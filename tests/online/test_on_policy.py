@@ -13,8 +13,8 @@ from block_rows import HELD
 from on_policy_problems import QUICK, loop
 from online_problems import Constant, Inserting
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.normalizer import RunningMoments
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.normalizer import RunningMoments
 from surefoot.cuda_ext.rollout import Carry, rollout
 from surefoot.data.store import Store
 from surefoot.envs.acting import EpisodeMeans

@@ -24,10 +24,10 @@ from online_problems import (
 )
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.networks import MLP
 from surefoot.envs import make_vec
 from surefoot.online.natural_gradient import TRPOConfig, conjugate_gradient, natural_step
 from surefoot.online.on_policy import OnPolicyLoop

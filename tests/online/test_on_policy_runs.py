@@ -14,9 +14,9 @@ from block_rows import HELD
 from on_policy_problems import QUICK, Bandit, agents, loop
 from online_problems import Constant, Regulator
 
-from surefoot.core import checkpoint
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.engine.agent import Spec
 from surefoot.envs import make_vec
 from surefoot.online import ALGORITHMS, PPO, SAC, spec_of
 from surefoot.online.on_policy import OnPolicyLoop

@@ -14,7 +14,7 @@ from surefoot.evaluation import evaluate
 from surefoot.online import ALGORITHMS, spec_of
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.online.replay import JoinedWindows
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 SMALL: dict[str, dict[str, Any]] = {
     "fql_online": {"hidden": (16, 16), "chunk": 3, "flow_steps": 2, "alpha": 1.0},

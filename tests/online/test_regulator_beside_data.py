@@ -9,7 +9,7 @@ import pytest
 from hybrid_problems import dataset
 from online_problems import RICCATI, Regulator, regulators_gain, spec
 
-from surefoot.core.agent import Agent
+from surefoot.core.engine.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.online import MOORL, RLPD, WSRL, IQLOnline
 from surefoot.online.loop import make_loop

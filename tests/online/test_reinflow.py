@@ -9,12 +9,12 @@ import pytest
 import torch
 from flow_problems import TwoModes, clone_two_modes, flow_loop, share_above
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.flow_chains import ReinFlowActor
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.policy import Policy
-from surefoot.core.ratios import limited_log_ratio
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.flow_chains import ReinFlowActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
+from surefoot.core.policy.policy import Policy
 from surefoot.evaluation import evaluate
 from surefoot.online import ReinFlow
 

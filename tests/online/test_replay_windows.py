@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.chunks import decisions
+from surefoot.core.actors.chunks import decisions
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource

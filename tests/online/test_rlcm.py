@@ -9,7 +9,7 @@ import pytest
 import torch
 from flow_problems import TwoModes, clone_two_modes, flow_loop, share_above
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.online import RLCM
 
 

@@ -12,10 +12,10 @@ from on_policy_problems import loop as on_policy
 from online_problems import Regulator
 from online_problems import loop as off_policy
 
-from surefoot.core import native
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.smoothness import penalised, squared_jacobian
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.smoothness import penalised, squared_jacobian
+from surefoot.core.nn.native import native
 from surefoot.online import ALGORITHMS
 from surefoot.online.on_policy import OnPolicyLoop
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.agent import Spec
+from surefoot.core.engine.agent import Spec
 from surefoot.safe.fisor import FISOR
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))

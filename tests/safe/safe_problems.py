@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Stores
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.safe import ALGORITHMS

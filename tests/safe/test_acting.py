@@ -12,8 +12,8 @@ from acting import ON_POLICY, Free, Walk, loop
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, DataError, EnvironmentMismatchError
-from surefoot.core.sources import MAIN
+from surefoot.core.base.errors import ConfigError, DataError, EnvironmentMismatchError
+from surefoot.core.engine.sources import MAIN
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.envs.acting import RecentEpisodes

@@ -10,7 +10,7 @@ from acting import Bandit, Walk, loop
 from acting_blocks import block
 from torch import Tensor
 
-from surefoot.core.value_learning import gae
+from surefoot.core.losses.value_learning import gae
 from surefoot.envs import make_vec
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.safe import cpo

@@ -8,8 +8,8 @@ import torch
 from safe_problems import agents, relative
 from torch import Tensor, nn
 
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 
 
 def test_the_transformers_step_equals_torchs_own_layers() -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.cpp_equations import cpp_function
-from surefoot.core.errors import ExportError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.base.errors import ExportError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.cpp_equations import cpp_function
+from surefoot.core.policy.policy import Policy
 from surefoot.envs.systems import SYSTEMS
 from surefoot.safe import cpp
 from surefoot.safe.filtered import FilteredPolicy

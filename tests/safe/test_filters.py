@@ -5,10 +5,10 @@ import pytest
 import scipy.optimize
 import torch
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.envs.systems import SYSTEMS, system
 from surefoot.safe.filtered import FilteredPolicy
 from surefoot.safe.filters import BarrierQP, LearnedValue, LeastRestrictive

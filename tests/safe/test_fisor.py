@@ -10,8 +10,8 @@ import torch
 from fisor_rows import Rows, agent, rows_of
 from torch import Tensor
 
-from surefoot.core.diffusion import DiffusionActor
-from surefoot.core.value_learning import expectile_loss
+from surefoot.core.actors.diffusion import DiffusionActor
+from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.safe.feasibility import feasibility_weights, feasible_target
 from surefoot.safe.fisor import FISOR
 

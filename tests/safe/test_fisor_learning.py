@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.agent import Update
-from surefoot.core.learner import Learner
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.safe.feasibility import feasibility_weights, feasible_target

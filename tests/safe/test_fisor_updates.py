@@ -12,10 +12,10 @@ from fisor_rows import SMALL, Rows, agent, rows_of
 from plain_layers import layers
 from torch import Tensor
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.learner import Learner
-from surefoot.core.sources import MAIN, Uniform
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.safe.fisor import FISOR

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.safe import PPOLagConfig
 from surefoot.safe.multipliers import (
     HeldMultiplier,

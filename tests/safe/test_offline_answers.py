@@ -11,8 +11,8 @@ from safe_problems import learner, spec
 from scipy.optimize import linprog
 from torch import Tensor
 
-from surefoot.core.agent import Agent, Batch, Metrics, Spec
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.engine.agent import Agent, Batch, Metrics, Spec
 from surefoot.data.dataset import Dataset
 from surefoot.safe import CDT, CPQ, BCQLag, BCSafe, BEARLag, COptiDICE
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safe_problems import VARIANTS, agents, learner, random_dataset, relative
 
-from surefoot.core.policy import Policy
+from surefoot.core.policy.policy import Policy
 
 SEEDS = [3, 0]
 
@@ -100,7 +100,7 @@ def test_a_policy_of_two_networks_is_exported_as_onnx_for_any_number_of_rows(tmp
 @pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag"])
 @pytest.mark.parametrize("gains", [(-1.0, 0.003, 0.001), (0.1, float("inf"), 0.001), (0.1, 0.003)])
 def test_gains_that_can_not_hold_a_limit_are_refused(variant: str, gains: tuple[float, ...]) -> None:
-    from surefoot.core.errors import ConfigError
+    from surefoot.core.base.errors import ConfigError
 
     with pytest.raises(ConfigError, match=rf"{variant}.gains is .*must be (finite|three numbers >= 0|a list of 3)"):
         agents(variant, [0], gains=gains)
@@ -108,7 +108,7 @@ def test_gains_that_can_not_hold_a_limit_are_refused(variant: str, gains: tuple[
 
 @pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag", "cpq", "coptidice", "cdt"])
 def test_data_without_costs_or_with_negative_ones_is_refused(variant: str) -> None:
-    from surefoot.core.errors import DataError
+    from surefoot.core.base.errors import DataError
 
     data, (agent,) = random_dataset(), agents(variant, [0])
     with pytest.raises(DataError, match="has no costs"):
@@ -131,7 +131,7 @@ def test_costs_that_teach_nothing_are_said_before_training(variant: str) -> None
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_episodes_held_out_are_judged_by_each_loss_windows_included(variant: str) -> None:
-    from surefoot.experiment.offline_trainer import validation_losses
+    from surefoot.runs.trainers.offline import validation_losses
 
     (agent,) = agents(variant, [0])
     agent.prepare(random_dataset())

@@ -14,10 +14,10 @@ import torch
 from safe_problems import agents, relative
 from torch import Tensor, nn
 
-from surefoot.core.agent import Agent
-from surefoot.core.learner import Learner
-from surefoot.core.networks import MLP
-from surefoot.core.sources import Uniform
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.networks import MLP
 
 ROWS, G = 6, 0.99
 Rows = dict[str, Tensor]

@@ -10,13 +10,13 @@ import torch
 from safe_problems import agents, random_dataset
 from torch import Tensor
 
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.agent import Descent
-from surefoot.core.distributions import gaussian_log_density
-from surefoot.core.networks import MLP
-from surefoot.core.optimizer import Network, Optimizer
-from surefoot.core.random import generator
-from surefoot.core.sources import MAIN, Stores
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import Descent
+from surefoot.core.engine.optimizer import Network, Optimizer
+from surefoot.core.engine.sources import MAIN, Stores
+from surefoot.core.losses.distributions import gaussian_log_density
+from surefoot.core.nn.networks import MLP
 from surefoot.data.store import store_from_dataset
 from surefoot.safe import CPQ, COptiDICE
 from surefoot.safe.coptidice import softchi, softchi_inverse

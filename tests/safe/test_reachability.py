@@ -7,7 +7,7 @@ import pytest
 import torch
 from reach_problems import braking_truth
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.safe.reachability import (
     Axis,
     Grid,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import CheckpointError
+from surefoot.core.base.errors import CheckpointError
 from surefoot.safe.reachability import files
 from surefoot.safe.reachability.grid import Axis, Grid, GridValue
 from surefoot.safe.reachability.solver import Solution

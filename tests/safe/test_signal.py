@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 from surefoot.safe.costs import checked_costs, cost_notes
 from surefoot.safe.signal import MARGINS_FROM, constraint_signal

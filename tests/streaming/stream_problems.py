@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.agent import Spec
+from surefoot.core.engine.agent import Spec
 from surefoot.streaming import (
     AVG,
     IntentionalAC,

@@ -11,8 +11,8 @@ import torch
 from stream_problems import ARM, CHOICES, STREAM_X, Samples, buffers, make, name_of
 from torch import Tensor
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
 from surefoot.streaming import ALGORITHMS, StreamAC, StreamingAgent, StreamQ, StreamSARSA, StreamTD, actions, stream_ac
 from surefoot.streaming.actions import epsilon_at
 

@@ -11,7 +11,7 @@ from stream_problems import ARM, CHOICES, Samples, make
 from test_agents import COIN, LINE, reward_of_contexts
 from torch import Tensor, nn
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.streaming import AVG, IntentionalAC, IntentionalQ, StreamAC
 from surefoot.streaming.intentional import intentional_step
 

@@ -12,8 +12,8 @@ import torch
 from loop_agents import ALL, same
 from stream_problems import ARM, CHOICES, EXTENSIONS, STREAM_X, Samples, buffers, make, name_of
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.engine.agent import Spec
 from surefoot.streaming import IntentionalQ, StreamAC, StreamingAgent, StreamQ, StreamTD
 
 

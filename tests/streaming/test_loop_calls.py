@@ -13,9 +13,9 @@ import torch
 from loop_agents import ALL, same
 from stream_problems import ARM, CHOICES, Samples, buffers, make, name_of
 
-from surefoot.core import checkpoint
-from surefoot.core.agent import Spec
-from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.engine.agent import Spec
 from surefoot.streaming import Latency, StreamAC, StreamingAgent, StreamQ, StreamSARSA, StreamTD
 
 # -- acting first ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import torch
 from stream_problems import ARM, STREAM_X, Samples, buffers, make, name_of
 
-from surefoot.core.agent import Spec
+from surefoot.core.engine.agent import Spec
 from surefoot.streaming import StreamAC, StreamingAgent, StreamTD, kernel
 
 pytestmark = pytest.mark.skipif(bool(kernel.why_not()), reason=f"no native kernel: {kernel.why_not()}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.random import generator
+from surefoot.core.base.random import generator
 from surefoot.streaming.avg import UnitNetwork
 from surefoot.streaming.network import Network, sparse_matrix
 

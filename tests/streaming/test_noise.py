@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.random import generator
+from surefoot.core.base.random import generator
 from surefoot.streaming import noise
 from surefoot.streaming.noise import BLOCK, ExplorationNoise
 

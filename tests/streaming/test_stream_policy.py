@@ -10,10 +10,10 @@ import torch
 from stream_problems import ARM, CHOICES, EXTENSIONS, STREAM_X, Samples, make, name_of
 from torch import Tensor
 
-from surefoot.core.actors import SoftplusGaussianActor
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import SoftplusGaussianActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.policy.policy import Policy
 from surefoot.streaming import AVG, StreamAC, StreamingAgent, StreamQ, StreamTD
 from surefoot.streaming.avg import UnitNetwork
 

@@ -53,9 +53,9 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, dataset_path: pathlib
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs train in this process: a worker's start takes longer than all that a small run does."""
-    from surefoot.experiment.run import Run
-    from surefoot.experiment.trainer import seed_trainer
-    from surefoot.experiment.workers import Listener
+    from surefoot.runs.processes.workers import Listener
+    from surefoot.runs.run import Run
+    from surefoot.runs.trainers.trainer import seed_trainer
 
     def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
         for seeds in groups:
@@ -65,4 +65,4 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
             trainer.train()
             trainer.finish()
 
-    monkeypatch.setattr("surefoot.experiment.training.work", work)
+    monkeypatch.setattr("surefoot.runs.start.work", work)

@@ -3,7 +3,7 @@
 `python -P forking.py SOCKET` is that process: it trains nothing itself, as autograd can't be used on both sides of a
 fork. For each connection it forks a child whose standard streams are the three that were sent along; and it answers
 with the child's id, and with its exit code when it has ended. The child is a worker, which runs
-`surefoot.experiment.worker.main`, or what `python ARGUMENTS` would be, whose workers are forked too.
+`surefoot.runs.processes.worker.main`, or what `python ARGUMENTS` would be, whose workers are forked too.
 
 `Popen` and `run` here are for tests that need a process of its own, to be killed or to print, but not its start. What a
 process imports, and from where, must be tested by `subprocess`.
@@ -30,7 +30,7 @@ from typing import IO, Any
 PRELOADED = (
     *(f"surefoot.experiment.{name}" for name in ("acting_trainer", "algorithms", "offline_trainer")),
     *(f"surefoot.experiment.{name}" for name in ("streaming_trainer", "trainer", "watchdog", "worker")),
-    *("surefoot.evaluation", "surefoot.cli.train", "surefoot.tools.compare"),
+    *("surefoot.evaluation", "surefoot.cli.train", "surefoot.studies.compare"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "pytest"),
 )
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -92,7 +92,7 @@ def child(path: str, given: dict[str, Any], files: list[int]) -> None:
         arguments = given["arguments"]
         pathlib.Path(f"{path}-{os.getpid()}").write_text("\n".join(arguments))
         if given["worker"]:
-            from surefoot.experiment import worker
+            from surefoot.runs.processes import worker
 
             arguments[2] = str(files[3])  # the lock, under its number here
             sys.argv = ["worker", *arguments]
@@ -109,7 +109,7 @@ def program(path: str, arguments: list[str]) -> int:
     """Do what `python ARGUMENTS` does; its exit code."""
     import runpy
 
-    from surefoot.experiment import workers
+    from surefoot.runs.processes import workers
 
     workers.subprocess = Server(path)  # type: ignore[attr-defined]
     for number, name in ((1, "stdout"), (2, "stderr")):

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from surefoot.data import Dataset
-from surefoot.experiment.run import Run
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
+from surefoot.runs.run import Run
 
 TINY = ["steps=20", "episodes=2", "evaluate_every=20", "evaluate_episodes=1", "batch_size=8", "algo.hidden=[8,8]"]
 

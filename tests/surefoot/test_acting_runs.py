@@ -17,17 +17,17 @@ from small_runs import metrics
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
 
 from surefoot.cli import main
-from surefoot.core.agent import Spec
-from surefoot.core.errors import CheckpointError, ConfigError, EnvironmentMismatchError, SimulatorError
+from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError, SimulatorError
+from surefoot.core.engine.agent import Spec
 from surefoot.evaluation import RunData, evaluate
-from surefoot.experiment.initialise import advice
-from surefoot.experiment.inputs import elsewhere
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run, load_agent
-from surefoot.experiment.training import fit, resume
 from surefoot.offline import IQL
 from surefoot.online import PPO, SAC, WSRL
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
+from surefoot.runs.inputs import elsewhere
+from surefoot.runs.plan import Plan
+from surefoot.runs.run import Run, load_agent
+from surefoot.runs.start import fit, resume
+from surefoot.runs.warm_start import advice
 
 ENV = "native/pendulum"
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
@@ -84,7 +84,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_acting_runs import sac, ENV, FAST
-from surefoot.experiment.training import fit
+from surefoot.runs.start import fit
 fit(sac(), env=ENV, steps=600, seeds=2, evaluate_every=200, out={out!r}, **FAST)
 """
 

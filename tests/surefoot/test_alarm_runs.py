@@ -11,17 +11,17 @@ from small_runs import metrics, small_dataset
 from test_training import FAST, same, weights
 
 from surefoot import fit
-from surefoot.core.agent import Spec
-from surefoot.core.policy import Policy
+from surefoot.core.engine.agent import Spec
+from surefoot.core.policy.policy import Policy
 from surefoot.evaluation import RunData, write_report
 from surefoot.evaluation.alarms import alarm_lines, worth
-from surefoot.experiment.extending import extend
-from surefoot.experiment.stopping import Stopped
-from surefoot.experiment.trainer import SeedTrainer
-from surefoot.experiment.training import resume
 from surefoot.model_based import TDMPC2, ImaginedSAC
 from surefoot.model_based.alarm import Alarm, Ring
 from surefoot.offline import BC
+from surefoot.runs.extend import extend
+from surefoot.runs.processes.stopping import Stopped
+from surefoot.runs.start import resume
+from surefoot.runs.trainers.trainer import SeedTrainer
 
 pytestmark = pytest.mark.usefixtures("in_process")
 SMALL = {

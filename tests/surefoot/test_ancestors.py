@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.runs.algorithms import ALGORITHMS
 
 MOST = 2
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from surefoot.cli import main
-from surefoot.experiment.run import Run
-from surefoot.tools import auto
-from surefoot.tools import select as selecting
-from surefoot.tools.select import Estimate, Selection
+from surefoot.runs.run import Run
+from surefoot.studies import auto
+from surefoot.studies import select as selecting
+from surefoot.studies.select import Estimate, Selection
 
 Capture = pytest.CaptureFixture[str]
 

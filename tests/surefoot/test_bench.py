@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from surefoot.cli import main
-from surefoot.tools import leaderboard
+from surefoot.studies import leaderboard
 
 SUITE = """\
 version: 3
@@ -42,7 +42,7 @@ def test_what_goes_on_after_ctrl_c_is_the_whole_suite(suite: str, monkeypatch: p
     def interrupt(*unused: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefoot.experiment.training.work", interrupt)
+    monkeypatch.setattr("surefoot.runs.start.work", interrupt)
     assert main(["bench", "run", suite, "--entry", "own", "algo=bc", "-q"]) == 130
     said = capsys.readouterr().err
     assert said.endswith(f"interrupted; resume with: surefoot bench run {suite} --entry own algo=bc -q\n")
@@ -114,7 +114,7 @@ def test_entries_are_separated_at_the_level_that_a_pair_of_many_has(
 
 
 def test_options_that_were_tuned_on_the_suites_seeds_are_refused(suite: str, tmp_path: pathlib.Path) -> None:
-    from surefoot.core.errors import ConfigError
+    from surefoot.core.base.errors import ConfigError
 
     found = leaderboard.suite(suite)
     leaderboard.refuse_tuned_on(found, tmp_path, (0, 1, 2))
@@ -124,9 +124,9 @@ def test_options_that_were_tuned_on_the_suites_seeds_are_refused(suite: str, tmp
 
 def test_a_study_that_was_tuned_with_more_than_options_gives_no_entry(suite: str, tmp_path: pathlib.Path) -> None:
     from surefoot.cli import bench
-    from surefoot.core.errors import ConfigError
-    from surefoot.core.files import write_json
-    from surefoot.tools.tune import RESULT, TUNING, Tuning
+    from surefoot.core.base.errors import ConfigError
+    from surefoot.core.base.files import write_json
+    from surefoot.studies.tune import RESULT, TUNING, Tuning
 
     space = {"algo.temperature": {"low": 1.0, "high": 3.0}}
     write_json(tmp_path / RESULT, {"incumbent": {"algo.temperature": 3.0}, "budget": {"runs": 4}})
@@ -141,7 +141,7 @@ def test_a_study_that_was_tuned_with_more_than_options_gives_no_entry(suite: str
 
 
 def test_the_suites_of_the_library_can_be_read_and_their_runs_composed() -> None:
-    from surefoot.cli import config
+    from surefoot.cli.support import config
 
     for name in leaderboard.names():
         found = leaderboard.suite(name)
@@ -182,7 +182,7 @@ def test_a_suite_whose_run_or_tasks_are_no_mappings_is_refused_in_a_sentence(
 
 
 def test_a_suites_null_and_flags_are_typed_as_the_command_line_has_them(tmp_path: pathlib.Path) -> None:
-    from surefoot.cli import config
+    from surefoot.cli.support import config
 
     path = tmp_path / "mine.yaml"
     path.write_text(SUITE.replace("'PATH'", "native/pendulum-mixed").replace("{steps: 4", "{gap: null, strict: true"))

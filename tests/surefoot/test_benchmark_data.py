@@ -11,15 +11,15 @@ import pytest
 from small_runs import TINY
 
 from surefoot.cli import main
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import load
 from surefoot.data.dataset import NO_TASK, REWARDS
 from surefoot.evaluation import RunData
-from surefoot.experiment.inputs import dataset_of
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.trust import allow
-from surefoot.tools import suites
-from surefoot.tools.generate import load as load_any
+from surefoot.runs import benchmark_data as suites
+from surefoot.runs.embedded import load as load_any
+from surefoot.runs.inputs import dataset_of
+from surefoot.runs.plan import Plan
+from surefoot.runs.trust import allow
 
 MAZE = "ogbench/pointmaze-medium-navigate"
 TASK = f"{MAZE}-singletask-task1-v0"

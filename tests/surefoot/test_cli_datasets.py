@@ -11,11 +11,12 @@ from small_runs import small_dataset
 
 from surefoot import data
 from surefoot.cli import main
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.data.catalogue import neorl2_rows
 from surefoot.data.dataset import NO_REWARDS, REWARDS
 from surefoot.evaluation.dataset_map import mapped, picture
-from surefoot.tools import generate, suites
+from surefoot.runs import benchmark_data as suites
+from surefoot.runs import embedded as generate
 
 Capture = pytest.CaptureFixture[str]
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from surefoot.cli import main
-from surefoot.core.actors import GaussianActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import GaussianActor
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.envs.systems import SYSTEMS
 from surefoot.evaluation import certificate, sequential_certificate
 from surefoot.safe import cpp
-from surefoot.tools import certify
-from surefoot.tools.shield import load_filtered
+from surefoot.safety import certify
+from surefoot.safety.shield import load_filtered
 
 Capture = pytest.CaptureFixture[str]
 

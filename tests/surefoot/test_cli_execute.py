@@ -17,18 +17,18 @@ import pytest
 import torch
 
 from surefoot.cli import main
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.errors import ConfigError
-from surefoot.core.executor import Execution
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.guidance import GuidedPlanner
-from surefoot.core.inference import PolicyPlanner, Request
-from surefoot.core.memory_actors import ChunkActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.velocity import PlainVelocity
-from surefoot.tools.execute import Latency, execute, percentiles, settings_for, usual_rate
-from surefoot.tools.variants import ranges_of
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.execution.executor import Execution
+from surefoot.core.execution.guidance import GuidedPlanner
+from surefoot.core.execution.inference import PolicyPlanner, Request
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.core.policy.policy import Policy
+from surefoot.play.execute import Latency, execute, percentiles, settings_for, usual_rate
+from surefoot.safety.variants import ranges_of
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "robot_chunks.py"
 Capture = pytest.CaptureFixture[str]

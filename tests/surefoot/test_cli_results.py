@@ -14,10 +14,10 @@ from rich.console import Console
 
 import surefoot
 from surefoot.cli import main
-from surefoot.cli.progress import Watcher, duration
-from surefoot.core.policy import Policy
-from surefoot.core.spec import Array, Spec
-from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.cli.support.progress import Watcher, duration
+from surefoot.core.base.spec import Array, Spec
+from surefoot.core.policy.policy import Policy
+from surefoot.runs.algorithms import ALGORITHMS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -65,7 +65,7 @@ def stepped(policy: Policy) -> Callable[[np.ndarray], np.ndarray]:
 
 def test_evaluate_varies_the_constants_and_names_the_worst_variant(finished_run: pathlib.Path, capsys: Capture) -> None:
     from surefoot.envs.episodes import episode_seeds, run_episodes
-    from surefoot.experiment.run import Run
+    from surefoot.runs.run import Run
 
     arguments = ["evaluate", str(finished_run), "--vary", "mass=0.5:2,gravity=8:30", "--variants", "3"]
     assert main([*arguments, "--episodes", "2", "--share", "0.5", "--json"]) == 0
@@ -301,7 +301,7 @@ def test_tensorboard_gets_the_numbers_of_each_seed(tmp_path: pathlib.Path) -> No
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from surefoot.experiment.loggers import make_logger
+    from surefoot.runs.loggers import make_logger
 
     listener = make_logger("tensorboard", tmp_path)
     for event in events():
@@ -323,8 +323,8 @@ def test_a_logger_that_is_not_installed_is_told_before_training(
 ) -> None:
     import sys
 
-    from surefoot.core.errors import MissingExtraError
-    from surefoot.experiment.loggers import make_logger
+    from surefoot.core.base.errors import MissingExtraError
+    from surefoot.runs.loggers import make_logger
 
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match=r"logger=wandb needs the package 'wandb'.*surefoot\[wandb\]"):

@@ -16,11 +16,11 @@ from small_runs import TINY
 
 from surefoot.cli import main
 from surefoot.cli import train as train_command
-from surefoot.core import checkpoint
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.experiment.inputs import training_environment
-from surefoot.experiment.plan import Plan
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.runs.inputs import training_environment
+from surefoot.runs.plan import Plan
 
 Capture = pytest.CaptureFixture[str]
 
@@ -120,7 +120,7 @@ def test_envs_says_how_many_environments_each_seed_acts_in(
         plans.append(plan)
         raise SystemError
 
-    monkeypatch.setattr("surefoot.experiment.training.train", record)
+    monkeypatch.setattr("surefoot.runs.start.train", record)
     with pytest.raises(SystemError):
         main(["train", "--quiet", f"algo={algorithm}", "env=native/pendulum", "envs=8", f"out={tmp_path / 'run'}"])
     (plan,) = plans
@@ -227,10 +227,10 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
 
 
 def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from surefoot.cli import config
+    from surefoot.cli.support import config
     from surefoot.data import CATALOGUE
-    from surefoot.experiment.algorithms import ALGORITHMS
-    from surefoot.tools.generate import embedded
+    from surefoot.runs.algorithms import ALGORITHMS
+    from surefoot.runs.embedded import embedded
 
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["train", "--help"]) == 0
@@ -281,7 +281,7 @@ def test_listed_algorithms_share_an_option_that_the_default_one_lacks(
 def test_a_job_of_a_multirun_that_fails_by_a_bug_is_listed_and_the_command_ends_with_code_1(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from surefoot.cli import sweep
+    from surefoot.cli.support import sweep
 
     def fail(request: Any, *unused: object, **also: object) -> None:
         raise ZeroDivisionError("of all things") if request.fields["seeds"] == (5,) else ConfigError("a mistake")
@@ -355,7 +355,8 @@ def test_what_is_typed_wins_over_the_other_name_of_the_option_in_a_file(asked: A
 def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from surefoot.cli import config, configfile, grammar
+    from surefoot.cli.support import config, grammar
+    from surefoot.cli.support import config_file as configfile
 
     monkeypatch.chdir(tmp_path)
     text = (

@@ -19,15 +19,15 @@ import pytest
 import torch
 
 from surefoot.cli import main
-from surefoot.core import checkpoint
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, SimulatorError, SurefootError
-from surefoot.experiment import collectors
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.run import Run
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import ConfigError, SimulatorError, SurefootError
+from surefoot.core.engine.agent import Spec
 from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.team import LostError, Team, weights
 from surefoot.online.team_experience import check_agent, joined
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.processes import collectors
+from surefoot.runs.run import Run
 
 SMALL = ["env=native/pendulum", "seeds=1", "episodes=2", "evaluate_episodes=1", "algo.hidden=[8,8]", "-q"]
 PPO = ["algo=ppo", "steps=256", "evaluate_every=128", "envs=2", "algo.horizon=32", "algo.minibatches=4", *SMALL]
@@ -70,7 +70,7 @@ class Here:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
     def work(run: Run, groups: list[list[int]], tell: Any, lock: int) -> None:
-        from surefoot.experiment.trainer import seed_trainer
+        from surefoot.runs.trainers.trainer import seed_trainer
 
         for seeds in groups:
             run.seed_folder(seeds[0]).mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
             trainer.train()
             trainer.finish()
 
-    monkeypatch.setattr("surefoot.experiment.training.work", work)
+    monkeypatch.setattr("surefoot.runs.start.work", work)
     monkeypatch.setattr(collectors, "ProcessConnection", Here)
     monkeypatch.setattr(Here, "dies", [])
     monkeypatch.setattr(Here, "begun", 0)
@@ -304,8 +304,8 @@ def test_a_collector_that_takes_no_orders_is_lost(tmp_path: pathlib.Path, monkey
 
 INTERRUPTED = """
 import os, signal, threading
-from surefoot.experiment.collectors import ProcessConnection
-from surefoot.experiment.stopping import listen_to_signals
+from surefoot.runs.processes.collectors import ProcessConnection
+from surefoot.runs.processes.stopping import listen_to_signals
 from surefoot.online.team import packed, unpacked
 listen_to_signals(threading.Event())
 connection = ProcessConnection()
@@ -332,7 +332,7 @@ def test_a_terminals_interrupt_is_the_learners_alone_from_a_collectors_first_mom
 
 HANGING = """
 import os, sys, time
-from surefoot.experiment import collectors
+from surefoot.runs.processes import collectors
 def answer(self, message):
     print("acts", file=sys.stderr, flush=True)
     time.sleep(1000)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from surefoot.cli import main
-from surefoot.core.files import read_json, write_json
-from surefoot.core.spec import Spec
+from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.spec import Spec
 from surefoot.evaluation import Episodes
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import IN_MEMORY, Run
-from surefoot.tools import compare
+from surefoot.runs.plan import Plan
+from surefoot.runs.run import IN_MEMORY, Run
+from surefoot.studies import compare
 
 Capture = pytest.CaptureFixture[str]
 SPEC = Spec(3, 1, (-2.0,), (2.0,)).to_json()

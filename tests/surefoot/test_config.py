@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from surefoot.cli import config, grammar
-from surefoot.core.errors import ConfigError
-from surefoot.experiment.algorithms import ALGORITHMS as EVERY
+from surefoot.cli.support import config, grammar
+from surefoot.core.base.errors import ConfigError
 from surefoot.offline import ALGORITHMS
+from surefoot.runs.algorithms import ALGORITHMS as EVERY
 
 
 def request(*overrides: str) -> config.Request:

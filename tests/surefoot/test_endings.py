@@ -15,10 +15,10 @@ import pytest
 from rich.console import Console
 
 from surefoot.cli.main import main
-from surefoot.cli.output import PlainConsole
-from surefoot.cli.progress import Watcher
-from surefoot.core.errors import DataError, SurefootError
-from surefoot.experiment.stopping import Terminated, going_on_told, raise_lost, resumable, terminable
+from surefoot.cli.support.output import PlainConsole
+from surefoot.cli.support.progress import Watcher
+from surefoot.core.base.errors import DataError, SurefootError
+from surefoot.runs.processes.stopping import Terminated, going_on_told, raise_lost, resumable, terminable
 
 NOTE = {"kind": "note", "text": "hello"}
 
@@ -136,7 +136,7 @@ def test_what_ends_a_run_from_outside_is_told_with_what_goes_on_with_it(tmp_path
 def test_workers_are_asked_to_stop_before_anything_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import queue
 
-    from surefoot.experiment import workers
+    from surefoot.runs.processes import workers
 
     order: list[str] = []
 

@@ -150,7 +150,7 @@ def test_episodes_of_a_native_run_are_a_page_and_a_video(
 ) -> None:
     from PIL import Image
 
-    monkeypatch.setattr("surefoot.tools.film.MOST_FRAMES", 5)
+    monkeypatch.setattr("surefoot.play.film.MOST_FRAMES", 5)
     page, video = tmp_path / "episodes.html", tmp_path / "episodes.gif"
     assert main(["watch", str(finished_run), "--episodes", "3", "-o", str(page)]) == 0
     said = capsys.readouterr().out
@@ -175,7 +175,7 @@ def test_episodes_seen_by_a_camera_are_a_page_of_states_and_a_video_of_frames(
 
     from surefoot import fit
     from surefoot.offline import BC
-    from surefoot.tools.generate import generate
+    from surefoot.runs.embedded import generate
 
     seen = generate("native/pendulum-camera", 0, 400, "expert")
     agent, run = BC(seen, encoder="small", encoder_features=4, hidden=(8,)), tmp_path / "run"
@@ -195,8 +195,8 @@ def test_episodes_seen_by_a_camera_are_a_page_of_states_and_a_video_of_frames(
 def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> None:
     import gymnasium
 
-    from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-    from surefoot.tools import film
+    from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+    from surefoot.play import film
 
     class Drawn(gymnasium.Env[Any, Any]):
         metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -218,9 +218,9 @@ def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> 
         def render(self) -> Any:
             return None if self.blank else np.full((16, 20, 3), self.t, np.uint8)
 
-    from surefoot.core.actors import DeterministicActor
-    from surefoot.core.normalizer import Normalizer
-    from surefoot.core.policy import Policy
+    from surefoot.core.actors.heads import DeterministicActor
+    from surefoot.core.nn.normalizer import Normalizer
+    from surefoot.core.policy.policy import Policy
 
     policy = Policy(DeterministicActor(2, 1, (4,)), Normalizer(2), torch.tensor([-1.0]), torch.tensor([1.0]))
     gymnasium.register("SurefootDrawn-v0", Drawn)
@@ -249,7 +249,7 @@ def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> 
 def test_the_demonstration_keeps_its_constraint_behind_the_filter(
     tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, in_process: None
 ) -> None:
-    from surefoot.cli import demo
+    from surefoot.cli.support import demo
     from surefoot.cli.train import Style
 
     monkeypatch.setattr(demo, "SHOWN", 4)
@@ -266,8 +266,8 @@ def test_the_demonstration_keeps_its_constraint_behind_the_filter(
 
 def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, in_process: None) -> None:
     from surefoot import BC, PPO, load_policy
-    from surefoot.core.errors import ConfigError, EnvironmentMismatchError
-    from surefoot.tools.generate import generate
+    from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+    from surefoot.runs.embedded import generate
 
     small = {"episodes": 1, "evaluate_episodes": 1, "progress": False}
     model = PPO("native/pendulum", num_envs=4, horizon=16, epochs=1, hidden=(8,))
@@ -318,10 +318,10 @@ def test_three_lines_of_python_read_the_data_as_they_are_told(
     from small_runs import small_dataset
 
     from surefoot import BC
-    from surefoot.core.errors import CheckpointError, ConfigError, DataError
+    from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
     from surefoot.data import load, save
-    from surefoot.experiment.training import read_again
-    from surefoot.tools import generate
+    from surefoot.runs import embedded as generate
+    from surefoot.runs.start import read_again
 
     path = tmp_path / "data.hdf5"
     save(small_dataset(), path)

@@ -19,15 +19,15 @@ import pytest
 from small_runs import TINY, small_dataset
 
 from surefoot.cli import main
-from surefoot.core.errors import ConfigError
-from surefoot.experiment.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
-from surefoot.experiment.training import fit, resume
+from surefoot.core.base.errors import ConfigError
 from surefoot.offline import BC
+from surefoot.runs.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
+from surefoot.runs.start import fit, resume
 
 CLAIM = """
 import sys, time
-from surefoot.core.errors import ConfigError
-from surefoot.experiment.folders import claim_named, claim_new
+from surefoot.core.base.errors import ConfigError
+from surefoot.runs.folders import claim_named, claim_new
 how, where, go = sys.argv[1:]
 import pathlib
 print("ready", flush=True)
@@ -203,7 +203,7 @@ def test_the_lock_of_a_run_that_was_killed_when_it_was_complete_is_removed_and_a
 
 
 def test_a_lock_is_free_after_a_kill_and_only_then(tmp_path: pathlib.Path) -> None:
-    script = "import sys, time\nfrom surefoot.experiment.folders import claim_new\n"
+    script = "import sys, time\nfrom surefoot.runs.folders import claim_new\n"
     script += "claim = claim_new(sys.argv[1])\nprint('ready', flush=True)\ntime.sleep(100)"
     folder = tmp_path / "run"
     process = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE)

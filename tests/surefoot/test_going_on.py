@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 from small_runs import metrics, small_dataset
 
-from surefoot.core import checkpoint, native
-from surefoot.core.errors import CheckpointError, ConfigError, SurefootError
-from surefoot.core.files import write_json
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError, SurefootError
+from surefoot.core.base.files import write_json
+from surefoot.core.nn.native import native
 from surefoot.data import load, save
-from surefoot.experiment.extending import extend
-from surefoot.experiment.live import LiveMetrics, read_live
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import IN_MEMORY, Run, read_columns
-from surefoot.experiment.training import fit, resume, train
 from surefoot.offline import BC
+from surefoot.runs.extend import extend
+from surefoot.runs.live import LiveMetrics, read_live
+from surefoot.runs.plan import Plan
+from surefoot.runs.run import IN_MEMORY, Run, read_columns
+from surefoot.runs.start import fit, resume, train
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -87,9 +88,7 @@ def test_an_extension_that_was_interrupted_leaves_a_run_that_can_be_resumed(
     begun = train(plan(20, seeds=(0,)), tmp_path / "begun", dataset=data)
     before = bits(begun)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "surefoot.experiment.extending.write_json", lambda *unused: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr("surefoot.runs.extend.write_json", lambda *unused: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             extend(begun.folder, 40)
     assert bits(resume(begun.folder)) == before
@@ -118,7 +117,7 @@ def test_dropout_masks_are_taken_as_when_the_run_began(
         native, "forward", lambda *given, **named: (masked.append(given[-1] is not None), forward(*given, **named))[1]
     )
     with monkeypatch.context() as patch:
-        patch.setattr("surefoot.experiment.machine.write_json", written)
+        patch.setattr("surefoot.runs.machine.write_json", written)
         whole, begun = (train(planned(n), tmp_path / f"old-{n}", dataset=data) for n in (40, 20))
     assert bits(extend(begun.folder, 40)) == bits(whole)
     assert masked
@@ -229,7 +228,7 @@ def test_a_replay_buffer_that_lost_rows_is_not_extended_into_a_larger_one(tmp_pa
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> None:
     """All seeds of a run are trained in one group, as on a GPU."""
-    monkeypatch.setattr("surefoot.experiment.training.in_groups", lambda seeds, device: [list(seeds)] if seeds else [])
+    monkeypatch.setattr("surefoot.runs.start.in_groups", lambda seeds, device: [list(seeds)] if seeds else [])
 
 
 @pytest.mark.usefixtures("together")
@@ -353,7 +352,7 @@ def test_a_resumed_run_is_heard_by_the_logger_that_it_began_with(
     def make(folder: pathlib.Path, resumed: bool = False) -> Any:
         return lambda event: heard.append((event["kind"], resumed))
 
-    monkeypatch.setitem(__import__("surefoot.experiment.loggers", fromlist=["LOGGERS"]).LOGGERS, "tensorboard", make)
+    monkeypatch.setitem(__import__("surefoot.runs.loggers", fromlist=["LOGGERS"]).LOGGERS, "tensorboard", make)
     run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset(), logger="tensorboard")
     assert {resumed for _, resumed in heard} == {False}
     extend(run.folder, 40)

@@ -10,11 +10,12 @@ import pytest
 from small_runs import STILL, metrics, small_dataset
 
 from surefoot import fit, online
-from surefoot.cli import config, helptext
-from surefoot.core.agent import Agent
-from surefoot.core.errors import ConfigError
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.run import Run
+from surefoot.cli.support import config
+from surefoot.cli.support import help_text as helptext
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.run import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DISCRIMINATORS = {"discriminator_hidden": (8,), "discriminator_rows": 4}

@@ -11,20 +11,20 @@ import pytest
 import torch
 
 from surefoot import streaming
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.files import read_json
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.files import read_json
+from surefoot.core.base.spec import Array
+from surefoot.core.engine.agent import Agent, Spec
 from surefoot.data import Dataset
 from surefoot.data.prepare import prepare_without_data
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.initialise import advice, initialise_from, moments_from, take_moments
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run, load_state
-from surefoot.experiment.training import train
 from surefoot.offline import BC, CQL
 from surefoot.online import MOORL, PPO, SAC, TD3
-from surefoot.tools.generate import generate
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.embedded import generate
+from surefoot.runs.plan import Plan
+from surefoot.runs.run import Run, load_state
+from surefoot.runs.start import train
+from surefoot.runs.warm_start import advice, initialise_from, moments_from, take_moments
 
 SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
 SMALL: dict[str, Any] = {"hidden": (8, 8)}
@@ -40,7 +40,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Start an agent from another as if that were a run's."""
 
     def from_agent(agent: Agent, source: Agent) -> list[str]:
-        monkeypatch.setattr("surefoot.experiment.initialise.load_agent", lambda run, seed: source)
+        monkeypatch.setattr("surefoot.runs.warm_start.load_agent", lambda run, seed: source)
         return initialise_from(agent, Run(pathlib.Path("before"), Plan(source.name, {})), 0)
 
     return from_agent
@@ -234,7 +234,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Any:
         source = ALGORITHMS[algorithm](SPEC, **options)
         plan = Plan(algorithm, vars(source.config))
         state = {**moments_of(source), "agent/x": None}
-        monkeypatch.setattr("surefoot.experiment.initialise.load_state", lambda run, seed: state)
+        monkeypatch.setattr("surefoot.runs.warm_start.load_state", lambda run, seed: state)
         monkeypatch.setattr(Run, "spec", SPEC)
         return moments_from(agent, Run(pathlib.Path("before"), plan), 0)
 
@@ -258,7 +258,7 @@ def test_moments_of_another_loss_or_another_form_stay_behind(moments: Any) -> No
 def test_seeds_that_have_taken_unequal_steps_do_not_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = ALGORITHMS["wsrl"](SPEC, **SMALL)
     counts = {0: 5.0, 1: 6.0}
-    found = "surefoot.experiment.initialise.moments_from"
+    found = "surefoot.runs.warm_start.moments_from"
     monkeypatch.setattr(found, lambda agent, run, seed: moments_of(agent, counts[seed]))
     learner: Any = SimpleNamespace(agent=agent, seeds=[0, 1])
     with pytest.raises(CheckpointError, match="before: its seeds have not taken equally many steps: resume it"):

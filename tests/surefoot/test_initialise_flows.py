@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.policy import Policy
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.initialise import initialise_from, settled, start_notes
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.policy.policy import Policy
 from surefoot.online.pretrained import chosen_of
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.plan import Plan
+from surefoot.runs.run import Run
+from surefoot.runs.warm_start import initialise_from, settled, start_notes
 
 SPEC = Spec(3, 2, (-2.0, -1.0), (2.0, 1.0))
 FLOW = ALGORITHMS["flow_bc"]
@@ -31,9 +31,9 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Settle a plan of an algorithm by a source agent, build its agent, and start it."""
 
     def from_agent(algorithm: str, source: Agent, spec: Spec = SPEC, **options: Any) -> tuple[Any, list[str], Plan]:
-        monkeypatch.setattr("surefoot.experiment.initialise.load_agent", lambda run, seed: source)
+        monkeypatch.setattr("surefoot.runs.warm_start.load_agent", lambda run, seed: source)
         opened = SimpleNamespace(open=lambda path: SimpleNamespace(agent=lambda: source))
-        monkeypatch.setattr("surefoot.experiment.initialise.Run", opened)
+        monkeypatch.setattr("surefoot.runs.warm_start.Run", opened)
         config = dataclasses.asdict(ALGORITHMS[algorithm].configure(**options))
         plan = settled(Plan(algorithm=algorithm, config=config, environment="native/pendulum", init="before"))
         agent = plan.agent(spec)

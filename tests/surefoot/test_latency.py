@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from surefoot.cli import main
-from surefoot.core.actors import TanhGaussianActor
-from surefoot.core.encoders import Encoder
-from surefoot.core.memory_actors import GRUActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.spec import Array
-from surefoot.tools import latency
+from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.actors.memory_actors import GRUActor
+from surefoot.core.base.spec import Array
+from surefoot.core.nn.encoders import Encoder
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
+from surefoot.play import latency
 
 BAR = 15.0
 """Microseconds that an action of two hidden layers of 256 may take on one core."""

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from small_runs import TINY
 
 from surefoot.cli import main
-from surefoot.experiment.stopping import resumable
+from surefoot.runs.processes.stopping import resumable
 
 JOBS = ["algo=bc", "seeds=1,[3]", *TINY]
 
@@ -89,7 +89,7 @@ def test_a_sweep_with_an_algorithm_of_ones_own_goes_on_from_another_folder(
     assert main(["train", "-q", "--resume", str(tmp_path / "sweep")]) == 2
     assert "add --trust" in capsys.readouterr().err
     with monkeypatch.context() as patched:
-        patched.setattr("surefoot.cli.sweep.train_one", interrupted)
+        patched.setattr("surefoot.cli.support.sweep.train_one", interrupted)
         assert main(["train", "-q", "--resume", str(tmp_path / "sweep"), "--trust"]) == 130
     assert capsys.readouterr().err.strip().endswith(f"resume with: surefoot train --resume {tmp_path}/sweep --trust")
     assert main(["train", "-q", "--resume", str(tmp_path / "sweep"), "--trust"]) == 0, capsys.readouterr().err

@@ -30,7 +30,7 @@ def test_a_learner_that_is_killed_ends_the_run_with_a_sentence_and_it_goes_on(
             assert process.poll() is None
             time.sleep(0.1)
         (worker,) = psutil.Process(process.pid).children()
-        (other,) = [one for one in worker.children() if "surefoot.experiment.worker" in one.cmdline()]
+        (other,) = [one for one in worker.children() if "surefoot.runs.processes.worker" in one.cmdline()]
         os.kill(other.pid, signal.SIGKILL)
         _, said = process.communicate(timeout=120)
     assert process.returncode == 2

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.actor import Actor
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.flow_actor import FlowActor
-from surefoot.core.memory_actors import ChunkActor, HistoryActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.velocity import PlainVelocity
+from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.flow_actor import FlowActor
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory_actors import ChunkActor, HistoryActor
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.core.policy.policy import Policy
 
-NAME = "surefoot.tools.lerobot_policy"
+NAME = "surefoot.interop.lerobot_policy"
 BATCH = {"observation.state": torch.linspace(-1, 1, 12).reshape(3, 4)}
 
 

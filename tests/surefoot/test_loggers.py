@@ -11,7 +11,7 @@ import pytest
 from small_runs import TINY
 
 from surefoot.cli import main
-from surefoot.experiment import loggers
+from surefoot.runs import loggers
 
 
 def trained(name: str, dataset: pathlib.Path, out: pathlib.Path) -> float:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from surefoot.data.dataset import Dataset
-from surefoot.experiment.inputs import dataset_of
-from surefoot.experiment.margins import with_margins
-from surefoot.experiment.plan import Plan
+from surefoot.runs.inputs import dataset_of
+from surefoot.runs.margins import with_margins
+from surefoot.runs.plan import Plan
 from surefoot.safe.signal import MARGINS_FROM, constraint_signal
 
 VELOCITY = "surefoot/HalfCheetahVelocity-v5"
@@ -94,8 +94,8 @@ def test_margins_are_made_of_recorded_rewards_and_not_of_those_that_a_function_g
     costs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan(algorithm="fisor", config={}, dataset="cheetah", environment=VELOCITY, reward="twice")
-    monkeypatch.setattr("surefoot.experiment.inputs.function_of", lambda word, option: twice)
-    monkeypatch.setattr("surefoot.experiment.inputs.demand", lambda *words: None)
+    monkeypatch.setattr("surefoot.runs.inputs.function_of", lambda word, option: twice)
+    monkeypatch.setattr("surefoot.runs.inputs.demand", lambda *words: None)
     found = dataset_of(plan, dataset(costs), lambda event: None)
     assert found.rewards.tolist() == [2.0] * 4
     np.testing.assert_allclose(found.extras["margins"], MARGINS, atol=1e-6)

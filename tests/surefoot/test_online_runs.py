@@ -10,12 +10,12 @@ from small_runs import STILL, metrics, small_dataset
 from test_training import FAST, same, weights
 
 from surefoot import fit
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.random import STEPS_PER_BLOCK, generator
-from surefoot.experiment.run import load_agent
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import STEPS_PER_BLOCK, generator
+from surefoot.core.engine.agent import Spec
 from surefoot.offline import CQL
 from surefoot.online import PPO, SAC, WSRL, FQLOnline, QCOnline
+from surefoot.runs.run import load_agent
 
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
 pytestmark = pytest.mark.usefixtures("in_process")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from surefoot import BC, fit, offline
-from surefoot.core.agent import Agent, Update
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent, Update
 from surefoot.data import Dataset, from_arrays
-from surefoot.experiment.trainer import SeedTrainer
+from surefoot.runs.trainers.trainer import SeedTrainer
 
 
 class NoUpdates(offline.BC):

@@ -13,11 +13,11 @@ import pytest
 from small_runs import small_dataset
 
 from surefoot.cli import main
-from surefoot.core.errors import CheckpointError
+from surefoot.core.base.errors import CheckpointError
 from surefoot.data import from_arrays, load, save
-from surefoot.experiment.inputs import resolve_bounds
-from surefoot.experiment.run import Run
-from surefoot.experiment.training import read_again
+from surefoot.runs.inputs import resolve_bounds
+from surefoot.runs.run import Run
+from surefoot.runs.start import read_again
 
 TINY = ["steps=4", "seeds=1", "batch_size=8", "algo.hidden=[8,8]", "env=none"]
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.cli import output, rollouts
+from surefoot.cli import rollout as rollouts
 from surefoot.cli.main import main
+from surefoot.cli.support import output
 from surefoot.evaluation import certificate
-from surefoot.experiment.run import Run, load_agent
-from surefoot.tools.plan import planning_policy, world_for
+from surefoot.play.plan import planning_policy, world_for
+from surefoot.runs.run import Run, load_agent
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import make_planner
 from surefoot.world_models.terminations import never

@@ -11,8 +11,8 @@ import pytest
 
 from surefoot.cli import main
 from surefoot.evaluation import load_runs, tables
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.plan import agent_class, preset_name, told_options
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.plan import agent_class, preset_name, told_options
 
 
 def options(algorithm: str, **changes: Any) -> dict[str, Any]:

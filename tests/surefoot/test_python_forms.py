@@ -11,11 +11,11 @@ import pytest
 from small_runs import small_dataset
 
 import surefoot
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import from_arrays
-from surefoot.experiment.run import IN_MEMORY
 from surefoot.offline import BC
 from surefoot.online import SAC
+from surefoot.runs.run import IN_MEMORY
 from surefoot.streaming import StreamTD
 
 FAST: dict[str, Any] = {"steps": 2, "seeds": 1, "batch_size": 8, "progress": False}
@@ -77,7 +77,7 @@ def test_habits_of_stable_baselines_are_answered_by_what_to_write() -> None:
     with pytest.raises(ConfigError, match="is given by its id, 'Pendulum-v1'"):
         surefoot.PPO(env=env)
     with pytest.raises(ConfigError, match="is given by its id, 'Pendulum-v1'"):
-        surefoot.fit(SAC(surefoot.core.agent.Spec(3, 1, (-2.0,), (2.0,))), env=env, **FAST)
+        surefoot.fit(SAC(surefoot.core.engine.agent.Spec(3, 1, (-2.0,), (2.0,))), env=env, **FAST)
     with pytest.raises(ConfigError, match="learns from nothing"):
         surefoot.PPO(env="none")
 

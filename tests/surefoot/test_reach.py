@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from surefoot.cli import main
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.core.memory import Memory
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
-from surefoot.core.transformer import DecisionTransformerActor
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.memory import Memory
+from surefoot.core.actors.transformer_actor import DecisionTransformerActor
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.safe.reachability import compare, pictures
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.grid import Axis, Grid
-from surefoot.tools import reach as reaching
-from surefoot.tools.shield import Watch, load_filtered, shield, shielded_episodes
+from surefoot.safety import reach as reaching
+from surefoot.safety.shield import Watch, load_filtered, shield, shielded_episodes
 
 Capture = pytest.CaptureFixture[str]
 COARSE = ("native/dubins-obstacles", "--points", "31,31,24", "--tolerance", "1e-4")

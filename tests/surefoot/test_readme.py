@@ -11,12 +11,14 @@ import shlex
 import forking
 import pytest
 
-from surefoot.cli import auto, bench, config, grammar, helptext, main, train, tune
+from surefoot.cli import bench, main, train, tune
 from surefoot.cli.main import build_parser
-from surefoot.core.agent import Agent
-from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.cli.support import auto, config, grammar
+from surefoot.cli.support import help_text as helptext
+from surefoot.core.engine.agent import Agent
 from surefoot.offline import CQL, CQLConfig
 from surefoot.offline.fitted_q import FittedQ
+from surefoot.runs.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.cli import output
-from surefoot.core import checkpoint
-from surefoot.core.errors import CheckpointError, SurefootError, printable
-from surefoot.core.files import read_json
-from surefoot.core.spec import Spec
+from surefoot.cli.support import output
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, SurefootError, printable
+from surefoot.core.base.files import read_json
+from surefoot.core.base.spec import Spec
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import RunData
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.machine import KERNELS
-from surefoot.experiment.plan import Plan, agent_class, options_from_json
-from surefoot.experiment.run import Run, load_agent, read_columns, write_columns
-from surefoot.experiment.summary import sum_up
-from surefoot.experiment.worker import Log
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.machine import KERNELS
+from surefoot.runs.plan import Plan, agent_class, options_from_json
+from surefoot.runs.processes.worker import Log
+from surefoot.runs.run import Run, load_agent, read_columns, write_columns
+from surefoot.runs.summary import sum_up
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 

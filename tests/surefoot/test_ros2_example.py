@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "ros2_policy.py"
 

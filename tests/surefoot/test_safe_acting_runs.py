@@ -12,11 +12,11 @@ import torch
 from test_acting_runs import metrics
 from test_training import _checkpoints, _wait_for, _workers_of
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs import make_vec
-from surefoot.experiment.run import Run, load_agent
-from surefoot.experiment.training import fit, resume
 from surefoot.online import spec_of
+from surefoot.runs.run import Run, load_agent
+from surefoot.runs.start import fit, resume
 from surefoot.safe import PPOLag
 
 DUBINS = "native/dubins-obstacles"

@@ -12,8 +12,8 @@ import torch
 
 import surefoot
 from surefoot.cli import main
-from surefoot.core.errors import CheckpointError, ConfigError
-from surefoot.tools import sb3 as tool
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.interop import sb3 as tool
 
 sb3 = pytest.importorskip("stable_baselines3", reason="the extra sb3 is not installed")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.core.agent import Spec
-from surefoot.core.optimizer import Network, Optimizer
-from surefoot.experiment.algorithms import ALGORITHMS
-from surefoot.experiment.extending import schedule_notes
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.optimizer import Network, Optimizer
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.extend import schedule_notes
 
 
 @pytest.mark.parametrize(

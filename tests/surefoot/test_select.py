@@ -11,20 +11,20 @@ import pytest
 import torch
 
 from surefoot.cli import main
-from surefoot.core.actors import DeterministicActor
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.normalizer import Normalizer
-from surefoot.core.policy import Policy
+from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.data import Dataset, save
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Bandit, plots
-from surefoot.experiment.summary import data_return
 from surefoot.offline import least_squares_q
-from surefoot.tools import select as selecting
-from surefoot.tools import select_model
-from surefoot.tools.select_behaviour import KNOWN_DENSITY, Behaviour
-from surefoot.tools.select_model import ModelJudge, ModelJudgeConfig, notes, select_by_model
+from surefoot.runs.summary import data_return
+from surefoot.studies import select as selecting
+from surefoot.studies import select_model
+from surefoot.studies.select_behaviour import KNOWN_DENSITY, Behaviour
+from surefoot.studies.select_model import ModelJudge, ModelJudgeConfig, notes, select_by_model
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,15 +10,15 @@ import pytest
 from small_runs import TINY, small_dataset
 
 from surefoot.cli import main
-from surefoot.cli.config import compose
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError
-from surefoot.core.smoothness import check_penalty
-from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.run import Run
-from surefoot.experiment.training import fit, train
+from surefoot.cli.support.config import compose
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Spec
+from surefoot.core.engine.smoothness import check_penalty
 from surefoot.offline import BC
 from surefoot.online import PPO
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.runs.run import Run
+from surefoot.runs.start import fit, train
 
 Capture = pytest.CaptureFixture[str]
 

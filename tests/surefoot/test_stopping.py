@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, pendulum, same, weights
 
-from surefoot.core import checkpoint
-from surefoot.core.agent import Agent, Spec
-from surefoot.core.errors import ConfigError, SimulatorError
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run
-from surefoot.experiment.stopping import Interrupted, Stopped, Terminated, resumable
-from surefoot.experiment.trainer import never, seed_trainer
-from surefoot.experiment.training import fit, resume
-from surefoot.experiment.watchdog import Watchdog
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import ConfigError, SimulatorError
+from surefoot.core.engine.agent import Agent, Spec
 from surefoot.offline import IQL
 from surefoot.online import PPO, SAC
+from surefoot.runs.plan import Plan
+from surefoot.runs.processes.stopping import Interrupted, Stopped, Terminated, resumable
+from surefoot.runs.processes.watchdog import Watchdog
+from surefoot.runs.run import Run
+from surefoot.runs.start import fit, resume
+from surefoot.runs.trainers.trainer import never, seed_trainer
 from surefoot.streaming import StreamAC
 
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))
@@ -50,7 +50,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, asked_to_stop: Callable[[],
             trainer.train()
             trainer.finish()
 
-    monkeypatch.setattr("surefoot.experiment.training.work", work)
+    monkeypatch.setattr("surefoot.runs.start.work", work)
 
 
 def agents() -> dict[str, Agent]:
@@ -97,7 +97,7 @@ def test_a_run_stopped_in_an_evaluation_makes_it_again(tmp_path: pathlib.Path, m
     data, stop = pendulum(), threading.Event()
     agent = IQL(data, hidden=(16, 16))
     options: dict[str, Any] = {"steps": 60, "seeds": 1, "evaluate_every": 20, **FAST}
-    from surefoot.experiment import trainer as seeds
+    from surefoot.runs.trainers import trainer as seeds
 
     evaluated = seeds.evaluate
 
@@ -130,7 +130,7 @@ def test_checkpoints_between_evaluations_are_gone_on_with_bit_for_bit(
         raise RuntimeError("power failure")
 
     with monkeypatch.context() as patched:
-        patched.setattr("surefoot.experiment.trainer.evaluate", crash)
+        patched.setattr("surefoot.runs.trainers.trainer.evaluate", crash)
         with pytest.raises(RuntimeError, match="power failure"):
             fit(agent, data, out=tmp_path / "crashed", progress=False, checkpoint_every=70, **options)
     meta: dict[str, Any] = checkpoint.load(tmp_path / "crashed/seeds/0/checkpoint.safetensors")[1]

@@ -14,12 +14,12 @@ import torch
 from test_acting_runs import metrics
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
 
-from surefoot.core.agent import Spec
-from surefoot.core.errors import ConfigError, DivergenceError
-from surefoot.core.files import read_json
+from surefoot.core.base.errors import ConfigError, DivergenceError
+from surefoot.core.base.files import read_json
+from surefoot.core.engine.agent import Spec
 from surefoot.evaluation import RunData
-from surefoot.experiment.run import Run, load_agent
-from surefoot.experiment.training import fit, resume
+from surefoot.runs.run import Run, load_agent
+from surefoot.runs.start import fit, resume
 from surefoot.streaming import StreamAC, StreamQ
 
 ENV = "native/pendulum"
@@ -105,7 +105,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_streaming_runs import stream, ENV, FAST
-from surefoot.experiment.training import fit
+from surefoot.runs.start import fit
 fit(stream(), env=ENV, steps=3000, seeds=2, evaluate_every=1000, out={out!r}, **FAST)
 """
 

@@ -13,12 +13,12 @@ from small_runs import metrics
 
 import surefoot
 from surefoot.cli import main
-from surefoot.core.errors import CheckpointError
+from surefoot.core.base.errors import CheckpointError
 from surefoot.data import Dataset
 from surefoot.evaluation import RunData, tables, write_report
 from surefoot.evaluation.results import collect
 from surefoot.offline import BC
-from surefoot.tools.generate import generate
+from surefoot.runs.embedded import generate
 
 ENV = "lucky_env:SurefootLucky-v0"
 

@@ -9,9 +9,9 @@ import pytest
 
 from surefoot.evaluation import RunData, hierarchical_interval
 from surefoot.evaluation.estimates import estimate_lines
-from surefoot.experiment import summary
-from surefoot.experiment.summary import possible_returns
-from surefoot.tools.generate import generate
+from surefoot.runs import summary
+from surefoot.runs.embedded import generate
+from surefoot.runs.summary import possible_returns
 
 
 def test_an_estimates_interval_holds_nothing_that_rewards_in_the_data_can_not_come_to() -> None:

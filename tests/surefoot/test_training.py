@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core import checkpoint
-from surefoot.core.agent import Agent
-from surefoot.core.errors import (
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import (
     CheckpointError,
     ConfigError,
     DataError,
@@ -27,17 +26,18 @@ from surefoot.core.errors import (
     DivergenceError,
     EnvironmentMismatchError,
 )
-from surefoot.core.random import generator
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import RunData, write_report
 from surefoot.evaluation.estimates import estimate_lines
-from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import Run, load_agent, split
-from surefoot.experiment.training import fit, resume, victim
-from surefoot.experiment.workers import at_once
 from surefoot.offline import BC, IQL
+from surefoot.runs.embedded import generate
+from surefoot.runs.plan import Plan
+from surefoot.runs.processes.workers import at_once
+from surefoot.runs.run import Run, load_agent, split
+from surefoot.runs.start import fit, resume, victim
 from surefoot.safe import CDT, BCSafe
-from surefoot.tools.generate import generate
 
 SMALL = {"hidden": (16, 16)}
 FAST = {"episodes": 2, "evaluate_episodes": 1, "batch_size": 32}
@@ -115,7 +115,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from test_training import pendulum, SMALL, FAST
 from surefoot.offline import IQL
-from surefoot.experiment.training import fit
+from surefoot.runs.start import fit
 data = pendulum()
 fit(IQL(data, **SMALL), data, steps=1500, seeds=2, evaluate_every=100, out={out!r}, **FAST)
 """
@@ -131,7 +131,7 @@ def test_a_run_killed_twice_resumes_to_the_same_weights_and_leaves_no_orphan(tmp
     process.send_signal(signal.SIGKILL)
     process.wait()
     _wait_for(lambda: not _workers_of(folder))
-    script = f"from surefoot.experiment.training import resume; resume({str(folder)!r})"
+    script = f"from surefoot.runs.start import resume; resume({str(folder)!r})"
     resumer = forking.Popen(["-c", script])
     _wait_for(lambda: _workers_of(folder))
     time.sleep(1)
@@ -156,7 +156,7 @@ def _workers_of(folder: pathlib.Path) -> list[int]:
     mine = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
-        if "surefoot.experiment.worker" in command and str(folder) in command:
+        if "surefoot.runs.processes.worker" in command and str(folder) in command:
             mine.append(process.pid)
     return mine + [pid for pid, arguments in forking.alive().items() if str(folder) in arguments]
 
@@ -366,7 +366,7 @@ def test_workers_share_cores_only_where_one_would_idle(seeds: int, cores: int, w
 def test_where_evaluation_takes_longer_than_training_a_note_says_so_once() -> None:
     from types import SimpleNamespace
 
-    from surefoot.experiment.trainer import SeedTrainer
+    from surefoot.runs.trainers.trainer import SeedTrainer
 
     plan = SimpleNamespace(interval=30, steps=300, evaluate_episodes=10, episodes=50)
     for step, seconds, training, seed in [

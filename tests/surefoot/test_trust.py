@@ -17,18 +17,20 @@ import pytest
 from small_runs import TINY, small_dataset
 
 import surefoot
-from surefoot.cli import grammar, main, received
+from surefoot.cli import main
+from surefoot.cli.support import file_overrides as received
+from surefoot.cli.support import grammar
 from surefoot.cli.train import next_commands
-from surefoot.core.children import environment
-from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.base.children import environment
+from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.data import save
-from surefoot.experiment import trust
-from surefoot.experiment.plan import Plan, agent_class
-from surefoot.experiment.run import Run, load_agent
-from surefoot.experiment.training import fit, resume
 from surefoot.offline import BC
-from surefoot.tools import compare, tune
-from surefoot.tools.auto import Auto
+from surefoot.runs import trust
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.runs.run import Run, load_agent
+from surefoot.runs.start import fit, resume
+from surefoot.studies import compare, tune
+from surefoot.studies.auto import Auto
 
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('EXECUTED').touch()\n"
 NAMES = {"algorithm": "trap:Own", "environment": "trap_env:Trap-v0", "reward": "trap:reward"}
@@ -288,7 +290,7 @@ def test_a_reward_that_the_user_names_is_imported_by_a_portfolio_and_one_of_its_
         assert auto.plan.reward in trust._allowed
         raise ConfigError("far enough")
 
-    monkeypatch.setattr("surefoot.tools.auto.carry_out", carried_out)
+    monkeypatch.setattr("surefoot.studies.auto.carry_out", carried_out)
     monkeypatch.setattr("surefoot.cli.train.load", lambda *unused: small_dataset())
     monkeypatch.setattr(trust, "_allowed", set())
     command = ["train", "algo=auto", "dataset=native/pendulum-mixed", "reward=trap:reward", "out=own", "-q"]
@@ -328,17 +330,17 @@ def test_agents_of_ours_may_be_named_and_functions_may_not(finished_run: pathlib
         agent_class("never_seen:Own")
     rename(copy, algorithm=f"{BC.__module__}:BC")
     assert type(load_agent(Run.open(copy))) is BC
-    rename(copy, algorithm="surefoot.core.files:remove_asides")
+    rename(copy, algorithm="surefoot.core.base.files:remove_asides")
     with pytest.raises(CheckpointError, match=r"is not a surefoot\.core\.agent\.Agent"):
         load_agent(Run.open(copy))
-    rename(copy, algorithm="bc", reward="surefoot.core.files:remove_asides")
+    rename(copy, algorithm="bc", reward="surefoot.core.base.files:remove_asides")
     with pytest.raises(ConfigError, match=r"names 'surefoot\.core\.files:remove_asides', which would be called"):
         load_agent(Run.open(copy))
 
 
 @pytest.mark.parametrize("key", received.CALLED)
 def test_settings_of_a_file_name_no_function_of_an_installed_package(key: str) -> None:
-    for module in ("surefoot.core.files", "gymnasium", "os"):
+    for module in ("surefoot.core.base.files", "gymnasium", "os"):
         said = [f"{key}={module}:function"]
         assert received.needs_trust(said)
         with pytest.raises(ConfigError, match=rf"s\.json names '{module}:function', which would be called"):

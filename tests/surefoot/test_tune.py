@@ -15,16 +15,16 @@ from test_compare import write_run
 
 from surefoot.cli import main
 from surefoot.cli import tune as command
-from surefoot.core.errors import ConfigError, DivergenceError
-from surefoot.core.files import read_json, write_json
+from surefoot.core.base.errors import ConfigError, DivergenceError
+from surefoot.core.base.files import read_json, write_json
 from surefoot.evaluation.results import collect
-from surefoot.experiment.run import Run
-from surefoot.experiment.training import fit
 from surefoot.offline import BC
 from surefoot.offline.iql import IQLConfig
-from surefoot.tools import states, tune
-from surefoot.tools.compare import scores_of
-from surefoot.tools.generate import load
+from surefoot.runs.embedded import load
+from surefoot.runs.run import Run
+from surefoot.runs.start import fit
+from surefoot.studies import states, tune
+from surefoot.studies.compare import scores_of
 
 Capture = pytest.CaptureFixture[str]
 optuna = pytest.importorskip("optuna", reason="optuna is not installed")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import CheckpointError
-from surefoot.core.schema import check
+from surefoot.core.base.errors import CheckpointError
+from surefoot.core.base.schema import check
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.model_calibration import MODEL, picture, refuse_uneven, words
 from surefoot.evaluation.plots import to_svg

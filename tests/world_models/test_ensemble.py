@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import kernels, native
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.networks import MLP
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.nn.native import kernels, native
+from surefoot.core.nn.networks import MLP
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.ensemble import (
     GaussianEnsemble,

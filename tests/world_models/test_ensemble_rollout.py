@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core import native
+from surefoot.core.nn.native import native
 from surefoot.world_models import ensemble_rollout
 from surefoot.world_models.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective, sums_of

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.rollout import rollout
 from surefoot.envs.systems import SYSTEMS
 from surefoot.world_models.dynamics import StepNoise

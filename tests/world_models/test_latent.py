@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.elites import drawn_elite, gumbel, refit, shifted
 from surefoot.world_models.latent import Bins, LatentCritic, LatentModel, kept_units

@@ -11,11 +11,11 @@ import torch
 from small_models import learner, linear
 from torch import Tensor
 
-from surefoot.core import kernels
-from surefoot.core.agent import Adam, Agent, Update
-from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.learner import Learner
-from surefoot.core.spec import Spec
+from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import Spec
+from surefoot.core.engine.agent import Adam, Agent, Update
+from surefoot.core.engine.learner import Learner
+from surefoot.core.nn.native import kernels
 from surefoot.model_based.dynamics import LearnedDynamics
 from surefoot.world_models.calibration import one_step
 from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_models import learner, linear
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.world_models.learning import HOLDOUT, MODEL
 from surefoot.world_models.mismatch import (
     by_value,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.evaluation import evaluate
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.exact import Observed

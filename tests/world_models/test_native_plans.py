@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from surefoot import cuda_ext
-from surefoot.core.memory import Memory
+from surefoot.core.actors.memory import Memory
 from surefoot.cuda_ext.plan import plans_natively
 from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective

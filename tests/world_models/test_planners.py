@@ -13,7 +13,7 @@ import torch
 from tests.world_models.worlds import Bandit, Cliff, Doubtful, Linear, scalar
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.plan import plans_natively
 from surefoot.evaluation import evaluate
 from surefoot.world_models.dynamics import StepNoise

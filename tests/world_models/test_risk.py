@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.risk import CVaR, Deviation, Entropic, Mean, Risk, WorstCase, cost_at_risk, parse_risk
 
 ONE_TO_TEN = torch.arange(1.0, 11, dtype=torch.float64)

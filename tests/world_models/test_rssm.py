@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.spec import Array
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.spec import Array
 from surefoot.world_models.block_gru import BlockLinear
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.recurrent import ImageDecoder, Numbers, RecurrentModel

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.names import native_ids
 from surefoot.envs.systems import system
 from surefoot.world_models.dynamics import StepNoise

@@ -11,8 +11,8 @@ import pytest
 import torch
 from test_mbrcsl import dataset_of, learner_of
 
-from surefoot.core.actions import to_agent
-from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.base.actions import to_agent
+from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.model_based import LearnedTokenDynamics
 from surefoot.world_models.calibration import token_calibration
 from surefoot.world_models.dynamics import StepNoise

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from surefoot.core.errors import ConfigError, nearest
+from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.world_models.planners.base import Planner
 from surefoot.world_models.planners.cem import CEM
 from surefoot.world_models.planners.icem import ICEM

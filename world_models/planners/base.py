@@ -9,9 +9,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import DRAWS, Memory
-from surefoot.core.options import check_option
+from surefoot.core.actors.memory import DRAWS, Memory
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import check_option
 from surefoot.cuda_ext.twin import environment_seeds
 from surefoot.world_models.draws import candidate_normals, coloured
 from surefoot.world_models.dynamics import Dynamics

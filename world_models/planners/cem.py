@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import DRAWS, Memory
+from surefoot.core.actors.memory import DRAWS, Memory
+from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, Score, score

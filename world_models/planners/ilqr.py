@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import DRAWS, Memory
+from surefoot.core.actors.memory import DRAWS, Memory
+from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, shifted

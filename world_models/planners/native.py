@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.memory import DRAWS, Memory
+from surefoot.core.actors.memory import DRAWS, Memory
 from surefoot.cuda_ext.gpu import usable
 from surefoot.cuda_ext.plan import PlanSettings, plan_rows, plans_natively
 from surefoot.world_models.draws import colouring

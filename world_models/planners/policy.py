@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from surefoot.core.actions import to_bounds
-from surefoot.core.control_loop import ControlLoop
-from surefoot.core.errors import ConfigError
-from surefoot.core.memory import Memory, in_rows
+from surefoot.core.actors.memory import Memory, in_rows
+from surefoot.core.base.actions import to_bounds
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.envs.interface import Array
 from surefoot.world_models.dynamics import Dynamics, check_costs
 from surefoot.world_models.futures import Objective, check_futures, shares

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.memory import DRAWS, Memory
+from surefoot.core.actors.memory import DRAWS, Memory
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score, sums_of
 from surefoot.world_models.planners.base import PLAN, BasePlanner, around, counted_on, sampled, shifted

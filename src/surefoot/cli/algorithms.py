@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from surefoot.cli import output
+from surefoot.cli.support import output
 
 WHAT_AUTO_IS = "Trains several algorithms on one dataset and hands over the one that the data support, else the clone"
 
@@ -20,11 +20,11 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list, or one algorithm's options."""
-    from surefoot.cli import config
-    from surefoot.cli.helptext import summary
-    from surefoot.experiment.algorithms import ALGORITHMS, AUTO
-    from surefoot.experiment.plan import agent_class
-    from surefoot.experiment.trust import allow
+    from surefoot.cli.support import config
+    from surefoot.cli.support.help_text import summary
+    from surefoot.runs.algorithms import ALGORITHMS, AUTO
+    from surefoot.runs.plan import agent_class
+    from surefoot.runs.trust import allow
 
     if arguments.name is None:
         rows = [
@@ -47,15 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options_of_auto() -> list[dict[str, Any]]:
-    from surefoot.cli.auto import OPTIONS
-    from surefoot.tools.auto import PORTFOLIO
+    from surefoot.cli.support.auto import OPTIONS
+    from surefoot.studies.auto import PORTFOLIO
 
     defaults = {"portfolio": PORTFOLIO, "budget": None, "judge": "critics"}
     return [{"name": name, "default": defaults[name], "what": what} for name, what in OPTIONS.items()]
 
 
 def _show(name: str, what: str, options: list[dict[str, Any]], presets: dict[str, Any], as_json: bool) -> None:
-    from surefoot.cli.helptext import shown
+    from surefoot.cli.support.help_text import shown
 
     if as_json:
         output.print_json({"name": name, "what": what, "options": options, "presets": presets})

@@ -9,12 +9,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output, received
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import file_overrides as received
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.cli.train import Style
-    from surefoot.tools.leaderboard import Suite
+    from surefoot.studies.leaderboard import Suite
 
 NOT_OF_AN_ENTRY = ("preset", "envs", "init", "reward", "gap", "batch_size", "jacobian_penalty")
 """What a study may say beside options of algo. that changes what is learned, and an entry does not take over."""
@@ -61,8 +62,8 @@ def readable(arguments: Sequence[str]) -> list[str]:
     if arguments[:1] == ["--list"]:
         return ["list", *arguments[1:]]
     if arguments and not arguments[0].startswith("-"):
-        from surefoot.core.errors import nearest
-        from surefoot.tools.leaderboard import names
+        from surefoot.core.base.errors import nearest
+        from surefoot.studies.leaderboard import names
 
         if arguments[0] in names() or arguments[0].endswith(".yaml"):
             return ["run", *arguments]
@@ -75,7 +76,7 @@ def readable(arguments: Sequence[str]) -> list[str]:
 def _policy(arguments: argparse.Namespace) -> int:
     """The latency table of one policy."""
     import surefoot
-    from surefoot.tools import latency
+    from surefoot.play import latency
 
     if not 100 <= arguments.calls <= 10**8:
         raise ConfigError(f"--calls is {arguments.calls}; it must be from 100 to 100,000,000")
@@ -96,7 +97,7 @@ def _us(row: Mapping[str, Any], key: str) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from surefoot.tools import leaderboard
+    from surefoot.studies import leaderboard
 
     suites = [leaderboard.suite(name) for name in leaderboard.names()]
     if arguments.json:
@@ -112,11 +113,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from surefoot.cli.train import Style
-    from surefoot.core.files import write_json
-    from surefoot.experiment.folders import Claim, claim_begun, claim_new
-    from surefoot.experiment.stopping import resumable
-    from surefoot.tools import leaderboard
-    from surefoot.tools.generate import require_known
+    from surefoot.core.base.files import write_json
+    from surefoot.runs.embedded import require_known
+    from surefoot.runs.folders import Claim, claim_begun, claim_new
+    from surefoot.runs.processes.stopping import resumable
+    from surefoot.studies import leaderboard
 
     suite = leaderboard.suite(arguments.suite)
     tasks = _tasks(suite, arguments.tasks)
@@ -154,7 +155,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _tasks(suite: Suite, said: str | None) -> list[str]:
-    from surefoot.core.errors import nearest
+    from surefoot.core.base.errors import nearest
 
     asked = list(suite.tasks) if said is None else said.split(",")
     for task in asked:
@@ -165,7 +166,7 @@ def _tasks(suite: Suite, said: str | None) -> list[str]:
 
 def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Name -> what its entry.json holds: one of the user's own, or those of the suite."""
-    from surefoot.cli import config, grammar
+    from surefoot.cli.support import config, grammar
 
     def facts(overrides: Sequence[str], runs: int) -> dict[str, Any]:
         shown = shlex.join(["surefoot", "bench", "run", arguments.suite, *overrides])
@@ -197,12 +198,12 @@ def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str,
 
 def _incumbent(suite: Suite, study: pathlib.Path) -> tuple[list[str], int]:
     """The options that a study found, and how many runs that took."""
-    from surefoot.cli import grammar
+    from surefoot.cli.support import grammar
     from surefoot.cli.tune import texts
-    from surefoot.core.files import read_json
-    from surefoot.core.schema import Number, Plain, Record
-    from surefoot.tools import leaderboard
-    from surefoot.tools.tune import RESULT, Tuning
+    from surefoot.core.base.files import read_json
+    from surefoot.core.base.schema import Number, Plain, Record
+    from surefoot.studies import leaderboard
+    from surefoot.studies.tune import RESULT, Tuning
 
     budget = Record({"runs": Number(0, whole=True)}, others=True)
     found = read_json(study / RESULT, Record({"incumbent": Plain(finite=True), "budget": budget}, others=True))
@@ -224,8 +225,8 @@ def _incumbent(suite: Suite, study: pathlib.Path) -> tuple[list[str], int]:
 
 
 def _refuse_another(home: pathlib.Path, facts: Mapping[str, Any]) -> None:
-    from surefoot.core.files import read_json
-    from surefoot.tools import leaderboard
+    from surefoot.core.base.files import read_json
+    from surefoot.studies import leaderboard
 
     before = read_json(home / leaderboard.ENTRY, leaderboard.LABEL)
     for name in ("suite", "version", "overrides"):
@@ -237,7 +238,7 @@ def _refuse_another(home: pathlib.Path, facts: Mapping[str, Any]) -> None:
 
 
 def _request(suite: Suite, task: str, overrides: Sequence[str]) -> Any:
-    from surefoot.cli import config
+    from surefoot.cli.support import config
 
     try:
         return config.compose([*suite.overrides(task), *overrides])
@@ -250,8 +251,8 @@ def _train(
 ) -> None:
     """The run of an entry on a task: finished already, gone on with, or trained now."""
     from surefoot.cli.train import train_one
-    from surefoot.experiment.folders import claim_new
-    from surefoot.experiment.training import resume
+    from surefoot.runs.folders import claim_new
+    from surefoot.runs.start import resume
 
     label = f"{name} {task} "
     if (place / "config.json").is_file():

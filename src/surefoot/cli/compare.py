@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.evaluation.deciding import Look, LookPlan
-    from surefoot.experiment.run import Run
-    from surefoot.tools.compare import Arm
+    from surefoot.runs.run import Run
+    from surefoot.studies.compare import Arm
 
 PER_STAGE, MOST = 5, 25
 """Seeds of a stage and at most, where the command line does not say."""
@@ -43,8 +43,8 @@ def add_parser(commands: Any) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Look once at what is there, or until it is decided."""
-    from surefoot.core.errors import nearest
-    from surefoot.tools.compare import METRICS, arms_of
+    from surefoot.core.base.errors import nearest
+    from surefoot.studies.compare import METRICS, arms_of
 
     if arguments.metric not in METRICS:
         raise ConfigError(f"--metric {arguments.metric}: {nearest(arguments.metric, list(METRICS))}")
@@ -75,7 +75,7 @@ def _tell_differences(arms: Sequence[Arm]) -> None:
 def _once(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     """One look at all the seeds that there are."""
     from surefoot.evaluation import difference_interval, permutation_p, too_few
-    from surefoot.tools.states import episode_scores, holds_zero, over_states
+    from surefoot.studies.states import episode_scores, holds_zero, over_states
 
     episodes = {arm.label: episode_scores(arm.runs, arguments.metric) for arm in arms}
     scores = {arm.label: np.array(list(arm.scores(arguments.metric).values())) for arm in arms}
@@ -149,9 +149,9 @@ def _looks(arguments: argparse.Namespace, pairs: int) -> LookPlan:
 
 def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
     from surefoot.cli.train import Style
-    from surefoot.experiment.stopping import resumable
-    from surefoot.tools import compare as comparing
-    from surefoot.tools.states import episode_scores, holds_zero, over_states
+    from surefoot.runs.processes.stopping import resumable
+    from surefoot.studies import compare as comparing
+    from surefoot.studies.states import episode_scores, holds_zero, over_states
 
     folder = pathlib.Path(arguments.output or pathlib.Path("runs", f"compare-{'-'.join(arm.label for arm in arms)}"))
     style = Style(arguments.quiet, arguments.json)

@@ -7,9 +7,18 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import dataset_making, output
-from surefoot.cli.dataset_files import add, add_loading, load, load_any, report_lost, report_written, reward_of, show
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import dataset_making, output
+from surefoot.cli.support.dataset_files import (
+    add,
+    add_loading,
+    load,
+    load_any,
+    report_lost,
+    report_written,
+    reward_of,
+    show,
+)
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     pass
@@ -64,8 +73,8 @@ def list_all(arguments: argparse.Namespace) -> int:
     """Embedded datasets and the catalogue."""
     from surefoot.data import CATALOGUE
     from surefoot.data.catalogue import neorl2_rows
-    from surefoot.tools import suites
-    from surefoot.tools.generate import embedded_facts
+    from surefoot.runs import benchmark_data as suites
+    from surefoot.runs.embedded import embedded_facts
 
     rows = (
         embedded_facts()
@@ -159,7 +168,8 @@ def convert(arguments: argparse.Namespace) -> int:
     from surefoot import data
     from surefoot.data.formats.lerobot_write import fps_of
     from surefoot.envs.suites import is_benchmark
-    from surefoot.tools import generate, suites
+    from surefoot.runs import benchmark_data as suites
+    from surefoot.runs import embedded as generate
 
     if not generate.exists(arguments.source):
         if arguments.source in generate.embedded():
@@ -194,7 +204,7 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def draft(arguments: argparse.Namespace) -> int:
     """A mapping to begin with, printed or into a file."""
-    from surefoot.core.files import written_aside
+    from surefoot.core.base.files import written_aside
     from surefoot.data import logs
 
     source = pathlib.Path(arguments.source)

@@ -12,7 +12,7 @@ import re
 import shutil
 from typing import Any
 
-from surefoot.cli import output
+from surefoot.cli.support import output
 
 CORE = ("surefoot", "torch", "numpy", "scipy", "gymnasium", "h5py", "safetensors", "hydra-core", "matplotlib", "rich")
 CONSTRAINTS = " -c constraints.txt"

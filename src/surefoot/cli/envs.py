@@ -6,8 +6,8 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.cuda_ext.system import System
@@ -38,7 +38,7 @@ def _add(commands: Any, name: str, function: Any, what: str) -> argparse.Argumen
 
 def list_all(arguments: argparse.Namespace) -> int:
     """Native systems, then the other ids that surefoot registers, then those of benchmarks."""
-    from surefoot.cli import listing
+    from surefoot.cli.support import listing
 
     rows = listing.kept(_rows)
     pattern = arguments.pattern.lower()
@@ -147,7 +147,7 @@ def info(arguments: argparse.Namespace) -> int:
     """A native system's description, or the spaces of any other environment."""
     from surefoot.envs.names import is_native
     from surefoot.envs.systems import system
-    from surefoot.experiment.trust import allow
+    from surefoot.runs.trust import allow
 
     allow(arguments.env_id)
     facts = describe_system(system(arguments.env_id)) if is_native(arguments.env_id) else _describe(arguments.env_id)
@@ -231,7 +231,7 @@ def check(arguments: argparse.Namespace) -> int:
     """Step an environment with random actions in all the ways that surefoot relies on; 2 where it breaks a promise."""
     from surefoot.envs.check import check_environment
     from surefoot.envs.names import gymnasium_id
-    from surefoot.experiment.trust import allow
+    from surefoot.runs.trust import allow
 
     allow(arguments.env_id)
     findings = check_environment(gymnasium_id(arguments.env_id))

@@ -8,11 +8,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from surefoot.core.policy import Policy
+    from surefoot.core.policy.policy import Policy
     from surefoot.evaluation.statistics import Interval
     from surefoot.evaluation.tables import Row
 
@@ -72,7 +72,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Episodes of all seeds' policies, as one row of the table."""
     import torch
 
-    from surefoot.core.smoothness import measured
+    from surefoot.core.engine.smoothness import measured
     from surefoot.evaluation import Met, evaluate_until, smoothness, tables
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.evaluation.safety import check_limit
@@ -151,10 +151,10 @@ def _judged(arguments: argparse.Namespace) -> Judged:
         ConfigError: it is not known where they act.
         EnvironmentMismatchError: the policies' observations or actions are not the environment's.
     """
-    from surefoot.core.policy import Policy
+    from surefoot.core.policy.policy import Policy
     from surefoot.envs import check_spaces
-    from surefoot.experiment.run import Run
-    from surefoot.experiment.trust import allow, demand
+    from surefoot.runs.run import Run
+    from surefoot.runs.trust import allow, demand
 
     path, env, limit = pathlib.Path(arguments.folder), arguments.env, arguments.cost_limit
     allow(env)
@@ -186,7 +186,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
 def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[Policy], drawn: bool) -> int:
     """What --vary asks for."""
     from surefoot.evaluation.tables import format_bounds
-    from surefoot.tools.variants import evaluate_variants, ranges_of
+    from surefoot.safety.variants import evaluate_variants, ranges_of
 
     for name in ("until", "range", "cost-limit"):
         if getattr(arguments, name.replace("-", "_")) is not None:

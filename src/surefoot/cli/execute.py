@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 MEASURED = "measured"
 
@@ -71,10 +71,10 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Episodes with and without the latency, and what they came to."""
-    from surefoot.core.policy import Policy
-    from surefoot.experiment.trust import allow
-    from surefoot.tools.actors import actor
-    from surefoot.tools.execute import Latency, execute, settings_for, usual_rate
+    from surefoot.core.policy.policy import Policy
+    from surefoot.play.actors import actor
+    from surefoot.play.execute import Latency, execute, settings_for, usual_rate
+    from surefoot.runs.trust import allow
 
     if arguments.seed < 0:
         raise ConfigError(f"--seed is {arguments.seed}; it must be 0 or more")

@@ -8,8 +8,8 @@ import pathlib
 import sys
 from typing import Any
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 
 def add_parsers(commands: Any) -> None:
@@ -72,9 +72,9 @@ class _RewardHelp(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
         """Print and end."""
-        from surefoot.cli import config
+        from surefoot.cli.support import config
+        from surefoot.language.plan import RewardPlan
         from surefoot.llm.reward_models import RewardTraining
-        from surefoot.tools.language import RewardPlan
 
         rows = [row for kind in (RewardPlan, RewardTraining) for row in config.described(kind)]
         shown = [(f"{row['name']}={row['default']}".replace("\n", "\\n"), row["what"]) for row in rows]
@@ -84,9 +84,9 @@ class _RewardHelp(argparse.Action):
 
 
 def _settings() -> str:
-    from surefoot.cli import config
+    from surefoot.cli.support import config
+    from surefoot.language.plan import Plan
     from surefoot.llm import METHODS, Method, TrainConfig
-    from surefoot.tools.language import Plan
 
     lines = ["settings:"]
     for kind, prefix in ((Plan, ""), (TrainConfig, ""), (Method, "method.")):
@@ -97,8 +97,8 @@ def _settings() -> str:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from surefoot.tools.language import plan
-    from surefoot.tools.language_runs import begin, resume
+    from surefoot.language.plan import plan
+    from surefoot.language.runs import begin, resume
 
     show = None if arguments.quiet else _show
     if arguments.resume is not None:
@@ -113,7 +113,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _reward(arguments: argparse.Namespace) -> int:
-    from surefoot.tools.language import train_reward
+    from surefoot.language.plan import train_reward
 
     def show(line: dict[str, Any]) -> None:
         if line["step"] == 1 or line["step"] % 20 == 0:
@@ -160,11 +160,11 @@ def _show(line: dict[str, Any]) -> None:
 
 
 def _present(folder: pathlib.Path, json: bool) -> None:
-    from surefoot.core.files import read_json
+    from surefoot.core.base.files import read_json
     from surefoot.evaluation import RunData
     from surefoot.evaluation.passes import pass_lines
     from surefoot.evaluation.tables import rows
-    from surefoot.tools.language_runs import seed_folder
+    from surefoot.language.runs import seed_folder
 
     run = RunData.load(folder)
     results = {seed: read_json(seed_folder(folder, seed) / "result.json") for seed in run.seeds}
@@ -184,10 +184,10 @@ def _present(folder: pathlib.Path, json: bool) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from surefoot.experiment import trust
-    from surefoot.experiment.run import is_language
+    from surefoot.language.runs import model_of
     from surefoot.llm import evaluate, load_policy, load_reward, read_prompts
-    from surefoot.tools.language_runs import model_of
+    from surefoot.runs import trust
+    from surefoot.runs.run import is_language
 
     trust.allow(arguments.reward)
     folder = pathlib.Path(arguments.model).expanduser()

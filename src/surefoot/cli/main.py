@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn, TextIO
 
 import surefoot
-from surefoot.core.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
-from surefoot.core.files import FULL, why
-from surefoot.experiment.stopping import Terminated, terminable
+from surefoot.core.base.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
+from surefoot.core.base.files import FULL, why
+from surefoot.runs.processes.stopping import Terminated, terminable
 
 EXAMPLES = """\
 examples:

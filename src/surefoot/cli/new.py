@@ -10,9 +10,9 @@ import re
 import sys
 from typing import Any
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
-from surefoot.core.files import written_aside
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.files import written_aside
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 KINDS = {
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
 
 def new(arguments: argparse.Namespace) -> int:
     """Write both files, or neither."""
-    from surefoot.core.errors import nearest
+    from surefoot.core.base.errors import nearest
 
     kind, name = arguments.kind, arguments.name
     if kind not in KINDS:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from surefoot.cli import output, planning
-from surefoot.cli.rollouts import outcome
-from surefoot.core.errors import ConfigError
+from surefoot.cli.rollout import outcome
+from surefoot.cli.support import output, planning
+from surefoot.core.base.errors import ConfigError
 
 
 def add_parser(commands: Any) -> None:
@@ -29,8 +29,8 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Episodes of the planner, and what they came to."""
-    from surefoot.experiment.trust import allow
-    from surefoot.tools.plan import plan_episodes, world_for
+    from surefoot.play.plan import plan_episodes, world_for
+    from surefoot.runs.trust import allow
 
     for name, value, least in (
         ("episodes", arguments.episodes, 1),

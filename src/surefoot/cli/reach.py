@@ -9,13 +9,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from surefoot.tools.reach import SafeSet
+    from surefoot.safety.reach import SafeSet
 
 EVERY = 2.0
 """Seconds between two lines of progress where standard error is no terminal."""
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Solve, compare, write, draw."""
     from surefoot.safe.reachability.files import check_name
     from surefoot.safe.reachability.pictures import check_picture
-    from surefoot.tools.reach import comparison, draw, feasible_agent, reach
+    from surefoot.safety.reach import comparison, draw, feasible_agent, reach
 
     if arguments.policy_seed is not None and arguments.compare is None:
         raise ConfigError("--policy-seed is of --compare RUN: add it, or leave the option out")

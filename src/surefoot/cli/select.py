@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.data import Dataset
     from surefoot.evaluation.selection import Bandit
-    from surefoot.tools.select import Candidate, Estimate, Selection
+    from surefoot.studies.select import Candidate, Estimate, Selection
 
 
 def add_parser(commands: Any) -> None:
@@ -44,9 +44,9 @@ def add_parser(commands: Any) -> None:
 def select(arguments: argparse.Namespace) -> int:
     """Judge, rank, say what can be said, and spend the episodes that are allowed."""
     from surefoot.offline.least_squares_q import LeastSquaresQConfig
-    from surefoot.tools import select as selecting
-    from surefoot.tools.generate import load
-    from surefoot.tools.select_model import ModelJudgeConfig, notes, select_by_model
+    from surefoot.runs.embedded import load
+    from surefoot.studies import select as selecting
+    from surefoot.studies.select_model import ModelJudgeConfig, notes, select_by_model
 
     if arguments.episodes is not None and arguments.episodes < 1:
         raise ConfigError(f"--episodes is {arguments.episodes}; it must be at least 1, or left out")
@@ -78,7 +78,7 @@ def select(arguments: argparse.Namespace) -> int:
     tried = None if env_id is None else _try_out(found, chosen, dataset, env_id, arguments)
     if arguments.output is not None:
         from surefoot.evaluation.plots import save_png
-        from surefoot.tools.select_picture import picture
+        from surefoot.studies.select_picture import picture
 
         save_png(picture(found, dataset.name), arguments.output)
     if arguments.json:
@@ -93,8 +93,8 @@ def select(arguments: argparse.Namespace) -> int:
 
 
 def _environment(arguments: argparse.Namespace, dataset: Dataset) -> str | None:
-    from surefoot.experiment.trust import allow
-    from surefoot.tools.generate import environment_of
+    from surefoot.runs.embedded import environment_of
+    from surefoot.runs.trust import allow
 
     if arguments.episodes is None:
         return None
@@ -149,7 +149,7 @@ def _json(found: Selection, dataset: Dataset, tried: Bandit | None) -> dict[str,
 
 def _beside(one: Estimate) -> dict[str, str]:
     """What stands beside the critics' estimate."""
-    from surefoot.tools.select import LEAST_EFFECTIVE
+    from surefoot.studies.select import LEAST_EFFECTIVE
 
     values = (one.doubly_robust, one.importance, one.effective_episodes, one.distance)
     robust, importance, behind, distance = (np.nan if value is None else value for value in values)

@@ -8,16 +8,16 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output
 from surefoot.cli.main import Parser
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from surefoot.cli.config import Request
-    from surefoot.cli.progress import Watcher
+    from surefoot.cli.support.config import Request
+    from surefoot.cli.support.progress import Watcher
     from surefoot.data import Dataset
-    from surefoot.experiment.folders import Claim
-    from surefoot.experiment.run import Run
+    from surefoot.runs.folders import Claim
+    from surefoot.runs.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Style:
 
     def watcher(self, label: str = "", title: str = "") -> Watcher:
         """A listener that shows training in this style."""
-        from surefoot.cli.progress import Watcher
+        from surefoot.cli.support.progress import Watcher
 
         return Watcher(output.console(stderr=self.json), self.quiet, self.bars, label, title)
 
@@ -43,7 +43,7 @@ class Style:
 def run(arguments: Sequence[str]) -> int:
     """Read the arguments and train; the exit code."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        from surefoot.cli.helptext import short_help, train_help
+        from surefoot.cli.support.help_text import short_help, train_help
 
         output.say(train_help() if "all" in arguments else short_help())
         return 0
@@ -58,7 +58,8 @@ def run(arguments: Sequence[str]) -> int:
                 "it, may stand there"
             )
         return _resume(known.resume, style, known.trust, steps)
-    from surefoot.cli import auto, config, configfile, grammar
+    from surefoot.cli.support import auto, config, grammar
+    from surefoot.cli.support import config_file as configfile
 
     def read(given: Sequence[str]) -> list[str]:
         return grammar.readable(configfile.with_own_presets(given, known.config_dir), known.multirun)
@@ -70,12 +71,12 @@ def run(arguments: Sequence[str]) -> int:
         return auto.run(overrides, style, known.trust, known.multirun)
     config.check_overrides(overrides, known.multirun)
     if known.multirun:
-        from surefoot.cli import sweep
+        from surefoot.cli.support import sweep
 
         return sweep.run(overrides, style, known.trust)
     said = {item.key.split(".")[0] for item in grammar.parse(overrides)}
     if not said & {"algo", "dataset", "preset", "init"}:
-        from surefoot.cli import demo
+        from surefoot.cli.support import demo
 
         return demo.main_job(overrides, said, style)  # which trusts nothing: its data is surefoot's
     request = config.compose(overrides, known.trust)
@@ -121,9 +122,9 @@ def train_one(
         SurefootError: anything that the user can mend.
         Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
     """
-    from surefoot.experiment.plan import SHARED, Plan
-    from surefoot.experiment.training import train
-    from surefoot.tools.generate import environment_of
+    from surefoot.runs.embedded import environment_of
+    from surefoot.runs.plan import SHARED, Plan
+    from surefoot.runs.start import train
 
     fields = request.fields
     if dataset is None and fields["dataset"] is not None:
@@ -145,7 +146,7 @@ def train_one(
 
 def load(request: Request, style: Style) -> Dataset:
     """The request's dataset, with a bar where it has to be fetched."""
-    from surefoot.tools import generate
+    from surefoot.runs import embedded as generate
 
     name, fields = request.fields["dataset"], request.fields
     if name in generate.embedded() and not generate.exists(name) and not generate.cached_path(name).exists():
@@ -156,7 +157,7 @@ def load(request: Request, style: Style) -> Dataset:
 
 def source(name: str) -> str:
     """What a plan calls the dataset: an absolute path, or the id as it is."""
-    from surefoot.tools.generate import exists
+    from surefoot.runs.embedded import exists
 
     return str(pathlib.Path(name).resolve()) if exists(name) else name
 
@@ -175,7 +176,7 @@ def claimed(request: Request) -> Claim:
     Raises:
         ConfigError: it exists and holds something, or another process has just begun in it.
     """
-    from surefoot.experiment.folders import claim_named, claim_new
+    from surefoot.runs.folders import claim_named, claim_new
 
     asked = request.fields["out"]
     return claim_named(request.label) if asked is None else claim_new(asked)
@@ -183,7 +184,7 @@ def claimed(request: Request) -> Claim:
 
 def _more_steps(overrides: Sequence[str]) -> int | None:
     """What a single `steps=` says; None for anything else."""
-    from surefoot.cli import grammar
+    from surefoot.cli.support import grammar
 
     if len(overrides) != 1 or not overrides[0].startswith("steps="):
         return None
@@ -194,12 +195,12 @@ def _more_steps(overrides: Sequence[str]) -> int | None:
 
 
 def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> int:
-    from surefoot.experiment.extending import extend
-    from surefoot.experiment.training import resume
+    from surefoot.runs.extend import extend
+    from surefoot.runs.start import resume
 
     folder = pathlib.Path(text)
-    from surefoot.cli import auto, sweep
-    from surefoot.tools.auto import begun
+    from surefoot.cli.support import auto, sweep
+    from surefoot.studies.auto import begun
 
     if begun(folder):
         if steps is not None:
@@ -267,9 +268,9 @@ def present(
 def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
     """Commands worth trying after a run."""
     from surefoot.envs.names import is_native
-    from surefoot.experiment.plan import agent_class
-    from surefoot.experiment.run import names_in
-    from surefoot.experiment.trust import module_of
+    from surefoot.runs.plan import agent_class
+    from surefoot.runs.run import names_in
+    from surefoot.runs.trust import module_of
 
     run_text = output.typed(finished.folder)
     commands = [f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html"]

@@ -9,18 +9,19 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output, received
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import file_overrides as received
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
-    from surefoot.cli.config import Request
+    from surefoot.cli.support.config import Request
     from surefoot.cli.train import Style
     from surefoot.data import Dataset
     from surefoot.evaluation.deciding import Look
-    from surefoot.experiment.run import Run
-    from surefoot.tools.tune import Tuning
+    from surefoot.runs.run import Run
+    from surefoot.studies.tune import Tuning
 
 USAGE = """\
 usage: surefoot tune [name=value ...] --trials N --space FILE [test_seeds=10] [--metric return] [--quiet] [--json]
@@ -53,9 +54,9 @@ def run(arguments: Sequence[str]) -> int:
         output.say(USAGE)
         return 0
     from surefoot.cli.train import Style
-    from surefoot.core.files import write_json
-    from surefoot.experiment.folders import claim_begun, claim_named, claim_new
-    from surefoot.tools.tune import TUNING, Tuning
+    from surefoot.core.base.files import write_json
+    from surefoot.runs.folders import claim_begun, claim_named, claim_new
+    from surefoot.studies.tune import TUNING, Tuning
 
     known = _parser().parse_intermixed_args(list(arguments))
     style = Style(known.quiet, known.json)
@@ -99,9 +100,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
     """The study that the arguments ask for, all of it checked before anything is written."""
-    from surefoot.cli import config, grammar
-    from surefoot.cli.sweep import sweep_out
-    from surefoot.tools.tune import Tuning, corners, distributions, read_space
+    from surefoot.cli.support import config, grammar
+    from surefoot.cli.support.sweep import sweep_out
+    from surefoot.studies.tune import Tuning, corners, distributions, read_space
 
     if known.trials is None or known.space is None:
         raise ConfigError("--trials N and --space FILE are needed; `surefoot tune --help` shows a space")
@@ -144,7 +145,7 @@ def _options(request: Request) -> dict[str, Any]:
 
 def texts(values: Mapping[str, Any]) -> list[str]:
     """Values as overrides."""
-    from surefoot.cli.grammar import quoted
+    from surefoot.cli.support.grammar import quoted
 
     def text(value: Any) -> str:
         if value is None or isinstance(value, bool):
@@ -157,8 +158,8 @@ def texts(values: Mapping[str, Any]) -> list[str]:
 
 
 def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argparse.Namespace, loaded: Loader) -> int:
-    from surefoot.experiment.stopping import resumable
-    from surefoot.tools import tune as tuner
+    from surefoot.runs.processes.stopping import resumable
+    from surefoot.studies import tune as tuner
 
     counts = f"{tuning.trials} trials of {len(tuning.seeds)} seeds, then {tuning.looks.seeds} test seeds"
     if left := len(tuning.test_seeds) - tuning.looks.seeds:
@@ -194,11 +195,11 @@ def _train(
     trust: bool, loaded: Loader,
 ) -> Run:  # fmt: skip
     """The run of some values: finished already, gone on with, or trained now."""
-    from surefoot.cli import config
+    from surefoot.cli.support import config
     from surefoot.cli.train import train_one
-    from surefoot.experiment.folders import claim_new
-    from surefoot.experiment.training import resume
-    from surefoot.tools.tune import ImpossibleError
+    from surefoot.runs.folders import claim_new
+    from surefoot.runs.start import resume
+    from surefoot.studies.tune import ImpossibleError
 
     if (place / "config.json").is_file():
         with style.watcher(label) as watcher:
@@ -213,7 +214,7 @@ def _train(
 
 
 def _dataset(tuning: Tuning, style: Style, trust: bool) -> Dataset | None:
-    from surefoot.cli import config
+    from surefoot.cli.support import config
     from surefoot.cli.train import load
 
     request = config.compose(tuning.overrides, trust)
@@ -222,10 +223,10 @@ def _dataset(tuning: Tuning, style: Style, trust: bool) -> Dataset | None:
 
 def _check_metric(tuning: Tuning, dataset: Dataset | None, trust: bool) -> None:
     """Refuse to raise a share of successes where the environment says nothing of success."""
-    from surefoot.cli import config
+    from surefoot.cli.support import config
     from surefoot.evaluation import says_success
-    from surefoot.experiment.trust import allow
-    from surefoot.tools.generate import environment_of
+    from surefoot.runs.embedded import environment_of
+    from surefoot.runs.trust import allow
 
     env = config.compose(tuning.overrides, trust).fields["env"]
     allow(env)

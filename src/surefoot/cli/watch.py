@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli import output
-from surefoot.core.errors import ConfigError
+from surefoot.cli.support import output
+from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from surefoot.experiment.run import Run
+    from surefoot.runs.run import Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 MOST_POINTS = 24
@@ -57,7 +57,7 @@ def add_parser(commands: Any) -> None:
 def watch(arguments: argparse.Namespace) -> int:
     """Play episodes of one complete run, or show how far runs are."""
     from surefoot.evaluation.results import run_folders
-    from surefoot.experiment.run import Run, is_language
+    from surefoot.runs.run import Run, is_language
 
     if arguments.every <= 0 or (arguments.episodes is not None and arguments.episodes < 1):
         raise ConfigError("--every and --episodes must be above 0")
@@ -127,12 +127,12 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
         (step, return), losses; of a language model `last` as a text, and pass@1 or rewards for returns. Then what is
         wrong with each folder that can't be read.
     """
-    from surefoot.core.errors import SurefootError
+    from surefoot.core.base.errors import SurefootError
     from surefoot.evaluation.names import labelled
     from surefoot.evaluation.results import run_folders
     from surefoot.evaluation.side_by_side import side_by_side
-    from surefoot.experiment.live import read_live
-    from surefoot.experiment.run import Run, is_language
+    from surefoot.runs.live import read_live
+    from surefoot.runs.run import Run, is_language
 
     found, damaged = [], []
     for folder in run_folders(roots):
@@ -140,7 +140,7 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         try:
             if is_language(folder):
-                from surefoot.tools import language_runs
+                from surefoot.language import runs as language_runs
 
                 found.append(language_runs.look(folder))
                 continue
@@ -220,7 +220,7 @@ def curve(values: Sequence[float], most: int = MOST_POINTS) -> str:
 
 def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: float | None) -> None:
     """Learning curves as a page that asks the browser to load it again, until the runs are complete."""
-    from surefoot.core.files import written_aside
+    from surefoot.core.base.files import written_aside
     from surefoot.evaluation import CurvePoint, plots
     from surefoot.evaluation.report import STYLE, table
 
@@ -269,9 +269,9 @@ def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: flo
 def _play(run: Run, arguments: argparse.Namespace) -> int:
     """Episodes of one policy, as a page, a video, or rerun's recording."""
     from surefoot.envs.names import beneath, is_native
-    from surefoot.experiment.trust import allow
-    from surefoot.tools import film
-    from surefoot.tools.actors import actor
+    from surefoot.play import film
+    from surefoot.play.actors import actor
+    from surefoot.runs.trust import allow
 
     allow(arguments.env)
     chosen = actor(str(run.folder), None, arguments.env, arguments.policy_seed, arguments.trust)
@@ -283,7 +283,7 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
     if arguments.filter != "none":
-        from surefoot.tools.shield import shield
+        from surefoot.safety.shield import shield
 
         policy = shield(arguments.filter, chosen.env_id).around(policy)
     if native and not (camera and path.suffix in FRAMES):  # a camera's frames are its video
@@ -304,7 +304,7 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
     elif path.suffix == ".rrd":
         film.write_rerun(episodes, path)
     else:
-        from surefoot.core.files import written_aside
+        from surefoot.core.base.files import written_aside
         from surefoot.evaluation import trajectories
 
         behind = "" if arguments.filter == "none" else f" behind filter {arguments.filter}"

@@ -11,7 +11,7 @@ import scipy.integrate
 import torch
 
 from surefoot import cuda_ext
-from surefoot.core.errors import ConfigError
+from surefoot.core.base.errors import ConfigError
 from surefoot.envs.systems.linear_quadratic import LinearQuadratic, two_carts
 
 

@@ -1,0 +1,176 @@
+"""Policy heads that draw actions by a flow, in several steps or in one, and let critics choose among several.
+
+Sources: Park, Li and Levine, "Flow Q-Learning" (the one-step policy; IFQL's best of N); Li, Zhou and Levine,
+"Reinforcement Learning with Action Chunking" (best of N over chunks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from surefoot.core.actors.actor import Actor, MLPActor
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.losses.flow import euler, times
+from surefoot.core.nn.ensembles import aggregate as aggregate_of
+from surefoot.core.nn.networks import MLP, Critic, LayerNorm, critic_of, critic_options
+from surefoot.core.nn.velocity import VelocityNetwork, velocity_of, velocity_options
+
+
+def best_of(candidates: Tensor, values: Tensor) -> Tensor:
+    """(B, D) of (B, N, D) candidates the one of the highest of (B, N) values; of equal ones the first."""
+    place = values.argmax(-1).reshape(-1, 1, 1).expand(-1, 1, candidates.shape[-1])
+    return candidates.gather(1, place).squeeze(1)
+
+
+class FlowActor(Actor):
+    """Follows a flow from noise to an action in K steps; a critic, if there is one, chooses the best of N.
+
+    Actions are clipped to [-1, 1] after the last step. Of N candidates of each row, every row has its own: batches of
+    any size are right. There is no density; `core.actors.chains` has heads that have one.
+    """
+
+    kind = "flow"
+    always_samples = True
+
+    def __init__(
+        self,
+        network: VelocityNetwork,
+        action_dim: int,
+        steps: int = 10,
+        *,
+        samples: int = 1,
+        critic: Critic | None = None,
+        aggregate: str = "mean",
+        deviations: float = 0.0,
+        clip_each: bool = False,
+    ) -> None:
+        """Take the parts as they are.
+
+        Args:
+            network: velocity.
+            action_dim: D, of a chunk all its numbers.
+            steps: K.
+            samples: N, drawn for each observation.
+            critic: chooses among them; needed where there are several.
+            aggregate: what counts of the critics, as in `core.nn.ensembles.aggregate`.
+            deviations: as in `core.nn.ensembles.aggregate`.
+            clip_each: clip to [-1, 1] after each step, not only after the last one (ReinFlow).
+
+        Raises:
+            ConfigError: no step or sample, several samples without a critic, or another aggregate.
+        """
+        super().__init__()
+        times(steps)
+        if samples < 1 or (samples > 1 and critic is None):
+            raise ConfigError(f"{samples} samples: needs at least 1, and a critic to choose among several")
+        aggregate_of(torch.zeros(2, 1), aggregate, deviations)
+        self.network, self.action_dim, self.steps, self.samples = network, action_dim, steps, samples
+        self.critic, self.aggregate, self.deviations, self.clip_each = critic, aggregate, deviations, clip_each
+
+    @property
+    def noise_dim(self) -> int:
+        """N D: where each sample begins."""
+        return self.samples * self.action_dim
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, D) of (B, O) observations and (B, N D) standard normal noise, which it can't do without."""
+        if noise is None:
+            raise ConfigError("a flow policy has no action without noise; give (B, noise_dim) normal numbers")
+        if self.samples == 1:
+            return self.flow(observations, noise)
+        candidates, pairs = self.candidates(observations, noise)
+        assert self.critic is not None
+        values = aggregate_of(self.critic(pairs), self.aggregate, self.deviations)
+        return best_of(candidates, values.unflatten(0, (-1, self.samples)))
+
+    def candidates(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N, D) actions of (B, N D) noise, and (B N, O + D) what a critic reads of them."""
+        seen = observations.unsqueeze(1).expand(-1, self.samples, -1).flatten(0, 1)
+        drawn = self.flow(seen, noise.unflatten(-1, (self.samples, self.action_dim)).flatten(0, 1))
+        return drawn.unflatten(0, (-1, self.samples)), torch.cat([seen, drawn], -1)
+
+    def flow(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, D) where the flow carries (B, D) noise, clipped to [-1, 1]."""
+        return euler(self.field(observations), noise, self.steps, 1.0, self.clip_each)
+
+    def field(self, observations: Tensor) -> Any:
+        """The velocity at (B, O) observations, as a function of place and time; whoever guides a flow wraps it."""
+        return field(self.network, observations, self.steps)
+
+    def description(self) -> dict[str, Any]:
+        """Network, steps, samples and critic."""
+        value = {**velocity_options(self.network), "steps": self.steps, "samples": self.samples}
+        value |= {"clip_each": True} if self.clip_each else {}
+        if self.critic is not None:
+            value |= {"aggregate": self.aggregate, **critic_options(self.critic)}
+            value |= {"deviations": self.deviations} if self.deviations != 0 else {}
+        return value
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        names = ("aggregate", "deviations", "clip_each")
+        return cls(
+            velocity_of(observation_dim, action_dim, options),
+            action_dim,
+            options["steps"],
+            samples=options["samples"],
+            critic=critic_of(observation_dim, action_dim, options),
+            **{name: options[name] for name in names if name in options},
+        )
+
+
+def field(network: VelocityNetwork, observations: Tensor, steps: int) -> Any:
+    """The velocity at (B, O) observations as a function of place and time; of sized networks over steps of 1 / K."""
+
+    def velocity(x: Tensor, time: Tensor) -> Tensor:
+        size = torch.full_like(time, 1 / steps) if network.sized else None
+        return network(observations, x, time, size)  # type: ignore[no-any-return]
+
+    return velocity
+
+
+class OneStepActor(MLPActor):
+    """mu(s, z): an MLP that makes an action of noise in one step, trained to end where a flow ends (FQL's student).
+
+    Calling it gives what the network gives, which the distillation sees; `act` clips it to [-1, 1].
+    """
+
+    kind = "one_step"
+    options: ClassVar[tuple[str, ...]] = ("activation", "layer_norm", "norm_epsilon")
+    always_samples = True
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (512, 512, 512, 512),
+        initialisation: str = "xavier",
+        activation: str = "gelu_tanh",
+        layer_norm: LayerNorm = False,
+        norm_epsilon: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(
+            observation_dim + action_dim,
+            action_dim,
+            hidden,
+            initialisation=initialisation,
+            activation=activation,
+            layer_norm=layer_norm,
+            norm_epsilon=norm_epsilon,
+        )
+
+    def forward(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """(B, D) of (B, O) observations and (B, D) standard normal noise, not clipped."""
+        return self.mlp(torch.cat([observations, noise], -1))  # type: ignore[no-any-return]
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, D) of (B, O) observations and (B, D) standard normal noise, which it can't do without."""
+        if noise is None:
+            raise ConfigError("a one-step flow policy has no action without noise; give (B, noise_dim) normal numbers")
+        return self(observations, noise).clamp(-1, 1)  # type: ignore[no-any-return]

@@ -1,0 +1,313 @@
+"""Policy heads with a memory, around any other head: histories, recurrent states, chunks of actions, held noise.
+
+They may be put into each other, for example a history around chunks; each uses its own names in the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from surefoot.core.actors.actor import Actor, Evaluation, actor_class
+from surefoot.core.actors.memory import Memory, in_rows
+from surefoot.core.base.errors import ConfigError
+
+
+class WrappingActor(Actor):
+    """What heads around an `inner` head share: the inner one draws, and its memory stands beside the wrapper's."""
+
+    inner: Actor
+
+    def __init__(self, inner: Actor, **sizes: int) -> None:
+        """Keep the inner head, and each of `sizes` as an attribute."""
+        super().__init__()
+        self.inner = inner
+        for name, value in sizes.items():
+            setattr(self, name, value)
+        self.always_samples = inner.always_samples
+        self.discrete, self.needs_outcomes = inner.discrete, inner.needs_outcomes
+        both = set(inner.begin(1)) & set(self._begin(1))
+        if both:
+            raise ConfigError(f"both {self.kind} and the head within it remember {sorted(both)}; use one of the two")
+
+    @property
+    def noise_dim(self) -> int:
+        """The inner head's."""
+        return self.inner.noise_dim
+
+    def begin(self, rows: int) -> Memory:
+        """The inner head's memory and this one's."""
+        return {**self.inner.begin(rows), **self._begin(rows)}
+
+    def _begin(self, rows: int) -> Memory:
+        raise TypeError(f"{type(self).__name__} must define _begin")
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return next(self.parameters()).new_zeros(shape)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions at the first step of an episode."""
+        return self.step(observations, self.begin(len(observations)), noise)[0]
+
+    def executed(self, memory: Memory, actions: Tensor) -> Memory:
+        """As the inner head takes it."""
+        return self.inner.executed(memory, actions)
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """As the inner head takes it; rows that ended begin anew."""
+        return super().hear(self.inner.hear(memory, rewards, costs, ended), rewards, costs, ended)
+
+    def description(self) -> dict[str, Any]:
+        """The inner head's kind and description under `inner`."""
+        return {"inner": {"actor": self.inner.kind, **self.inner.description()}}
+
+
+def inner_of(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Actor:
+    """The inner head that `WrappingActor.description` describes, of these sizes."""
+    inner = options["inner"]
+    return actor_class(inner["actor"]).from_description(observation_dim, action_dim, inner)
+
+
+class HistoryActor(WrappingActor):
+    """A head that reads the last L observations, oldest first; those before an episode's first are zeros.
+
+    Normalised observations are remembered, so a zero is the data's mean.
+    """
+
+    kind = "history"
+    observation_dim: int
+    length: int
+
+    def __init__(self, inner: Actor, observation_dim: int, length: int) -> None:
+        """Wrap a head of `length` (at least 2) times `observation_dim` inputs."""
+        if length < 2:
+            raise ConfigError(f"length is {length}; a history has at least 2 observations")
+        super().__init__(inner, observation_dim=observation_dim, length=length)
+
+    def _begin(self, rows: int) -> Memory:
+        return {"past": self._zeros(rows, self.length - 1, self.observation_dim)}
+
+    def forward(self, windows: Tensor, mask: Tensor | None = None) -> Any:
+        """What the inner head gives for (B, L, O) windows, the last step the present one.
+
+        Args:
+            windows: normalised observations.
+            mask: (B, L), 0 on padding before an episode's first step.
+        """
+        return self.inner(self.flat(windows, mask))
+
+    def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B,) log-density of (B, A) actions of the present step, as the inner head gives it, in nats."""
+        inner: Any = self.inner
+        return inner.log_density(self.flat(windows, mask), actions)  # type: ignore[no-any-return]
+
+    def flat(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, L O) what the inner head reads of the windows of `forward`: for its `log_density` or `sample`."""
+        return (windows if mask is None else windows * mask.unsqueeze(-1)).flatten(-2)
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """As `Actor.step`; the oldest observation leaves the memory."""
+        window = torch.cat([memory["past"], observations.unsqueeze(1)], 1)
+        actions, memory = self.inner.step(self.flat(window), memory, noise)
+        return actions, {**memory, "past": window[:, 1:]}
+
+    def description(self) -> dict[str, Any]:
+        """L, and the inner head."""
+        return {"length": self.length, **super().description()}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        length = options["length"]
+        return cls(inner_of(length * observation_dim, action_dim, options), observation_dim, length)
+
+
+class GRUActor(WrappingActor):
+    r"""A head that reads the state of a gated recurrent unit, which takes in each observation.
+
+    .. math::
+        r, z = \sigma(W_{r,z} x + U_{r,z} h + b), \quad n = \tanh(W_n x + b_n + r \odot (U_n h + c_n)), \quad
+        h' = (1 - z) \odot n + z \odot h
+
+    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", in the form of torch.nn.GRUCell.
+    """
+
+    kind = "gru"
+    width: int
+
+    def __init__(self, inner: Actor, observation_dim: int, width: int) -> None:
+        """Wrap a head of `width` inputs."""
+        super().__init__(inner, width=width)
+        self.of_observation, self.of_state = nn.Linear(observation_dim, 3 * width), nn.Linear(width, 3 * width)
+
+    def _begin(self, rows: int) -> Memory:
+        return {"state": self._zeros(rows, self.width)}
+
+    def cell(self, observations: Tensor, state: Tensor) -> Tensor:
+        """(B, W) next state from (B, O) normalised observations and (B, W) the last state."""
+        new, old = self.of_observation(observations).chunk(3, -1), self.of_state(state).chunk(3, -1)
+        reset, keep = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
+        return (1 - keep) * torch.tanh(new[2] + reset * old[2]) + keep * state  # type: ignore[no-any-return]
+
+    def states(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, L, W) states of (B, L, O) windows of normalised observations, which are what the inner head reads.
+
+        The first step's state before is zero, as at an episode's beginning, and so it is after padding.
+
+        Args:
+            windows: steps in the order of time.
+            mask: (B, L), 0 on padding.
+        """
+        state, found = windows.new_zeros((len(windows), self.width)), []
+        for time in range(windows.shape[1]):
+            state = self.cell(windows[:, time], state)
+            if mask is not None:
+                state = state * mask[:, time : time + 1]
+            found.append(state)
+        return torch.stack(found, 1)
+
+    def forward(self, windows: Tensor, mask: Tensor | None = None) -> Any:
+        """What the inner head gives at the last step of (B, L, O) windows."""
+        return self.inner(self.states(windows, mask)[:, -1])
+
+    def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B,) log-density of (B, A) actions of the last step, as the inner head gives it, in nats."""
+        inner: Any = self.inner
+        return inner.log_density(self.states(windows, mask)[:, -1], actions)  # type: ignore[no-any-return]
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """As `Actor.step`; the state takes in the observation."""
+        state = self.cell(observations, memory["state"])
+        actions, memory = self.inner.step(state, memory, noise)
+        return actions, {**memory, "state": state}
+
+    def description(self) -> dict[str, Any]:
+        """W, and the inner head."""
+        return {"width": self.width, **super().description()}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        return cls(inner_of(options["width"], action_dim, options), observation_dim, options["width"])
+
+
+class ChunkActor(WrappingActor):
+    """A head that plans C actions at once and plays one a step; it plans anew when so many are played, or at an end.
+
+    Source: Zhao et al., "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware" (action chunking); Chi et
+    al., "Diffusion Policy" (receding horizon: `execute` of C actions are played).
+    """
+
+    kind = "chunk"
+    sliding: ClassVar[tuple[str, ...]] = ("queue",)
+    """What is remembered of the steps ahead, (B, C, ...)."""
+    chunk: int
+    action_dim: int
+    execute: int
+
+    def __init__(self, inner: Actor, chunk: int, action_dim: int, execute: int | None = None) -> None:
+        """Wrap a head that gives C A numbers in [-1, 1] for an observation; None: all C are played."""
+        if chunk < 1:
+            raise ConfigError(f"chunk is {chunk}; it is at least 1 action")
+        execute = chunk if execute is None else execute
+        if not 1 <= execute <= chunk:
+            raise ConfigError(f"execute is {execute}; of a chunk of {chunk} actions, 1 to {chunk} can be played")
+        if inner.discrete:
+            raise ConfigError("a chunk has vectors for its actions; the head within it chooses among numbers")
+        super().__init__(inner, chunk=chunk, action_dim=action_dim, execute=execute)
+
+    def _begin(self, rows: int) -> Memory:
+        return {"queue": self._zeros(rows, self.chunk, self.action_dim), "queued": self._zeros(rows)}
+
+    def forward(self, observations: Tensor) -> Any:
+        """What the inner head gives for (B, O) normalised observations."""
+        return self.inner(observations)
+
+    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+        """Density and entropy of whole (B, C, A) chunks, as the inner head gives them."""
+        return self.inner.evaluate(observations, actions.flatten(-2), kept)
+
+    def plan(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, C, A) actions of the next C steps, or samples from (B, `noise_dim`) standard normal noise."""
+        return self._as_chunk(self.inner.act(observations, noise))
+
+    def _as_chunk(self, numbers: Tensor) -> Tensor:
+        return numbers.unflatten(-1, (self.chunk, self.action_dim))
+
+    def joined(self, memory: Memory, planned: Tensor) -> Memory:
+        """The queue once (B, C, A) actions were planned for the present step and those after it, and how many count."""
+        return {"queue": planned, "queued": torch.full_like(memory["queued"], float(self.execute))}
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """As `Actor.step`; the first of the queued actions, after planning in rows that have none."""
+        empty = memory["queued"] == 0
+        if torch.compiler.is_compiling() or self.inner.has_memory or bool(empty.any()):
+            planned, memory = self.inner.step(observations, memory, noise)
+            memory = in_rows(memory, self.joined(memory, self._as_chunk(planned)), empty)
+        rest = {
+            name: torch.cat([memory[name][:, 1:], torch.zeros_like(memory[name][:, :1])], 1) for name in self.sliding
+        }
+        return memory["queue"][:, 0], {**memory, **rest, "queued": memory["queued"] - 1}
+
+    def executed(self, memory: Memory, actions: Tensor) -> Memory:
+        """The plan stays as it is, whatever of it is carried out."""
+        return memory
+
+    def description(self) -> dict[str, Any]:
+        """C, how many of them are played, and the inner head."""
+        shorter = {"execute": self.execute} if self.execute < self.chunk else {}
+        return {"chunk": self.chunk, **shorter, **super().description()}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        inner = inner_of(observation_dim, options["chunk"] * action_dim, options)
+        return cls(inner, options["chunk"], action_dim, options.get("execute"))
+
+
+class HeldNoiseActor(WrappingActor):
+    """A stochastic head that explores with noise held for some steps, and drawn anew where an episode begins.
+
+    Around a `StateDependentActor` this is gSDE as in training: a function of the state, smooth while it is held.
+    """
+
+    kind = "held_noise"
+    hold_steps: int
+
+    def __init__(self, inner: Actor, hold_steps: int) -> None:
+        """Hold each draw for `hold_steps` steps, at least 1."""
+        if hold_steps < 1 or inner.held_dim == 0 or inner.has_memory:
+            raise ConfigError(
+                f"hold_steps is {hold_steps} of a {inner.kind} head; at least 1, of a head that draws and has no memory"
+            )
+        super().__init__(inner, hold_steps=hold_steps)
+        self.always_samples = True
+
+    @property
+    def noise_dim(self) -> int:
+        """Of the noise that is held."""
+        return self.inner.held_dim
+
+    def _begin(self, rows: int) -> Memory:
+        return {"noise": self._zeros(rows, self.inner.held_dim), "held": self._zeros(rows)}
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """As `Actor.step`; the (B, `noise_dim`) standard normal `noise` is taken by rows that hold none any more."""
+        if noise is None:
+            raise ConfigError("a policy with held noise has no action without it; give (B, noise_dim) normal numbers")
+        over = memory["held"] == 0
+        noise = torch.where(over.unsqueeze(1), noise, memory["noise"])
+        held = torch.where(over, float(self.hold_steps), memory["held"]) - 1
+        return self.inner.explore(observations, noise), {**memory, "noise": noise, "held": held}
+
+    def description(self) -> dict[str, Any]:
+        """Steps, and the inner head."""
+        return {"hold_steps": self.hold_steps, **super().description()}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Actor.from_description`."""
+        return cls(inner_of(observation_dim, action_dim, options), options["hold_steps"])

@@ -1,0 +1,109 @@
+"""Counter-based random streams: what a draw gives depends on (seed, purpose, block), never on what was drawn before.
+
+So seed i of a run gets the same numbers alone or beside others, on any device, and a resumed run continues
+where it was killed without any generator state to save.
+Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox), through numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefoot.core.base import dropout
+
+STEPS_PER_BLOCK = 32
+"""Training steps whose noise is drawn at once; part of what a seed means, so it is a constant."""
+
+
+def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
+    """A generator of its own for each (seed, purpose, block).
+
+    Args:
+        seed: in [0, 2**64).
+        purpose: any text, e.g. "batch" or "target_noise".
+        block: in [0, 2**64), e.g. a number of steps.
+    """
+    key = np.array([seed % 2**64, zlib.crc32(purpose.encode())], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, block], dtype=np.uint64)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Random numbers that a loss is handed for each row of its batch."""
+
+    kind: Literal["normal", "uniform", "keep", "dropped"]
+    """Standard normal; uniform on [0, 1); 1 / keep with probability `keep`, else 0 (a dropout mask); or the places of
+    the units that are dropped, fewer numbers than units (`core.base.dropout`)."""
+    width: int
+    """Numbers per row; of the kind "dropped", units per row."""
+    keep: float = 1.0
+    """Probability that a unit is kept, for the kinds "keep" and "dropped"."""
+
+    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """float32 numbers of shape (*shape, width); of the kind "dropped", `core.base.dropout.most_dropped` for width."""
+        if self.kind == "dropped":
+            return dropout.places(source, shape, self.width, self.keep)
+        size = (*shape, self.width)
+        if self.kind == "normal":
+            return source.standard_normal(size, dtype=np.float32)
+        uniform = source.random(size, dtype=np.float32)
+        if self.kind == "uniform":
+            return uniform
+        return (uniform < self.keep).astype(np.float32) / np.float32(self.keep)
+
+
+class Stream:
+    """The noise of each training step, for S seeds at once."""
+
+    def __init__(
+        self,
+        seeds: list[int],
+        rows: int | Mapping[str, int],
+        noises: Mapping[str, Noise],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Draws `noises` for each of `rows` rows a step.
+
+        Args:
+            seeds: a stream each.
+            rows: rows per step, of each name or of all.
+            noises: name -> what to draw.
+            device: where the tensors go.
+            dtype: of the noise.
+        """
+        self.seeds, self.noises = seeds, dict(noises)
+        self.rows = {name: rows if isinstance(rows, int) else rows[name] for name in noises}
+        self.device, self.dtype = device, dtype
+        self._block = -1
+        self._noise: dict[str, Tensor] = {}
+
+    def at(self, step: int) -> dict[str, Tensor]:
+        """{name: (S, rows, width)} noise of training step `step` >= 0."""
+        block, offset = divmod(step, STEPS_PER_BLOCK)
+        if block != self._block:
+            self._fill(block)
+        return {name: value[:, offset] for name, value in self._noise.items()}
+
+    def once(self, step: int, rows: int, noises: Mapping[str, Noise], of: str) -> dict[str, Tensor]:
+        """{name: (S, rows, width)} numbers of a rule named `of` at training step `step` alone."""
+        drawn = {
+            name: np.stack([noise.draw(generator(seed, f"{of}/{name}", step), (rows,)) for seed in self.seeds])
+            for name, noise in noises.items()
+        }
+        return {name: torch.from_numpy(value).to(self.device, self.dtype) for name, value in drawn.items()}
+
+    def _fill(self, block: int) -> None:
+        for name, noise in self.noises.items():
+            shape = (STEPS_PER_BLOCK, self.rows[name])
+            drawn = [noise.draw(generator(s, name, block), shape) for s in self.seeds]
+            whole = np.stack(drawn) if len(drawn) > 1 else drawn[0][None]  # of one seed without a copy
+            self._noise[name] = torch.from_numpy(whole).to(self.device, self.dtype)
+        self._block = block

@@ -1,0 +1,327 @@
+"""`Spec`: what a control problem is to an agent: named arrays to observe, and actions with their bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from surefoot.core.base.actions import middle_and_half
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.schema import Flag, Many, Number, Record, Table, Text, check
+
+VECTOR = "observations"
+"""Key of the observation that is one vector of numbers: the plain, fast case."""
+IMAGE = "image"
+"""Key of the observation that is one image."""
+_SIZE = Number(1, 1 << 20, whole=True)
+PROBLEM = Record(
+    {
+        "action_dim": Number(0, 1 << 20, whole=True),
+        "action_low": Many(Number()),
+        "action_high": Many(Number()),
+    },
+    {
+        "observation_dim": _SIZE,
+        "observations": Table(Record({"shape": Many(_SIZE, 1, 4), "dtype": Text(among=("float32", "uint8"))})),
+        "discrete": Flag(),
+        "environment": Text(),
+    },
+)
+"""What `Spec.to_json` gives."""
+KINDS = {"float32": "a vector of numbers", "uint8": "an image"}
+"""Dtypes that observations may have, and what they stand for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One named part of an observation: a float32 vector, or a uint8 image.
+
+    An image is (H, W), (H, W, C) or (C, H, W); stacked frames are (T, H, W) or (T, H, W, C), or lie in the channels.
+    Of three numbers the smaller of first and last counts channels, and the last where they are equal; of four the
+    first counts frames, and the rest is read as three.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuse a dtype other than float32 and uint8, sizes below 1, and shapes that are neither of the two."""
+        shape = tuple(self.shape)
+        if self.dtype not in KINDS:
+            raise ConfigError(
+                f"an observation's dtype is {self.dtype!r}, must be float32 (a vector) or uint8 (an image)"
+            )
+        if not all(isinstance(size, int) and size >= 1 for size in shape):
+            raise ConfigError(f"an observation's shape is {list(shape)}, must be whole numbers of at least 1")
+        if not (2 <= len(shape) <= 4 if self.dtype == "uint8" else len(shape) == 1):
+            raise ConfigError(
+                f"an observation of dtype {self.dtype} has shape {list(shape)}: a float32 vector has one size, a uint8 "
+                "image two to four"
+            )
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def image(self) -> bool:
+        """Whether it is an image."""
+        return self.dtype == "uint8"
+
+    @property
+    def image_size(self) -> tuple[int, int, int]:
+        """(C, H, W) as networks read it, C over all stacked frames."""
+        shape = self.shape
+        if len(shape) == 2:
+            return 1, shape[0], shape[1]
+        frames, three = (shape[0], shape[1:]) if len(shape) == 4 else (1, shape)
+        channels, height, width = three if three[0] < three[-1] else (three[-1], *three[:-1])
+        return frames * channels, height, width
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels of an image's frame are its last dimension."""
+        return len(self.shape) > 2 and self.shape[-3] >= self.shape[-1]
+
+
+class DatasetLike(Protocol):
+    """What an agent needs to know of a dataset to be built."""
+
+    @property
+    def arrays(self) -> Mapping[str, Array]: ...  # noqa: D102
+    @property
+    def observation_dim(self) -> int: ...  # noqa: D102
+    @property
+    def action_dim(self) -> int: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Spec:
+    """Observations, actions and the actions' bounds of a control problem."""
+
+    observations: Mapping[str, Array] = dataclasses.field(hash=False)
+    """Key -> shape and dtype. One vector has the key `observations`, one image `image`, a Dict of them its own."""
+    action_dim: int
+    action_low: tuple[float, ...]  # environment units, one per action dimension
+    action_high: tuple[float, ...]
+    discrete: bool = False  # actions are choices 0 to action_dim - 1, one-hot rows inside; bounds are then 0 and 1
+    environment: str | None = None  # id of the environment that poses the problem, where it is known
+
+    def __init__(
+        self,
+        observations: int | Mapping[str, Array],
+        action_dim: int,
+        action_low: tuple[float, ...],
+        action_high: tuple[float, ...],
+        discrete: bool = False,
+        environment: str | None = None,
+    ) -> None:
+        """Take the sizes and bounds; a number of `observations` is the width of one vector.
+
+        A problem without actions (action_dim 0, no bounds) is one of prediction.
+
+        Raises:
+            ConfigError: sizes below 1, bounds that are not finite, not ordered, or not one for each action dimension; a
+                key that is no name.
+        """
+        if isinstance(observations, Mapping):
+            arrays = dict(observations)
+        else:
+            if observations < 1:
+                raise ConfigError(f"observation_dim is {observations}: observations need at least one number")
+            arrays = {VECTOR: Array((observations,))}
+        found = (arrays, action_dim, tuple(action_low), tuple(action_high), discrete, environment)
+        for field, value in zip(dataclasses.fields(self), found, strict=True):
+            object.__setattr__(self, field.name, value)
+        self._check()
+
+    def _check(self) -> None:
+        low, high = self.action_low, self.action_high
+        if not self.observations:
+            raise ConfigError("a problem needs at least one observation")
+        for key in self.observations:
+            if not key.isidentifier() or key in {"actions", "noise"}:
+                raise ConfigError(
+                    f"{key!r} can't be the key of an observation: it needs letters, digits and underscores, and "
+                    "'actions' and 'noise' are taken; rename it in the environment's Dict"
+                )
+        if self.observations.get(VECTOR, None) is not None and (len(self.observations) > 1 or self.image_keys):
+            raise ConfigError(f"{VECTOR!r} is the key of a lone vector: rename it in the environment's Dict")
+        if self.action_dim < 0:
+            raise ConfigError(f"action_dim is {self.action_dim}, must be 0 or more")
+        if not len(low) == len(high) == self.action_dim:
+            raise ConfigError(
+                f"action bounds have {len(low)} and {len(high)} numbers; action_dim is {self.action_dim}, so give as "
+                "many of each"
+            )
+        if self.discrete and (set(low) != {0.0} or set(high) != {1.0}):
+            raise ConfigError(f"discrete actions have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
+        with np.errstate(over="ignore", invalid="ignore"):  # as policies hold them
+            middle, half = middle_and_half(np.array(low, np.float32), np.array(high, np.float32))
+        if not (np.isfinite(middle) & np.isfinite(half) & (half > 0)).all():
+            raise ConfigError(
+                f"action bounds {list(low)} to {list(high)} must be finite and low < high, and their sums and "
+                "differences finite in float32 and not 0: give the range that actions are really taken from"
+            )
+
+    @property
+    def one_vector(self) -> bool:
+        """Whether an observation is one vector: then batches hold it as it is, under the key `observations`."""
+        return VECTOR in self.observations
+
+    @property
+    def image_keys(self) -> tuple[str, ...]:
+        """Keys of the images, in order."""
+        return tuple(key for key, array in self.observations.items() if array.image)
+
+    @property
+    def vector_keys(self) -> tuple[str, ...]:
+        """Keys of the float vectors, in order."""
+        return tuple(key for key, array in self.observations.items() if not array.image)
+
+    @property
+    def vector_dim(self) -> int:
+        """Numbers of all float vectors together; what a normaliser is as wide as."""
+        return sum(array.shape[0] for array in self.observations.values() if not array.image)
+
+    @property
+    def observation_dim(self) -> int:
+        """Width of the observation vector.
+
+        Raises:
+            ConfigError: observations are not one vector.
+        """
+        if not self.one_vector:
+            raise ConfigError(f"observations are {self.described()}, not one vector that has a width")
+        return self.observations[VECTOR].shape[0]
+
+    def described(self) -> str:
+        """The observations in a few words, for messages."""
+        return in_words(self.observations)
+
+    def columns(self, name: str = VECTOR) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Column -> shape of a row and dtype, as stores, files and batches hold observations.
+
+        One vector is the column `name` itself; anything else is NAME/KEY for each key.
+
+        Args:
+            name: "observations", or "next_observations".
+        """
+        if self.one_vector:
+            return {name: ((self.observation_dim,), "float32")}
+        return {f"{name}/{key}": (array.shape, array.dtype) for key, array in self.observations.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values that `from_json` reads: one vector by its width, other observations by key."""
+        value: dict[str, Any] = {
+            "action_dim": self.action_dim,
+            "action_low": list(self.action_low),
+            "action_high": list(self.action_high),
+            "discrete": self.discrete,
+            **({} if self.environment is None else {"environment": self.environment}),
+        }
+        if self.one_vector:
+            return {"observation_dim": self.observation_dim, **value}
+        return {"observations": arrays_to_json(self.observations), **value}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Spec:
+        """What `to_json` gave.
+
+        Raises:
+            CheckpointError: it is damaged: a key is missing, one too many, or of another type.
+        """
+        check(value, PROBLEM, "the description of a control problem")
+        try:
+            left = dict(value)
+            width = left.pop("observation_dim", None)
+            observations = arrays_from_json(left.pop("observations")) if width is None else int(width)
+            bounds = [tuple(float(bound) for bound in left.pop(name)) for name in ("action_low", "action_high")]
+            return cls(observations, action_low=bounds[0], action_high=bounds[1], **left)
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise CheckpointError(
+                f"the description of a control problem is damaged ({error}): restore a copy"
+            ) from error
+
+    @classmethod
+    def of_choices(cls, observations: int | Mapping[str, Array], choices: int) -> Spec:
+        """The spec of a problem with discrete actions."""
+        return cls(observations, choices, (0.0,) * choices, (1.0,) * choices, discrete=True)
+
+    @classmethod
+    def of(cls, dataset: DatasetLike, low: Any = None, high: Any = None) -> Spec:
+        """The spec of a dataset; without bounds, actions are taken to lie in [-1, 1].
+
+        Raises:
+            ConfigError: bounds that are not finite, not ordered, or of another size than the actions.
+        """
+        size = dataset.action_dim
+        low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
+        high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
+        bounds = tuple(low.tolist()), tuple(high.tolist())
+        return cls(dataset.arrays, size, *bounds, environment=getattr(dataset, "env_id", None))
+
+    def posed_by(self, environment: str | None) -> Spec:
+        """The same problem, of the environment of this id."""
+        kept = (self.observations, self.action_dim, self.action_low, self.action_high, self.discrete)
+        return Spec(*kept, environment=environment)
+
+
+def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """What a function makes of observations: of an array, or of each array of several by itself.
+
+    Args:
+        function: takes as many arrays as there are observations.
+        first: one array, of either kind, or a mapping of them; spaces likewise.
+        others: with the same keys.
+    """
+    if isinstance(first, Mapping):
+        return {key: function(value, *(other[key] for other in others)) for key, value in first.items()}
+    return function(first, *others)
+
+
+def named(name: str, observations: Any) -> dict[str, Any]:
+    """Observations as columns of batches, stores and checkpoints: NAME, or NAME/KEY of each of several arrays."""
+    if isinstance(observations, Mapping):
+        return {f"{name}/{key}": value for key, value in observations.items()}
+    return {name: observations}
+
+
+def unnamed(name: str, columns: Mapping[str, Any]) -> Any:
+    """The inverse of `named`; a KeyError where the columns hold neither form."""
+    if name in columns:
+        return columns[name]
+    found = {key.removeprefix(f"{name}/"): value for key, value in columns.items() if key.startswith(f"{name}/")}
+    return found or columns[name]
+
+
+def no_dataset(given: Any) -> str:
+    """The sentence on something that stands where a dataset should, with what makes one of it."""
+    what = repr(given) if isinstance(given, str) else f"an object of type {type(given).__name__}"
+    return (
+        f"{what} is no dataset: surefoot.data.load reads one from a path, surefoot.data.from_arrays makes one of arrays"
+    )
+
+
+def in_words(arrays: Mapping[str, Array]) -> str:
+    """Named arrays for messages: "3 numbers", or "image (64, 64, 3) and state (2,)"."""
+    if VECTOR in arrays:
+        return f"{arrays[VECTOR].shape[0]} numbers"
+    parts = [f"{key} {array.shape}" for key, array in arrays.items()]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def arrays_to_json(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Named arrays as JSON values."""
+    return {key: {"shape": list(array.shape), "dtype": array.dtype} for key, array in arrays.items()}
+
+
+def arrays_from_json(value: Any) -> dict[str, Array]:
+    """What `arrays_to_json` gave.
+
+    Raises:
+        KeyError, TypeError, ConfigError: it is damaged.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"observations are {value!r}, not a mapping of names to shapes")
+    return {str(key): Array(tuple(part["shape"]), part["dtype"]) for key, part in value.items()}

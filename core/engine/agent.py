@@ -1,0 +1,393 @@
+"""What an algorithm is to the engine: networks, losses, and the order in which they are stepped."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from surefoot.core.actors.heads import Actor
+from surefoot.core.actors.histories import INSTEAD, history_of, widened
+from surefoot.core.actors.memory_actors import HistoryActor
+from surefoot.core.base.errors import ConfigError, guesses
+from surefoot.core.base.options import check_option
+from surefoot.core.base.options import require as require
+from surefoot.core.base.random import Noise
+from surefoot.core.base.rates import Adam, Descent
+from surefoot.core.base.spec import DatasetLike as DatasetLike
+from surefoot.core.base.spec import Spec as Spec
+from surefoot.core.base.spec import no_dataset
+from surefoot.core.engine.features import READERS, EncoderConfig, encoder_of
+from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
+
+Metrics = dict[str, Tensor]
+"""Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
+Loss = Callable[[Any, dict[str, Tensor]], tuple[Tensor, Metrics]]
+"""(batch, noise) -> (scalar, metrics); the batch of an update of several sources is a dict of batches."""
+Change = Callable[[Any, dict[str, Tensor]], tuple[dict[str, Tensor], Metrics]]
+"""(batch, noise) -> (full name of a parameter or buffer -> new tensor, metrics)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """One optimiser step of an agent's training step."""
+
+    loss: Loss
+    """`loss(batch, noise) -> (scalar, metrics)`: a bound method of the agent, or a function that holds it."""
+    trains: tuple[str, ...]
+    """Names of the networks that it changes; no other gets a gradient, so losses need not detach them."""
+    optimizer: Adam | Descent = dataclasses.field(default_factory=Adam)
+    source: str | tuple[str, ...] = MAIN
+    """Where its rows come from; of several, the loss is given a dict of batches by their names."""
+    every: int = 1
+    """Taken at training steps every, 2 every, ... (1 is the first)."""
+    after: int = 0
+    """Not taken in the first so many training steps."""
+    until: int | None = None
+    """Not taken after so many training steps; None: to the end."""
+    unless: str | None = None
+    """Full name of a () bool buffer: not taken where it is true of all seeds, as of a model that no longer improves. It
+    is read after the rules that may change it; schedules don't go with it."""
+    repeat: int = 1
+    """Times in a row, each on rows of its own."""
+    rows: int | None = None
+    """Batch size, of each of its sources, where it differs from the run's."""
+    then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """Target network -> (network, rate): target += rate * (network - target) after the step."""
+    lagging: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """As `then`, but of the network as it was before the step: a target that lags by one update (FQL, Q-chunking)."""
+    factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Network that it trains -> factor on the learning rate; 1 where it is not named."""
+    follows: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """Buffer, by its full name -> (metric of the loss, rate): buffer += rate * (metric - buffer) once the loss has been
+    evaluated: a running scale of what the loss sees, which it reads at the next step."""
+    together: bool = False
+    """Differentiated at the same parameters as the last due update before it, not at those that it made."""
+    noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
+    """Random numbers that the loss is handed, by name: for each row of its sources, one source after another."""
+
+    @property
+    def name(self) -> str:
+        """The loss's name."""
+        return self.loss.__name__  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources that it reads."""
+        return (self.source,) if isinstance(self.source, str) else self.source
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A change of an agent's tensors that is no gradient step: a natural gradient, a multiplier, a copy.
+
+    It stands in the same ordered list as the updates, and is taken at its place.
+    """
+
+    change: Change | None = None
+    """`change(batch, noise) -> (new tensors, metrics)`, as `Update.loss`; None: only `then`."""
+    changes: tuple[str, ...] = ()
+    """Names of the networks or buffers whose tensors `change` may give."""
+    on: Literal["step", "block", "episodes"] = "step"
+    """When it is taken. "step": in each training step. "block": once for each block of an on-policy loop, on all its
+    rows, flattened; the updates on either side of it each take all their epochs. "episodes": when episodes of the
+    agent's own policy have ended; the batch has () `cost` and `length`, means over the last `cost_window` of them."""
+    source: str = MAIN
+    """Of a rule of training steps: where its rows come from. Of one on blocks: the columns that the losses read, which
+    it may change too, or "block": the block itself, (T, N, ...), as `columns` is given it."""
+    rows: int | None = None
+    """Of a rule of training steps: batch size, where it differs from the run's."""
+    every: int = 1
+    """Of a rule of training steps: as `Update.every`."""
+    after: int = 0
+    """Of a rule of training steps: as `Update.after`."""
+    until: int | None = None
+    """Of a rule of training steps: as `Update.until`."""
+    last: bool = False
+    """Of a rule of training steps: taken at the last planned one too, whatever the three above say."""
+    then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """Network -> (network, rate): first += rate * (second - first), in this order, after `change`."""
+    noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
+    """Of a rule of training steps: random numbers that `change` is handed, by name."""
+
+    @property
+    def name(self) -> str:
+        """The change's name, or that of the networks that it copies to."""
+        return ", ".join(self.then) if self.change is None else self.change.__name__  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the Learner's sources that it reads."""
+        return (self.source,) if self.on == "step" and self.change is not None else ()
+
+
+def is_due(entry: Update | Rule, step: int) -> bool:
+    """Whether an update, or a rule of training steps, is taken at training step `step` (1 is the first)."""
+    return step % entry.every == 0 and step > entry.after and (entry.until is None or step <= entry.until)
+
+
+def times_due(entry: Update | Rule, steps: int) -> int:
+    """At how many of the first `steps` training steps it is taken."""
+    last = steps if entry.until is None else min(steps, entry.until)
+    return max(0, last // entry.every - entry.after // entry.every)
+
+
+def in_groups(entries: Sequence[Update | Rule]) -> tuple[list[list[Update | Rule]], list[int | Rule]]:
+    """An agent's list, parted by its rules on blocks.
+
+    Returns:
+        Groups: what a training step does, in order. And what is done with a block: numbers of groups, and the rules.
+    """
+    groups: list[list[Update | Rule]] = []
+    sequence: list[int | Rule] = []
+    for entry in entries:
+        if isinstance(entry, Rule) and entry.on == "block":
+            sequence.append(entry)
+        elif isinstance(entry, Update) or entry.on == "step":
+            if not sequence or isinstance(sequence[-1], Rule):
+                sequence.append(len(groups))
+                groups.append([])
+            groups[-1].append(entry)
+    return groups, sequence
+
+
+class Agent(nn.Module):
+    """Base of the algorithms that a `Learner` trains: holds the spec and the way out, nothing of the maths.
+
+    A subclass sets `name`, `Config`, `PRESETS` and `reads`; builds its networks in `build`; and writes its losses and
+    `updates`. Actions are in [-1, 1] inside, observations as `normalizer` leaves them.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type]
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+    reads: ClassVar[tuple[str, ...]]
+    chooses: ClassVar[bool] = False
+    """Whether it can also learn problems with discrete actions."""
+    by_rows: ClassVar[bool] = False
+    """Whether its losses are means over the rows of a batch, so that processes can share it (`core.engine.share`)."""
+    acts: ClassVar[bool] = False
+    """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
+    data: ClassVar[str] = "required"
+    """Whether it is given a dataset: required, optional or refused."""
+    reads_margins: ClassVar[bool] = False
+    """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
+    has_policy: ClassVar[bool] = True
+    """Whether it learns to act; a model of the world alone does not."""
+    encodes_itself: ClassVar[bool] = False
+    """Whether its losses call `encoder` on the named arrays of their batches, and train it (else: `core.engine.features`)."""
+    needs_init: ClassVar[bool] = False
+    """Whether it makes no sense without a run that it starts from."""
+    cost_window: int | None = None
+    """Episodes whose mean cost rules on "episodes" are given while it acts; None for agents without a constraint."""
+    inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
+    """What a run that it starts from must give, by attribute; all else is taken where it fits."""
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Buffers that say how far a run has come, and so don't come along to another."""
+    inherits_moments: ClassVar[tuple[str, ...]] = ()
+    """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
+    actor: Actor
+    action_low: Tensor
+    action_high: Tensor
+    reward_scale: Tensor
+    reward_shift: Tensor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Make known whose config its config is."""
+        super().__init_subclass__(**options)
+        if "name" in cls.__dict__ and "Config" in cls.__dict__:
+            ALGORITHM_OF.setdefault(cls.Config, cls.name)
+
+    def __init__(self, problem: Spec | DatasetLike, config: Any = None, **options: Any) -> None:
+        """Build the networks from torch's global generator.
+
+        Args:
+            problem: a `Spec`, or a dataset, whose actions are then taken to lie in [-1, 1].
+            config: the algorithm's config dataclass, or None for its defaults.
+            options: fields of the config to change, e.g. expectile=0.8; preset="..." starts from a preset.
+
+        Raises:
+            ConfigError: an option that the config does not have, or a value out of range; discrete actions where
+                the algorithm learns continuous actions only; a problem that is neither of the two.
+        """
+        super().__init__()
+        if not isinstance(problem, Spec) and not hasattr(problem, "action_dim"):
+            raise ConfigError(
+                f"{self.name} is made from a dataset or a Spec: {no_dataset(problem)}, and "
+                "surefoot.envs.acting.spec_of gives the Spec of a vector environment (models, such as surefoot.IQL, "
+                "take paths and ids too)"
+            )
+        self.environment_spec = problem if isinstance(problem, Spec) else Spec.of(problem)
+        """As the environment has it; `spec` is what networks are built for, which with a history is wider."""
+        self.spec = self.environment_spec
+        if self.spec.discrete and not self.chooses:
+            raise ConfigError(
+                f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} discrete ones; "
+                "train it with ppo, dqn, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
+            )
+        self.config = self.configure(config, **options)
+        self.spec = widened(self.environment_spec, self.config, self.name, self.acts)
+        self.encoder = encoder_of(self.spec, self.config, self.name)
+        self.features = self.spec.observation_dim if self.encoder is None else self.encoder.width
+        """Width of what networks read as an observation: the vector, or what the encoder makes of several arrays."""
+        self.normalizer = Normalizer(self.environment_spec.vector_dim)
+        self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
+        self.register_buffer("action_high", torch.tensor(self.spec.action_high, dtype=torch.float32))
+        self.rewards_fixed = False  # True: the two numbers below came with trained critics and must stay
+        self.goals_fixed = False  # True: `prepare` is given other data than is learned from: what it asks for stays
+        self.register_buffer("reward_scale", torch.ones(()))
+        self.register_buffer("reward_shift", torch.zeros(()))
+        self.build()
+
+    @classmethod
+    def configure(cls, config: Any = None, **options: Any) -> Any:
+        """The config with a preset and options applied, checked."""
+        if not hasattr(cls, "Config"):
+            raise TypeError(f"{cls.__name__} must define Config, a frozen dataclass of its settings")
+        preset = options.pop("preset", None)
+        if preset is not None:
+            if preset not in cls.PRESETS:
+                raise ConfigError(f"{cls.name} has no preset {preset!r}; it has {sorted(cls.PRESETS)}")
+            options = {**cls.PRESETS[preset], **options}
+        known = {field.name for field in dataclasses.fields(cls.Config)}
+        for option in options:
+            if option not in known:
+                if why := cls.lacks(option):
+                    raise ConfigError(f"{cls.name} has no option {option!r}: {why}")
+                close = guesses(option, known)
+                guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+                raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
+        given: Any = config if config is not None else cls.Config()
+        own = isinstance(given, cls.Config)
+        if not own:
+            raise ConfigError(
+                f"{cls.name} takes a {cls.Config.__name__}, not a {type(given).__name__}: give it its own"
+            )
+        for field in dataclasses.fields(cls.Config):
+            check_option(cls.name, field.name, str(field.type), options.get(field.name, getattr(given, field.name)))
+        return dataclasses.replace(given, **options)
+
+    @classmethod
+    def lacks(cls, option: str) -> str | None:
+        """Why it does not have an option that many others have, and what to do; None of any other word."""
+        if option == "history" and cls.acts:
+            return f"it acts while it learns; {INSTEAD}" if cls.name != "dreamer" else "it remembers without one"
+        if option in (field.name for field in dataclasses.fields(EncoderConfig)):
+            return f"it reads no images; {READERS} do (docs/images.md)"
+        return None
+
+    @classmethod
+    def data_with(cls, config: Mapping[str, Any]) -> str:
+        """`data` with these options: some decide whether there is anything to learn from a dataset."""
+        return cls.data
+
+    def build(self) -> None:
+        """Make the networks as attributes."""
+        raise TypeError(f"{type(self).__name__} must define build")
+
+    def prepare(self, dataset: Any) -> Any:
+        """The dataset as the losses read it; sets the normaliser. Runs once, before training."""
+        raise TypeError(f"{type(self).__name__} must define prepare")
+
+    def judged_on(self, held_out: Any, seed: int) -> dict[str, Any]:
+        """More of a seed's result, as JSON values: what its last networks are worth on episodes that it never saw.
+
+        Asked in runs without a simulator; `held_out` is a dataset that was not prepared.
+        """
+        return {}
+
+    def notes(self, dataset: Any) -> list[str]:
+        """What the user should hear of training on this dataset, before the first step and before `prepare`."""
+        return []
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """The rows that its updates learn from, by the names that they use; here the data's, drawn uniformly."""
+        return {MAIN: Uniform(stores.data)}
+
+    def of_whole_batch(self, batch: Batch) -> Batch:
+        """What losses need of a whole batch, before processes that share it take their parts (`core.engine.share`)."""
+        return batch
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Quantities that several losses share, computed once for each batch of the main source, without gradient."""
+        return batch
+
+    def updates(self) -> Sequence[Update | Rule]:
+        """The optimiser steps and rules of one training step, in order."""
+        raise TypeError(f"{type(self).__name__} must define updates")
+
+    @classmethod
+    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+        """Options, by name, that a config leaves to the agent of the run that it starts from; here none."""
+        return {}
+
+    def adopt(self, source: Agent) -> list[str] | None:
+        """Start from an agent whose policy is of another kind, for agents that know how.
+
+        Returns:
+            Names of the networks that came along; None, as here: networks are taken by name and shape.
+
+        Raises:
+            ConfigError: an agent that this one can't start from.
+        """
+        return None
+
+    def copies(self) -> dict[str, str]:
+        """Network -> the network that it follows slowly and starts equal to."""
+        entries = self.updates()
+        trained = {name for entry in entries if isinstance(entry, Update) for name in entry.trains}
+        moves = [*(e.then for e in entries), *(e.lagging for e in entries if isinstance(e, Update))]
+        pairs = ((target, source) for move in moves for target, (source, _) in move.items())
+        return {target: source for target, source in pairs if target not in trained}
+
+    def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method by name, or a function of this agent: how `torch.func.functional_call` reaches the losses."""
+        return (getattr(self, method) if isinstance(method, str) else method)(*arguments)
+
+    def encode(self, observations: Mapping[str, Tensor]) -> Tensor:
+        """(..., F) features of several arrays, as networks read them; of agents with an `encoder`."""
+        assert self.encoder is not None
+        return self.encoder(observations)  # type: ignore[no-any-return]
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions in [-1, 1] for normalised (B, O) observations; mean ones without `noise`."""
+        return self.actor.act(observations, noise)
+
+    def mean_action(self, observations: Tensor) -> Tensor:
+        """(B, A) mean actions, with gradient, of the policy that `actor` is trained for: what a penalty smooths."""
+        return self.act(observations)
+
+    def policy(self) -> Policy:
+        """A copy of the policy that stands on its own: observations and actions in the environment's units."""
+        return self.policy_of(self.actor)
+
+    def policy_of(self, head: Actor) -> Policy:
+        """The same of a head that reads what the networks read."""
+        if (length := history_of(self.config)) > 1:
+            head = HistoryActor(head, self.environment_spec.observation_dim, length)
+        return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.encoder)
+
+    def fresh(self, seed: int) -> Self:
+        """A new agent with the same problem and config, its networks drawn from `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return type(self)(self.environment_spec, self.config)
+
+
+def methods_of(algorithm: type[Agent]) -> Any:
+    """An algorithm, as where another takes single losses and methods from by name, instead of inheriting all."""
+    return algorithm
+
+
+ALGORITHM_OF: dict[type, str] = {}
+"""Config class -> name of the algorithm."""
+
+
+def algorithm_of(config: Any) -> str:
+    """What errors call the algorithm that a config is of: its name, or the class's where no agent has it."""
+    return ALGORITHM_OF.get(type(config), type(config).__name__.removesuffix("Config").lower())

@@ -1,0 +1,327 @@
+"""The native MLP and Adam of `cuda_ext`, for tensors: core's one door to that room.
+
+Float32 on a CPU, one thread, the same bits for the same inputs. `core.nn.native.kernels` says where it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from surefoot import cuda_ext
+
+if TYPE_CHECKING:
+    from surefoot.core.nn.native.tape import Recorder
+
+
+class Network(NamedTuple):
+    """An MLP as native code takes it."""
+
+    parts: tuple[list[int], int, int, int, list[int], list[int], list[int], list[int]]
+    """Widths, members, rows, place in HIDDEN, and the addresses of weights, biases, gains and shifts, in this order."""
+    how: tuple[bool, float, int]
+    """Whether norms come after the activations, what they add to the variance, and what masks multiply: 0 for none."""
+
+
+class Norms(NamedTuple):
+    """Layer norms of the hidden layers."""
+
+    gains: Sequence[Tensor] = ()
+    """Of each hidden layer, (width,) or (E, width); none where there are no norms."""
+    shifts: Sequence[Tensor] = ()
+    """Likewise."""
+    after: bool = False
+    """Of the activations, instead of what they are of."""
+    epsilon: float = 1e-5
+    """Added to the variance."""
+
+
+class Dropout(NamedTuple):
+    """Dropout masks of the hidden layers."""
+
+    masks: Tensor
+    """(B, sum of hidden widths) or, for each member its own, (E, B, sum of hidden widths); not differentiated."""
+    sums: bool
+    """Whether they multiply the layers' weighted sums, instead of what the layers give."""
+
+
+NO_NORMS = Norms()
+HIDDEN = ("relu", "tanh", "gelu_tanh", "silu")
+"""Activations of hidden layers, in the order of native/dense.h."""
+
+
+def library() -> ModuleType | None:
+    """The compiled module, or None where it was not built or is refused."""
+    return cuda_ext.native()
+
+
+def why_not() -> str:
+    """Why `library()` is None, as a clause for a sentence."""
+    return cuda_ext.why_not_native()
+
+
+def name() -> str:
+    """What numbers depend on: instruction set and revision of the arithmetic; empty without the module."""
+    module = library()
+    return "" if module is None else f"native-{module.level()}-{module.dense_revision}"
+
+
+def fits(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    norms: Norms = NO_NORMS,
+    dropout: Dropout | None = None,
+) -> bool:
+    """Whether the native MLP can be run on these: contiguous float32 on the CPU, with rows for all members or for each.
+
+    Rows of another width than the first layer's are for plain PyTorch too, which says so: native code would read past
+    their ends. So are masks for other rows, members or units.
+
+    What `vmap` and its like give to a function has no memory, and is for plain PyTorch.
+    """
+    parameters = (*weights, *biases, *norms.gains, *norms.shifts)
+    if (
+        inputs.dim() not in (2, 3)
+        or inputs.shape[-1] != weights[0].shape[-1]
+        or not all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in parameters)
+    ):
+        return False
+    masks = [] if dropout is None else [dropout.masks]
+    if not all(_are_masks(mask, inputs, weights) for mask in masks):
+        return False
+    try:
+        return all(t.data_ptr() is not None for t in (inputs, *parameters, *masks))
+    except RuntimeError:
+        return False
+
+
+def _are_masks(masks: Tensor, inputs: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether they are of these rows, of the members or of all, and of the hidden units."""
+    members, units = weights[0].shape[:-2], sum(weight.shape[-2] for weight in weights[:-1])
+    rows = (inputs.shape[-2], units)
+    fit = masks.dtype == torch.float32 and masks.device.type == "cpu" and masks.shape in (rows, (*members, *rows))
+    return fit and not masks.requires_grad
+
+
+def mlp_sizes(weights: Sequence[Tensor]) -> list[int]:
+    """Widths of the layers, the input's first."""
+    return [weights[0].shape[-1], *(weight.shape[-2] for weight in weights)]
+
+
+def forward(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    keep: bool,
+    hidden: str = "relu",
+    norms: Norms = NO_NORMS,
+    dropout: Dropout | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Outputs of an MLP, and what `backward` needs if `keep`.
+
+    Args:
+        inputs: (B, in) float32.
+        weights: a layer each, (out, in) or (E, out, in), contiguous.
+        biases: a layer each, (out,) or (E, out), contiguous.
+        keep: save the hidden activations.
+        hidden: activation of the hidden layers, of HIDDEN.
+        norms: layer norms before or after the activations.
+        dropout: masks before or after them.
+
+    Returns:
+        (B, out) or (E, B, out), and a flat tensor or None.
+    """
+    module, network = _module(), _network(inputs, weights, biases, hidden, norms, dropout)
+    sizes, members, rows, place = network.parts[:4]
+    inputs, row_stride = _rows(inputs)
+    outputs = torch.empty((*weights[0].shape[:-2], rows, sizes[-1]))
+    of_layers = (sizes, members, rows, len(norms.gains) > 0, place, norms.after, network.how[-1])
+    saved = torch.empty(module.mlp_saved_floats(*of_layers)) if keep else None
+    masks, mask_strides = None, (0, 0)
+    if dropout is not None:
+        masks, mask_stride = _rows(dropout.masks)
+        mask_strides = (mask_stride, masks.stride(0) if masks.dim() == 3 else 0)
+    if _recorder is not None:
+        _recorder.mlp_forward(network, inputs, row_stride, saved, outputs, masks, mask_strides)
+    places = (inputs.data_ptr(), row_stride, _address(saved), outputs.data_ptr())
+    module.mlp_forward(*network.parts, *places, *network.how, _address(masks), *mask_strides)
+    return outputs, saved
+
+
+def backward(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    saved: Tensor,
+    output_gradients: Tensor,
+    weight_gradients: Sequence[Tensor | None],
+    bias_gradients: Sequence[Tensor | None],
+    inputs_wanted: bool,
+    hidden: str = "relu",
+    norms: Norms = NO_NORMS,
+    norm_gradients: tuple[Sequence[Tensor | None], Sequence[Tensor | None]] = ((), ()),
+    dropout: Dropout | None = None,
+) -> Tensor | None:
+    """Write the gradients of what `forward` computed into the tensors given, None where not wanted.
+
+    Args:
+        inputs: as given to `forward`, with `weights` and `biases`.
+        weights: of each layer.
+        biases: of each layer.
+        saved: from `forward`.
+        output_gradients: (B, out) or (E, B, out).
+        weight_gradients: contiguous, of the weights' shapes; overwritten.
+        bias_gradients: contiguous, of the biases' shapes; overwritten.
+        inputs_wanted: whether the inputs' gradient is.
+        hidden: as given to `forward`.
+        norms: as given to `forward`.
+        norm_gradients: contiguous, of the gains' and shifts' shapes; overwritten.
+        dropout: as given to `forward`; its masks are read from `saved`.
+
+    Returns:
+        (B, in), summed over the members, if `inputs_wanted`.
+    """
+    network = _network(inputs, weights, biases, hidden, norms, dropout)
+    inputs, row_stride = _rows(inputs)
+    output_gradients, gradient_stride = _rows(output_gradients)
+    member_stride = output_gradients.stride(0) if output_gradients.dim() == 3 else 0
+    input_gradients = torch.empty(inputs.shape[0], inputs.shape[1]) if inputs_wanted else None
+    if _recorder is not None:
+        given, wanted = (inputs, saved, output_gradients), (weight_gradients, bias_gradients, *norm_gradients)
+        _recorder.mlp_backward(network, given, (row_stride, gradient_stride, member_stride), wanted, input_gradients)
+    _module().mlp_backward(
+        *network.parts,
+        inputs.data_ptr(),
+        row_stride,
+        saved.data_ptr(),
+        output_gradients.data_ptr(),
+        gradient_stride,
+        member_stride,
+        [_address(g) for g in weight_gradients],
+        [_address(g) for g in bias_gradients],
+        _address(input_gradients),
+        [_address(g) for g in norm_gradients[0]],
+        [_address(g) for g in norm_gradients[1]],
+        *network.how,
+    )
+    return input_gradients
+
+
+def adam(
+    value: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    count: Tensor,
+    rate: Tensor,
+    *,
+    betas: tuple[float, float],
+    epsilon: float,
+    decay: float,
+    average: Tensor | None = None,
+    average_rate: float = 0.0,
+) -> None:
+    """One Adam step in place on contiguous float32 storage; then average += average_rate * (value - average).
+
+    Args:
+        value: parameters.
+        gradient: of the loss.
+        first: Adam's first moment.
+        second: Adam's second moment.
+        count: () float32, steps taken so far; 1 is added.
+        rate: () float64, the learning rate.
+        betas: decay of the moments.
+        epsilon: added to the root of the second moment.
+        decay: decoupled weight decay.
+        average: target network's storage.
+        average_rate: in [0, 1].
+
+    Source: Kingma and Ba (2015), algorithm 1.
+    """
+    changed = [value, first, second, count, *([] if average is None else [average])]
+    places = [_address(t) for t in (value, gradient, first, second, average, count, rate)]
+    numbers = (value.numel(), *places, *betas, epsilon, decay, average_rate)
+    if _recorder is not None:
+        _recorder.adam(numbers, changed, [gradient, rate])
+    _module().adam(*numbers)
+
+
+def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
+    """Copy the rows of `table` at `indices` into `out`, if the native module can.
+
+    Args:
+        table: (N, ...) on any device.
+        indices: (B,) int64, each in [0, N).
+        out: (B, ...) contiguous, of the table's type.
+
+    Returns:
+        Whether it has been done.
+
+    Raises:
+        IndexError: an index is out of range.
+    """
+    module = library()
+    if module is None or table.device.type != "cpu" or not (table.is_contiguous() and indices.is_contiguous()):
+        return False
+    row_bytes = table.stride(0) * table.itemsize
+    module.gather_rows(table.data_ptr(), len(table), row_bytes, indices.data_ptr(), len(indices), out.data_ptr())
+    return True
+
+
+_recorder: Recorder | None = None
+
+
+def recorder() -> Recorder | None:
+    """Who records just now."""
+    return _recorder
+
+
+@contextlib.contextmanager
+def recording(by: Recorder) -> Iterator[None]:
+    """Report every call to `by` while the block runs."""
+    global _recorder
+    before, _recorder = _recorder, by
+    try:
+        yield
+    finally:
+        _recorder = before
+
+
+def _network(
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    hidden: str,
+    norms: Norms,
+    dropout: Dropout | None,
+) -> Network:
+    members = 1 if weights[0].dim() == 2 else weights[0].shape[0]
+    weight, bias, gain, shift = (
+        [t.data_ptr() for t in group] for group in (weights, biases, norms.gains, norms.shifts)
+    )
+    sizes = (mlp_sizes(weights), members, inputs.shape[0], HIDDEN.index(hidden))
+    masked = 0 if dropout is None else 1 + dropout.sums  # as native/dense.h counts them
+    return Network((*sizes, weight, bias, gain, shift), (norms.after, norms.epsilon, masked))
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _module() -> ModuleType:
+    module = library()
+    assert module is not None
+    return module
+
+
+def _rows(tensor: Tensor) -> tuple[Tensor, int]:
+    """The tensor with adjacent numbers in its rows, copied if need be, and the stride of its rows."""
+    if tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
+        tensor = tensor.contiguous()
+    return tensor, tensor.stride(-2)

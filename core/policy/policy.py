@@ -1,0 +1,399 @@
+"""`Policy`: what leaves the building. Normaliser, network and action scaling in one module."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from surefoot.core.actors.actor import Actor, actor_class
+from surefoot.core.actors.memory import DRAWS, Memory, in_parts, joined
+from surefoot.core.base import checkpoint
+from surefoot.core.base.actions import to_agent, to_bounds
+from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
+from surefoot.core.base.files import beside, stem_of, write_json
+from surefoot.core.base.random import generator
+from surefoot.core.base.spec import VECTOR, Array, arrays_from_json, arrays_to_json, in_words
+from surefoot.core.nn.encoders import Encoder, by_key, on_vectors
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.control_loop import ControlLoop, as_array, check_width
+from surefoot.core.policy.policy_file import FORMAT, load_checked, read_pair
+from surefoot.core.policy.single_action import single_action
+
+PART = 1024
+"""Rows that a policy which always samples works on at once: its networks see each row many times."""
+FARTHEST = 1e18
+"""Deviations from the data beyond which a discrete policy refuses an observation: its scores may overflow unseen."""
+
+
+class Policy(ControlLoop, nn.Module):
+    """Maps observations to actions, both in the environment's units, on any device.
+
+    What its head remembers of an episode is an explicit memory (`core.actors.memory`): `begin`, then `act`, `hear`, `act`...
+    """
+
+    action_low: Tensor
+    action_high: Tensor
+    _single: Callable[[Any], np.ndarray | None] | None
+    _prepared: bool
+
+    def __init__(
+        self,
+        actor: Actor,
+        normalizer: Normalizer,
+        action_low: Tensor,
+        action_high: Tensor,
+        encoder: Encoder | None = None,
+    ) -> None:
+        """Take the parts as they are; `Policy.of` copies them."""
+        super().__init__()
+        self.actor = actor
+        self.normalizer = normalizer
+        self.encoder = encoder
+        self.names: dict[str, list[str]] = {}
+        self._sampled = False
+        self.register_buffer("action_low", action_low)
+        self.register_buffer("action_high", action_high)
+        self.reset()
+
+    @classmethod
+    def of(
+        cls,
+        actor: Actor,
+        normalizer: Normalizer,
+        action_low: Tensor,
+        action_high: Tensor,
+        encoder: Encoder | None = None,
+    ) -> Policy:
+        """A frozen float32 copy on the CPU."""
+        fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # running statistics stop here
+        fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
+        policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high, encoder)))
+        for parameter in policy.parameters():
+            parameter.data = parameter.data.clone()  # not a view of a Learner's storage
+        return policy.float().cpu().requires_grad_(False)
+
+    def named(self, observations: Sequence[str] | None, actions: Sequence[str] | None) -> Policy:
+        """Itself, with a name for each number of its observations' vectors and of its actions, where there are so many.
+
+        They change nothing that it does: files that it is saved to and exported to hold them.
+        """
+        sizes = (len(self.normalizer.mean), self.action_dim)
+        for key, names, size in zip(("observation_names", "action_names"), (observations, actions), sizes, strict=True):
+            if names is not None and len(names) == size:
+                self.names[key] = list(names)
+        return self
+
+    @property
+    def observation_dim(self) -> int:
+        """Width of an observation, or of the features that the encoder makes of several arrays."""
+        return int(self.normalizer.mean.shape[0]) if self.encoder is None else self.encoder.width
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Key -> shape and dtype of an observation, as `Spec.observations`."""
+        return {VECTOR: Array((self.observation_dim,))} if self.encoder is None else self.encoder.arrays
+
+    def read(self, observations: Any) -> Tensor:
+        """(B, F) what the head reads: normalised observations, or features of several arrays or of a lone one."""
+        if self.encoder is None:
+            return self.normalizer(observations)  # type: ignore[no-any-return]
+        if not isinstance(observations, Mapping):
+            observations = dict.fromkeys(self.encoder.arrays, observations)
+        return self.encoder(on_vectors(self.normalizer, observations, self.encoder.vectors))  # type: ignore[no-any-return]
+
+    @property
+    def action_dim(self) -> int:
+        """Width of an action, or the number of choices."""
+        return int(self.action_low.shape[0])
+
+    @property
+    def discrete(self) -> bool:
+        """Whether it gives the number of a choice instead of a vector."""
+        return self.actor.discrete
+
+    @property
+    def always_samples(self) -> bool:
+        """Whether `act` draws noise that it isn't given: it has no action without, or was made by `sampled`."""
+        return self.actor.always_samples or self._sampled
+
+    def sampled(self) -> Policy:
+        """A copy, or itself, that draws each action as in training; `reset(seed)` and `begin` say by what noise.
+
+        A file that it is saved to holds the same policy as ever, which acts by the mean action.
+
+        Raises:
+            ConfigError: a deterministic policy, which has nothing to draw.
+        """
+        if self.noise_dim == 0:
+            raise ConfigError("this policy is deterministic: it has no distribution that actions could be drawn from")
+        drawing = self if self.always_samples else copy.deepcopy(self)
+        drawing._sampled = True
+        return drawing
+
+    @property
+    def noise_dim(self) -> int:
+        """Z: standard normal numbers per row that a sample reads; 0 of a deterministic policy."""
+        return self.actor.noise_dim
+
+    @property
+    def needs_outcomes(self) -> bool:
+        """Whether the next action depends on rewards or costs, so that `hear` or `observe` must follow each action."""
+        return self.actor.needs_outcomes
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether actions depend on more than the present observation and noise."""
+        return self.actor.has_memory
+
+    def forward(self, observations: Any, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions for (B, O) observations at the first step of an episode; that is any step without a memory.
+
+        (B, Z) standard normal `noise` makes them samples. A discrete policy gives (B,) int64 numbers of choices, 0 to
+        A - 1. Of several arrays, `observations` is a mapping of them by key.
+        """
+        return self._in_units(self.actor.act(self.read(observations), noise))
+
+    def step(self, observations: Any, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """Actions as of `forward`, but at any step of an episode, and the new memory; what exported files compute."""
+        if not memory:
+            return self.forward(observations, noise), memory
+        chosen, memory = self.actor.step(self.read(observations), memory, noise)
+        actions = self._in_units(chosen)
+        return actions, self.executed(memory, actions)
+
+    def _in_units(self, action: Tensor) -> Tensor:
+        if self.discrete:
+            return action.argmax(-1)
+        scaled: Tensor = to_bounds(action, self.action_low, self.action_high)
+        return scaled
+
+    def executed(self, memory: Memory, actions: Tensor) -> Memory:
+        """The memory once (B, A) actions are carried out: `act` says so of its own, a filter of those it gives."""
+        if self.discrete:
+            return self.actor.executed(memory, nn.functional.one_hot(actions, self.action_dim).float())
+        return self.actor.executed(memory, to_agent(actions, self.action_low, self.action_high))
+
+    def begin(self, rows: int, seed: int = 0) -> Memory:
+        """The memory of `rows` rows at the first step of an episode: empty of a policy that needs none.
+
+        Args:
+            rows: how many.
+            seed: in [0, 2**63), of the noise of a policy that always samples; its draws are counted in the memory.
+        """
+        memory = self.actor.begin(rows)
+        if self.always_samples:
+            memory = {**memory, DRAWS: torch.tensor([[seed, 0]]).repeat(rows, 1)}
+        return memory
+
+    @torch.no_grad()
+    def act(self, observations: Any, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """(B, A) actions for (B, O) observations, without gradient, and the new memory.
+
+        Args:
+            observations: in the environment's units; of several arrays a mapping, key -> (B, *shape).
+            memory: of these rows, as `begin`, `act` or `hear` gave it. It is not changed.
+            noise: (B, Z) standard normal, for samples. A policy that always samples draws what it isn't given.
+
+        Raises:
+            ConfigError: a memory of other rows.
+            EnvironmentMismatchError: an action is not finite; the message names the row, and what to look at.
+        """
+        if self.encoder is not None:
+            observations = by_key(observations, self.encoder.arrays)
+        else:
+            check_width(observations, self.observation_dim)
+        rows = len(next(iter(observations.values())) if self.encoder is not None else observations)
+        if any(len(value) != rows for value in memory.values()):
+            sizes = {name: len(value) for name, value in memory.items()}
+            raise ConfigError(f"{rows} observations were given with the memory of other rows: {sizes}")
+        parts: list[tuple[Any, Memory, Tensor | None]] = [(observations, memory, noise)]
+        if self.always_samples:
+            if noise is None:
+                noise, memory = self._drawn(rows, memory)
+            parts = in_parts(observations, memory, noise.to(self.action_low.device), PART)
+        found = [self.step(*part) for part in parts]
+        actions, memory = found[0] if len(found) == 1 else joined(found)
+        good = self.read(observations).abs() <= FARTHEST if self.discrete else actions.isfinite()
+        if not bool(good.all()):
+            raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
+        return actions, memory
+
+    def _drawn(self, rows: int, memory: Memory) -> tuple[Tensor, Memory]:
+        """(rows, Z) noise of this call, and the memory with one more counted."""
+        if DRAWS not in memory:
+            raise ConfigError("this policy draws noise, counted in the memory that begin() gives: pass that, or noise")
+        draws = memory[DRAWS]
+        seed, count = draws[0].tolist()
+        noise = generator(seed, "policy", count).standard_normal((rows, self.noise_dim), dtype=np.float32)
+        return torch.from_numpy(noise), {**memory, DRAWS: draws + torch.tensor([0, 1])}
+
+    def _not_finite(self, observations: Any, row: int) -> EnvironmentMismatchError:
+        if self.encoder is not None:
+            return EnvironmentMismatchError(
+                f"the action of row {row} is not finite; check the sensors of {in_words(self.arrays)}, or the policy's "
+                "weights"
+            )
+        far = self.normalizer(observations[row]).abs().nan_to_num(nan=math.inf)
+        index = int(far.argmax())
+        return EnvironmentMismatchError(
+            f"the action is not finite: observation[{index}] is {float(observations[row, index]):g} in row {row}, "
+            f"{float(far[index]):g} deviations from the data; check that sensor, or the policy's weights"
+        )
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """The memory after the actions' outcome: needed by policies with a memory, harmless to others.
+
+        Args:
+            memory: as `act` gave it. It is not changed.
+            rewards: (B,) in the environment's units.
+            costs: (B,), zeros where there is no constraint.
+            ended: (B,) bool: those rows begin a new episode. A policy's own noise sequence continues.
+        """
+        return self.actor.hear(memory, rewards, costs, ended) if memory else memory
+
+    def reset(self, seed: int = 0) -> None:
+        """Begin an episode, with the noise of this seed where the policy draws its own."""
+        super().reset(seed)
+        self._single, self._prepared = None, False
+
+    def checked(self, observation: Any) -> Any:
+        """As `ControlLoop.checked`; of several arrays each by its key, and a lone one as it is."""
+        if self.encoder is None:
+            return super().checked(observation)
+        arrays = self.encoder.arrays
+        if not isinstance(observation, Mapping) and len(arrays) == 1:
+            observation = dict.fromkeys(arrays, observation)
+        if not isinstance(observation, Mapping) or set(observation) != set(arrays):
+            found = sorted(observation) if isinstance(observation, Mapping) else type(observation).__name__
+            raise EnvironmentMismatchError(f"the observation is {found}; this policy reads {in_words(arrays)}")
+        ready = {}
+        for key, array in arrays.items():
+            value = as_array(observation[key])
+            wrong = value.dtype != np.uint8 if array.image else value.dtype.kind not in "biuf"
+            if value.shape != array.shape or wrong:
+                raise EnvironmentMismatchError(
+                    f"{key} is {value.dtype} of shape {value.shape}; this policy was trained on {array.dtype} of shape "
+                    f"{array.shape}"
+                )
+            ready[key] = np.ascontiguousarray(value, array.dtype)
+            if not np.isfinite(ready[key]).all():
+                raise EnvironmentMismatchError(f"{key} is not finite; check that sensor")
+        return ready
+
+    def select_action(self, observation: Any) -> np.ndarray:
+        """As `ControlLoop.select_action`; plain networks and flows have a quicker way (`core.policy.single_action`).
+
+        Weights that are changed in place count at once; a part that is replaced counts from the next `reset`.
+        """
+        if not self._prepared:
+            self._single, self._prepared = None if self._sampled else single_action(self), True
+        if self._single is not None:
+            action = self._single(observation)
+            if action is not None:
+                return action
+        return super().select_action(observation)  # which also says what is wrong with an observation
+
+    def _apply(self, *arguments: Any, **options: Any) -> Policy:
+        self._prepared = False  # the tensors move
+        return super()._apply(*arguments, **options)
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """As of any module."""
+        self._prepared = False
+        return super().load_state_dict(*arguments, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: it prepares its own quick way."""
+        return {**self.__dict__, "_single": None, "_prepared": False}
+
+    def description(self) -> dict[str, Any]:
+        """The architecture as JSON values: enough, with the tensors, to build the policy again."""
+        value: dict[str, Any] = {
+            "format": FORMAT,
+            "actor": self.actor.kind,
+            "observation_dim": self.observation_dim,
+            "action_dim": self.action_dim,
+            **self.actor.description(),
+            "action_low": self.action_low.tolist(),
+            "action_high": self.action_high.tolist(),
+            **self.names,
+        }
+        if self.encoder is not None:
+            value |= {"observations": arrays_to_json(self.encoder.arrays), **self.encoder.description()}
+        if self.normalizer.limit != math.inf:
+            value["observation_limit"] = self.normalizer.limit
+        return value
+
+    @classmethod
+    def from_description(cls, meta: Mapping[str, Any]) -> Policy:
+        """A policy as `description` tells it, with weights of chance; errors are those of what is missing in it."""
+        actor = actor_class(meta["actor"]).from_description(meta["observation_dim"], meta["action_dim"], meta)
+        low, high = (torch.tensor(meta[name], dtype=torch.float32) for name in ("action_low", "action_high"))
+        limit, width = meta.get("observation_limit", math.inf), meta["observation_dim"]
+        names = (meta.get("observation_names"), meta.get("action_names"))
+        if "observations" not in meta:
+            return cls(actor, Normalizer(width, limit), low, high).named(*names)
+        arrays = arrays_from_json(meta["observations"])
+        encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"])
+        width = sum(array.shape[0] for array in arrays.values() if not array.image)
+        return cls(actor, Normalizer(width, limit), low, high, encoder).named(*names)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write PATH.safetensors and PATH.json (PATH may carry either ending).
+
+        Raises:
+            SurefootError: the disk is full or the folder can't be written.
+        """
+        stem = stem_of(path)
+        checkpoint.save(beside(stem, ".safetensors"), self.state_dict(), {"kind": "policy", **self.description()})
+        write_json(beside(stem, ".json"), self.description())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """Read what `save` wrote.
+
+        Raises:
+            CheckpointError: a file is missing, damaged, of another version, or not what `core.policy.policy_file` asks for.
+        """
+        stem = stem_of(path)
+        file = beside(stem, ".safetensors")
+        if not file.is_file() and not str(path).endswith(".safetensors"):
+            words = f"{file}: there is no such file, and {path} is no run folder"
+            if pathlib.Path(path).suffix in (".onnx", ".pt2", ".hpp"):
+                words = f"{path}: is an exported policy, and acts without surefoot; give the run folder or .safetensors"
+            raise CheckpointError(words)
+        tensors, meta = read_pair(stem)
+        try:
+            policy = load_checked(file, tensors, meta, functools.partial(cls.from_description, meta))
+        except (KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
+            raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
+        return policy.requires_grad_(False)
+
+    def export(self, path: str | os.PathLike[str], *, sampling: bool = False) -> None:
+        """Write the policy as ONNX (.onnx), `torch.export` program (.pt2) or C++ header (.hpp), by the path's ending.
+
+        A header (`core.policy.cpp`) holds plain networks only; what follows is of the other two.
+
+        Inputs: `observations` (batch, O) float32, or each of several arrays under its key (batch, *shape); with
+        `sampling`, and always where the policy always samples, `noise` (batch, Z) standard normal too.
+        Output: `actions` (batch, A) in the environment's units. The batch size is free. Neither file needs surefoot.
+        A policy with a memory has the further inputs `ended` (batch,) bool, True at the first step of an episode; where
+        it needs them, `rewards` and `costs` (batch,) of the step before; and `memory.NAME`, zeros at first. Its further
+        outputs `memory.NAME.next` are the next step's inputs. A .pt2 file takes and gives the memory as one dict.
+
+        Raises:
+            ExportError: another ending, or the exporter failed.
+            MissingExtraError: the ONNX packages are not installed.
+        """
+        from surefoot.core.policy.export import export
+
+        export(self, path, sampling=sampling)

@@ -1,0 +1,242 @@
+"""Three lines of python: an algorithm and what it learns from as one object, with the verbs of stable-baselines3.
+
+    from surefoot import PPO
+    model = PPO("Hopper-v5")
+    model.learn(100_000)
+
+Beneath is `surefoot.fit`: a run folder with evaluations, checkpoints and policies, which the command line reads too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.core.base.random import generator
+from surefoot.core.policy.control_loop import as_array, check_width
+from surefoot.core.policy.policy import Policy
+from surefoot.data.checks import validate
+from surefoot.data.dataset import Dataset
+from surefoot.runs.algorithms import ALGORITHMS
+from surefoot.runs.embedded import environment_of, load
+from surefoot.runs.extend import extend
+from surefoot.runs.folders import claim_named, claim_new
+from surefoot.runs.plan import OPTIONS, Plan, agent_class, seeds_of
+from surefoot.runs.run import IN_MEMORY, Run
+from surefoot.runs.start import train
+
+
+class Model:
+    """An algorithm on an environment, a dataset or both; its subclasses carry the algorithms' names."""
+
+    algorithm: ClassVar[str] = ""
+    """Name of the algorithm."""
+
+    def __init__(
+        self, problem: str | os.PathLike[str] | Dataset | None = None, *others: Any, env: str | None = None,
+        dataset: str | os.PathLike[str] | Dataset | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        """Say what is learned from; nothing is trained yet.
+
+        Args:
+            problem: of algorithms that learn from data, the dataset; of others, the environment's id.
+            others: nothing; what stable-baselines3 takes there is refused with what to write here.
+            env: the environment's id; None with a dataset: the one that it was recorded in; "none": no simulator.
+            dataset: path, id or `Dataset`.
+            options: of the algorithm, such as `preset="paper"`, `learning_rate=1e-3` or `num_envs=8`.
+
+        Raises:
+            ConfigError: an unknown option, nothing to learn from, or something else than a dataset or an id.
+            DataError: the dataset breaks what `Dataset` promises.
+        """
+        called = type(self).__name__
+        if others:
+            raise ConfigError(
+                f"{called}() takes one problem, as {called}({self._example()}): networks are no policy's name but "
+                "options, such as hidden=(64, 64); env= and dataset= are given by name"
+            )
+        kind = agent_class(self.algorithm)
+        self.config = dataclasses.asdict(kind.configure(**options))
+        if problem is not None:
+            is_data = kind.data_with(self.config) == "required" or isinstance(problem, Dataset)
+            if (dataset if is_data else env) is not None:
+                said = "dataset" if is_data else "env"
+                raise ConfigError(f"{called}: {problem!r} and {said}= are two of one: give one of them")
+            if is_data:
+                dataset = problem
+            else:
+                env = problem  # type: ignore[assignment]  # checked below
+        self.dataset: Dataset | None
+        self._source: str | None = None
+        if isinstance(dataset, str | os.PathLike):
+            self._source = os.fspath(dataset)
+            self.dataset = load(self._source)
+        else:
+            self.dataset = dataset
+            if dataset is not None:
+                validate(dataset)
+                self._source = IN_MEMORY
+        self.env = environment_of(self.dataset, env)
+        if self.dataset is None and self.env is None:
+            raise ConfigError(f"{called}() learns from nothing: give an environment's id or a dataset")
+        self.run: Run | None = None
+        """The last training's folder, summary and policies."""
+        self._policy: Policy | None = None  # read once: it remembers its episode between calls
+        self._drawing: Policy | None = None  # one that draws its actions
+
+    def _example(self) -> str:
+        """What the algorithm may be given, as it is typed."""
+        return "'data.hdf5'" if agent_class(self.algorithm).data == "required" else "'Pendulum-v1'"
+
+    def learn(
+        self, steps: int, *, seeds: int | Sequence[int] = 1, out: str | os.PathLike[str] | None = None,
+        progress: bool = True, **options: Any,
+    ) -> Self:  # fmt: skip
+        """Train; called again, go on with the same run for as many steps more.
+
+        Args:
+            steps: in the environment where the algorithm acts, gradient steps elsewhere; of each seed.
+            seeds: how many, or which; of a first call.
+            out: run folder, of a first call; None: a new one under runs/.
+            progress: show bars, or lines where the output is not a terminal.
+            options: further fields of a run, such as `episodes=100`, `view="d4rl"` or `logger="tensorboard"`; of a
+                first call.
+
+        Raises:
+            ConfigError: an option out of range, or one of a first call given again.
+            DataError: `strict=True` refuses the dataset.
+            DivergenceError: a loss stopped being finite.
+        """
+        listener, bars = _listener(progress)
+        self._policy = self._drawing = None
+        with bars:
+            if self.run is not None:
+                if options or out is not None:
+                    raise ConfigError("learn() goes on with its run: what is given anew is steps alone")
+                self.run = extend(self.run.folder, self.run.plan.steps + steps, listener)
+                return self
+            logger = options.pop("logger", None)
+            for name in options:
+                if name in ("env", "environment", "dataset"):
+                    key = "dataset" if name == "dataset" else "env"
+                    raise ConfigError(f"learn() has no option {name!r}: give {key}= to {type(self).__name__}() itself")
+                if name not in OPTIONS:
+                    raise ConfigError(f"learn() has no option {name!r}; {nearest(name, OPTIONS)}")
+            source = self._source
+            if source not in (None, IN_MEMORY) and pathlib.Path(str(source)).exists():
+                source = str(pathlib.Path(str(source)).resolve())
+            plan = Plan(
+                algorithm=self.algorithm,
+                config=self.config,
+                dataset=source,
+                environment=self.env,
+                steps=steps,
+                seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
+                **options,
+            )
+            self._read_as(plan)
+            with claim_new(out) if out is not None else claim_named(plan.label) as claim:
+                self.run = train(plan, claim, dataset=self.dataset, listener=listener, logger=logger)
+        return self
+
+    def _read_as(self, plan: Plan) -> None:
+        """Read the dataset again, where the plan's `view` or `strict` is not what it was read by before it was known.
+
+        Raises:
+            ConfigError: another view of a `Dataset` that is read already.
+            DataError: the dataset is refused by `strict`.
+        """
+        if plan.dataset == IN_MEMORY:
+            read = None if self.dataset is None else self.dataset.as_read
+            if plan.view != Plan.view and read not in (None, plan.view):
+                raise ConfigError(
+                    f"learn(view={plan.view!r}): the dataset was read with view={read!r} already; give its path or id "
+                    f"in its place, or load(..., view={plan.view!r})"
+                )
+        elif plan.dataset is not None and (plan.strict, plan.view) != (Plan.strict, Plan.view):
+            self.dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
+
+    @property
+    def policy(self) -> Policy:
+        """What was learned, of the first seed.
+
+        Raises:
+            ConfigError: nothing was learned yet.
+        """
+        if self.run is None:
+            raise ConfigError(f"{type(self).__name__} has learned nothing yet: call learn(steps) first")
+        if self._policy is None:
+            self._policy = self.run.policy()
+        return self._policy
+
+    def predict(self, observation: Any, state: None = None, deterministic: bool = True) -> tuple[np.ndarray, None]:
+        """The action for (O,) observations, or the actions for (N, O); the second value is there for the habit's sake.
+
+        Policies that remember their episode need `policy.reset()` and `policy.select_action(observation)`.
+
+        Args:
+            observation: in the environment's units.
+            state: nothing; policies here keep their own memory.
+            deterministic: take the mean action; else draw one, by a sequence of noise that begins after `learn`.
+
+        Raises:
+            ConfigError: a policy that remembers, samples of a deterministic one, or nothing learned yet.
+            EnvironmentMismatchError: observations of another shape, or that are not finite.
+        """
+        policy = self.policy
+        if policy.has_memory:
+            raise ConfigError(
+                "predict() gives actions without memory: call policy.reset() and policy.select_action(observation) for "
+                "policies that remember their episode"
+            )
+        if not deterministic or policy.always_samples:
+            if self._drawing is None:
+                self._drawing = policy.sampled()
+                self._noise = generator(0, "predict")
+            policy = self._drawing
+        if policy.encoder is None and (rows := as_array(observation, np.float32)).ndim == 2:
+            check_width(rows, policy.observation_dim)
+            if not (finite := np.isfinite(rows)).all():
+                row, index = map(int, np.argwhere(~finite)[0])
+                raise EnvironmentMismatchError(
+                    f"row {row}: observation[{index}] is {rows[row, index]}; check that sensor"
+                )
+            noise = None
+            if policy.always_samples:
+                noise = torch.from_numpy(self._noise.standard_normal((len(rows), policy.noise_dim), dtype=np.float32))
+            with torch.no_grad():
+                return policy(torch.from_numpy(rows), noise).numpy(), None
+        return policy.select_action(observation), None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy as PATH.safetensors and PATH.json; `surefoot.load_policy` reads it."""
+        self.policy.save(pathlib.Path(path).with_suffix(".safetensors"))
+
+
+def _listener(progress: bool) -> tuple[Any, Any]:
+    """What is told of the training, and what shows it while it lasts."""
+    import contextlib
+
+    if not progress:
+        return None, contextlib.nullcontext()
+    from surefoot.cli.support.output import PlainConsole
+    from surefoot.cli.support.progress import Watcher
+
+    watcher = Watcher(PlainConsole())
+    return watcher, watcher
+
+
+def model(name: str) -> type[Model] | None:
+    """The `Model` of the algorithm whose class has this name, such as PPO, TD3BC or FISOR; None where there is none."""
+    for algorithm, kind in ALGORITHMS.items():
+        if kind.__name__ == name:
+            about = f"{name} as a model: `learn`, `predict`, `save`.\n\n{kind.__doc__ or ''}"
+            return type(name, (Model,), {"algorithm": algorithm, "__doc__": about, "__module__": "surefoot"})
+    return None

@@ -1,0 +1,348 @@
+"""What can be said on the command line: structured configs from the algorithms' dataclasses, presets, checks.
+
+A default has one home: the algorithm's dataclass, `plan.Settings`, or `TrainConfig` here. Presets hold only what
+differs. Of an option's possible sources the later wins: dataclass, `algo.preset`, `preset`, the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+import inspect
+import re
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from surefoot.cli.support import config_file as configfile
+from surefoot.cli.support import file_overrides as received
+from surefoot.cli.support.grammar import Parsed, hydra_errors, parse
+from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.engine.agent import Agent
+from surefoot.runs.algorithms import check_parts
+from surefoot.runs.plan import Settings, agent_class, folder_name
+from surefoot.runs.trust import allow
+
+PRIMARY = "surefoot_train"
+"""Name of the primary config in Hydra's store."""
+DEFAULT_ALGORITHM = "iql"
+DEFAULT_DATASET = "native/quadrotor-2d-mixed"
+"""The dataset of algorithms that need one, where neither it nor another environment is named."""
+DEFAULT_ENVIRONMENT = DEFAULT_DATASET.removesuffix("-mixed")
+VERSION_BASE = "1.3"
+"""The Hydra whose behaviour we rely on (`hydra.main`'s version_base)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(Settings):
+    """What `surefoot train` takes beside `algo` and its options."""
+
+    dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none
+    env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
+    envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs
+    seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
+    preset: str | None = None  # settings of a domain (surefoot train --help all); an algorithm's own: algo.preset=
+    out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
+    logger: str | None = None  # tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl
+
+    def __post_init__(self) -> None:
+        """Check these too."""
+        super().__post_init__()
+        if self.envs is not None and not 1 <= self.envs <= MOST_ENVIRONMENTS:
+            raise ConfigError(f"envs={self.envs}: must be a whole number from 1 to {MOST_ENVIRONMENTS:,}")
+        if self.logger is not None and self.logger not in LOGGERS:
+            raise ConfigError(f"logger={self.logger!r} is unknown: {nearest(self.logger, LOGGERS)}")
+
+
+MOST_ENVIRONMENTS = 10**7
+LOGGERS = ("tensorboard", "wandb", "mlflow")
+FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A checked `surefoot train` command: everything a plan needs except what the dataset decides."""
+
+    algorithm: str
+    options: dict[str, Any]  # of the algorithm, all of them, as JSON values
+    fields: dict[str, Any]  # of TrainConfig, seeds as a tuple
+
+    @property
+    def label(self) -> str:
+        """The algorithm, and the dataset or else the environment, fit for a folder's name."""
+        return folder_name(self.algorithm, self.fields["dataset"] or self.fields["env"])
+
+
+@functools.cache
+def register() -> None:
+    """Put the primary config and our launchers into Hydra's store."""
+    from hydra.core.config_store import ConfigStore
+
+    from surefoot.cli.support import launchers
+
+    launchers.register()
+    defaults = ["_self_", {"algo": DEFAULT_ALGORITHM}]
+    hints = typing.get_type_hints(TrainConfig)
+    fields: list[Any] = [
+        ("defaults", list[Any], dataclasses.field(default_factory=lambda: list(defaults))),
+        ("algo", Any, None),
+        *((field.name, hints[field.name], field) for field in dataclasses.fields(TrainConfig)),
+    ]
+    ConfigStore.instance().store(
+        name=PRIMARY, node=dataclasses.make_dataclass("TrainConfig", fields), provider="surefoot"
+    )
+
+
+def algorithms_in(parsed: Sequence[Parsed]) -> list[str]:
+    """The algorithms that overrides name; Hydra writes the values of a sweep with a backslash before a colon."""
+    return [value.replace("\\:", ":") for item in parsed if item.key == "algo" for value in item.values]
+
+
+def register_algorithms(names: Iterable[str]) -> None:
+    """Put the options of algorithms (group `algo`), the default one among them, into Hydra's store.
+
+    Not of all there are, unless they are asked for: each command copies the whole store.
+
+    Args:
+        names: of our algorithms, or `module:Class` of the user's own, as they stand on the command line.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    for name in (DEFAULT_ALGORITHM, *names):
+        allow(name)
+        kind: Any = agent_class(name)  # mypy takes no class for hashable
+        _register_algorithm(kind, name)
+
+
+@functools.cache
+def _register_algorithm(kind: type[Agent], name: str) -> None:
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(group="algo", name=name, node=algorithm_schema(kind, name), provider="surefoot")
+
+
+def algorithm_schema(agent: type[Agent], name: str) -> type:
+    """The algorithm's config dataclass as Hydra can fill it in: not frozen, with `name` and `preset`."""
+    hints = typing.get_type_hints(agent.Config)
+    fields = [
+        (field.name, hints[field.name], dataclasses.field(default=field.default))
+        for field in dataclasses.fields(agent.Config)
+    ]
+    own: list[Any] = [("name", str, name), ("preset", str | None, None)]
+    return dataclasses.make_dataclass(agent.Config.__name__, own + fields)
+
+
+def compose(overrides: Sequence[str], trust: bool = False) -> Request:
+    """The request that Hydra overrides make, by the compose API.
+
+    Args:
+        overrides: what the user says.
+        trust: let a preset of one's own, which is a file, name modules.
+
+    Raises:
+        ConfigError: anything unknown or out of range, in one sentence.
+    """
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    register()
+    check_overrides(overrides, False)
+    with hydra_errors():
+        before = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()  # also works inside a user's own Hydra application
+        try:
+            with hydra.initialize(version_base=VERSION_BASE, config_path=None):
+                cfg = hydra.compose(PRIMARY, overrides=list(overrides))
+                return resolve(cfg, overrides, trust)
+        finally:
+            GlobalHydra.instance().hydra = before
+
+
+def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> Request:
+    """Apply presets beneath what the command line says, and check everything.
+
+    Args:
+        cfg: what Hydra composed from `overrides`.
+        overrides: needed to know which options were said and which are defaults.
+        trust: let a preset of one's own, which is a file, name modules.
+
+    Raises:
+        ConfigError: unknown preset or value out of range.
+    """
+    with hydra_errors():
+        values = typing.cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+    algo = values.pop("algo")
+    name = algo["name"]
+    allow(name)  # for the user names it
+    agent = agent_class(name)
+    said = {override.key for override in parse(overrides)}
+    run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
+    if values["preset"] and configfile.is_own(values["preset"]):
+        received.check_preset(run_preset, preset, said, values["preset"], trust)
+    for key in run_preset:
+        if key not in FIELDS:
+            raise ConfigError(f"{values['preset']}: run has no {key!r}: {nearest(key, list(FIELDS))}")
+    values |= {key: value for key, value in run_preset.items() if key not in said}
+    options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
+    if algo["preset"] is not None:
+        options["preset"] = algo["preset"]
+    if values["envs"] is not None:
+        if "num_envs" not in option_names(agent):
+            reason = "acts in one environment" if agent.acts else "learns from data alone"
+            raise ConfigError(f"{name} {reason}: leave out envs=, the number of environments to act in at once")
+        if {"envs", "algo.num_envs"} <= said:
+            raise ConfigError("envs= and algo.num_envs= are one option by two names: give one of them")
+        options = {"num_envs": values["envs"], **options}
+    config = configure(agent, {**preset, **options})
+    fields = {key: values[key] for key in FIELDS}
+    fields = dataclasses.asdict(TrainConfig(**fields))
+    if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in said:
+        config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})
+    if fields["dataset"] is None and agent.data_with(config) == "required":
+        if str(fields["env"]).lower() not in ("none", DEFAULT_ENVIRONMENT):
+            raise ConfigError(
+                f"{name} learns from data, and env={fields['env']} says nothing of which: give dataset=, a file or a "
+                "name (`surefoot datasets list`)"
+            )
+        fields["dataset"] = DEFAULT_DATASET
+    if not agent.has_policy and fields["env"] is None:
+        fields["env"] = "none"  # there is nothing to evaluate
+    environment = None if str(fields["env"]).lower() == "none" else fields["env"]
+    if agent.acts and fields["dataset"] is not None and fields["env"] is None:
+        environment = "the dataset's"
+    check_parts(agent, config, fields["dataset"], environment, fields["gap"])
+    return Request(name, config, fields)
+
+
+def _environments_for(
+    workers: int, agent: type[Agent], config: dict[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options with as many environments as collectors can share equally: the fewest that are not below the usual.
+
+    Args:
+        workers: how many collectors.
+        agent: the algorithm.
+        config: all its options.
+        options: those that were said.
+    """
+    usual = config.get("num_envs")
+    if usual is None or usual % workers == 0:
+        return config
+    return configure(agent, {**options, "num_envs": -(-usual // workers) * workers})
+
+
+def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of an algorithm as JSON values, some of them given.
+
+    Raises:
+        ConfigError: unknown option, wrong type or value out of range.
+    """
+    ready = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    try:
+        config = agent.configure(**ready)
+    except TypeError as error:  # a comparison of a value of the wrong type
+        raise ConfigError(f"{agent.name}: an option has a value of the wrong type ({error})") from error
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(config).items()
+    }
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """Domain presets: name -> {algorithm: what differs, and `run`: fields of the command}."""
+    folder = importlib.resources.files("surefoot") / "conf" / "preset"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return {
+        file.name.removesuffix(".yaml"): typing.cast(
+            dict[str, Any], OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")))
+        )
+        for file in files
+    }
+
+
+def read_preset(name: str, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(fields of the command, options of the algorithm) that a domain preset changes.
+
+    Raises:
+        ConfigError: no such preset, or it says nothing about the algorithm.
+    """
+    if configfile.is_own(name):
+        return configfile.read_own_preset(name, algorithm)
+    known = presets()
+    if algorithm not in known.get(name, ()) and name in agent_class(algorithm).PRESETS:
+        raise ConfigError(f"preset={name}: is a preset of {algorithm} itself: say algo.preset={name}")
+    if name not in known:
+        raise ConfigError(
+            f"preset={name!r} is unknown: {nearest(name, list(known))}. One of your own is a file: preset=mine.yaml, "
+            "or its name with --config-dir FOLDER"
+        )
+    if algorithm not in known[name]:
+        others = sorted(set(known[name]) - {"run"})
+        raise ConfigError(f"preset={name} has no settings for {algorithm}; it has some for {', '.join(others)}")
+    return dict(known[name].get("run") or {}), dict(known[name][algorithm] or {})
+
+
+def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
+    """Refuse unknown names before Hydra sees them, since it does not know which are nearest.
+
+    Raises:
+        ConfigError: names the override.
+    """
+    parsed = parse(overrides)
+    for item in parsed:
+        if item.changes_keys:
+            raise ConfigError(f"{item.text}: options can't be added or removed, only set, as in steps=1000")
+        if item.sweep and not multirun:
+            raise ConfigError(
+                f"{item.text} lists several values: add -m to train once for each, or write a list as "
+                f"{item.key}=[{item.text.partition('=')[2]}], or quote one text"
+            )
+    names = algorithms_in(parsed) or [DEFAULT_ALGORITHM]
+    register_algorithms(names)
+    for item in parsed:
+        _check_key(item.key, names, multirun)
+
+
+def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
+    """One override's key: a field, an option of every algorithm that is trained, or Hydra's own."""
+    if key == "algo" or key in FIELDS:
+        return
+    if key.split(".")[0].split("/")[0] == "hydra":
+        if not multirun:
+            raise ConfigError(f"{key}: settings of Hydra's own only matter with -m")
+        return
+    for name in names:
+        known = [f"algo.{option}" for option in ("preset", *option_names(agent_class(name)))]
+        if key.startswith("algo.") and key not in known:
+            if (plain := key.removeprefix("algo.")) in FIELDS:
+                raise ConfigError(f"{name} has no option {key!r}: {plain} is of the run; write {plain}= without algo.")
+            raise ConfigError(f"{name} has no option {key!r}: {agent_class(name).lacks(plain) or nearest(key, known)}")
+        if key == "algo.planned_steps" and hasattr(agent_class(name), "plan"):  # streams, whose plan is the run's
+            raise ConfigError(f"{key}: a run plans for its own steps; set steps= and leave it out")
+    if not key.startswith("algo."):
+        options = [f"algo.{option}" for name in names for option in option_names(agent_class(name))]
+        spelt = f"algo.{key}"
+        if spelt in options:
+            raise ConfigError(
+                f"unknown option {key!r}: did you mean {spelt!r}? Options of an algorithm begin with algo."
+            )
+        raise ConfigError(f"unknown option {key!r}: {nearest(key, ['algo', *FIELDS])}")
+
+
+def option_names(agent: type[Agent]) -> list[str]:
+    """The fields of an algorithm's config."""
+    return [field.name for field in dataclasses.fields(agent.Config)]
+
+
+def described(config: type) -> list[dict[str, Any]]:
+    """Name, default and comment of each field of a dataclass whose source has a comment a line."""
+    comments: dict[str, str] = {}
+    for kind in reversed(config.__mro__[:-1]):  # what an inherited field means is said where it was declared last
+        comments |= dict(re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE))
+    return [
+        {"name": field.name, "default": field.default, "what": comments.get(field.name, "")}
+        for field in dataclasses.fields(config)
+    ]

@@ -1,0 +1,167 @@
+"""`surefoot datasets generate | relabel | corrupt`: datasets that are made."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from surefoot.cli.support import output
+from surefoot.cli.support.dataset_files import add, add_loading, load, new_file, report_lost, report_written
+from surefoot.core.base.errors import ConfigError
+
+
+def add_parsers(own: Any) -> None:
+    """Register the commands among those of `surefoot datasets`."""
+    made = add(own, "generate", generate, "record a dataset by scripted behaviours")
+    made.add_argument(
+        "name",
+        nargs="?",
+        help="native/<system>, native/<system>-<behaviour>, ogbench/<environment>-<behaviour>, ocbench/<environment>, "
+        "pointmaze/stitch (default: the main job's)",
+    )
+    made.add_argument("-o", "--output", help="a new file (default: the cache; dataset=NAME finds that of --seed 0)")
+    made.add_argument("--seed", type=int, default=0, help="of the recording (default 0)")
+    made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
+    made.add_argument("--behaviour", help="of the system (default: the one in the name, else mixed)")
+    made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
+    made.add_argument("--episodes", type=int, help="of a benchmark's dataset (default: 1000, of ocbench 500)")
+    made.add_argument("--workers", type=int, help="processes that record a benchmark's dataset (default: one a core)")
+
+    made = add(own, "relabel", relabel, "give data recorded in OGBench the rewards of one of its tasks")
+    made.add_argument("source", help="path or id, with the simulator's states in it")
+    made.add_argument("--env", required=True, help="the task, as ogbench/scene-play-singletask-task1-v0")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
+    add_loading(made)
+
+    made = add(own, "corrupt", corrupt, "attack a dataset as RIQL's experiments do")
+    made.add_argument("source", help="path or id")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
+    made.add_argument("--element", default="observations", help="observations, actions, rewards or dynamics")
+    made.add_argument("--mode", default="random", help="random or adversarial")
+    made.add_argument("--rate", type=float, default=0.3, help="share of rows (default 0.3)")
+    made.add_argument("--scale", type=float, default=1.0, help="size in standard deviations (default 1)")
+    made.add_argument("--seed", type=int, default=0, help="of the attack (default 0)")
+    made.add_argument("--exact-count", action="store_true", help="attack exactly rate x rows")
+    made.add_argument("--consistent", action="store_true", help="also change the copy in the row before")
+    made.add_argument("--victim", metavar="RUN", help="run whose critics an adversarial attack is aimed at")
+    made.add_argument("--victim-seed", type=int, help="which seed of it (default: its first)")
+    output.add_trust(made)
+    add_loading(made)
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    """Record an embedded dataset into the cache or a file."""
+    from surefoot import data
+    from surefoot.cli.support.config import DEFAULT_DATASET
+    from surefoot.envs.suites import is_benchmark
+    from surefoot.runs import embedded as generated
+
+    if is_benchmark(arguments.name or ""):
+        return _record(arguments)
+    if arguments.episodes is not None or arguments.workers is not None:
+        raise ConfigError("--episodes and --workers are of benchmarks such as ogbench/...; give --transitions instead")
+    name, transitions = arguments.name or DEFAULT_DATASET, arguments.transitions or generated.TRANSITIONS
+    if arguments.transitions is not None and arguments.transitions < 1:
+        raise ConfigError(f"--transitions is {arguments.transitions}; it must be at least 1")
+    if arguments.output is None:
+        if name in generated.embedded():
+            generated.check_behaviour(name, arguments.behaviour)
+        else:
+            name = f"{generated.system_name(name)}-{arguments.behaviour or 'mixed'}"
+        if transitions != generated.TRANSITIONS or arguments.gap is not None:
+            raise ConfigError("other transitions or dynamics than the default go into a file of their own: add -o FILE")
+        path = generated.cached(name, arguments.seed)
+        dataset = data.load(path).replace(name=name)
+    else:
+        path = new_file(arguments.output)
+        dataset = generated.generate(name, arguments.seed, transitions, arguments.behaviour, arguments.gap)
+        data.save(dataset, path)
+        report_lost(dataset, path)
+    report_written(path, dataset, arguments.json)
+    return 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    """Record a benchmark's dataset into the cache or a file."""
+    from surefoot.runs import benchmark_data as suites
+    from surefoot.runs.processes.workers import cores
+
+    for option in ("transitions", "behaviour", "gap"):
+        if getattr(arguments, option) is not None:
+            raise ConfigError(f"--{option} is of native/...; {arguments.name} takes --episodes, --seed and --workers")
+    episodes = suites.episodes_of(arguments.name) if arguments.episodes is None else arguments.episodes
+    if arguments.output is None and episodes != suites.episodes_of(arguments.name):
+        raise ConfigError("another number of episodes than the default goes into a file of its own: add -o FILE")
+    path = suites.cached_path(arguments.name, arguments.seed)
+    if arguments.output is not None:
+        path = new_file(arguments.output)
+    elif path.exists():
+        raise ConfigError(
+            f"{path}: is recorded already, and dataset={arguments.name} finds it; delete it to record anew"
+        )
+    workers = arguments.workers or min(cores(), episodes)
+    try:
+        with output.episodes_bar(arguments.json) as progress:
+            dataset = suites.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("interrupted; the same command goes on with the episodes that are recorded") from error
+    if arguments.output is not None:
+        report_lost(dataset, path)
+    report_written(path, dataset, arguments.json)
+    return 0
+
+
+def relabel(arguments: argparse.Namespace) -> int:
+    """Store a dataset with the rewards of a task."""
+    from surefoot import data
+    from surefoot.envs.suites import OGBenchName, is_benchmark, parse
+    from surefoot.runs.benchmark_data import relabelled
+
+    path = new_file(arguments.output)
+    name = parse(arguments.env) if is_benchmark(arguments.env) else None
+    if not isinstance(name, OGBenchName):
+        raise ConfigError(f"--env {arguments.env}: only tasks of ogbench/... give rewards to recorded states")
+    dataset = relabelled(load(arguments), name)
+    data.save(dataset, path)
+    report_lost(dataset, path)
+    report_written(path, dataset, arguments.json)
+    return 0
+
+
+def corrupt(arguments: argparse.Namespace) -> int:
+    """Attack a dataset and store it, with the report of what was changed beside it."""
+    from surefoot import data
+    from surefoot.core.base.files import write_json
+    from surefoot.data.corrupt import corrupt as attack
+
+    path = new_file(arguments.output)
+    beside = path.with_name(path.name + ".corruption.json")
+    if beside.exists():
+        raise ConfigError(f"{beside}: exists already; delete it or choose another name")
+    victim = None
+    if arguments.victim is not None:
+        from surefoot.runs.start import victim as load_victim
+
+        victim = load_victim(arguments.victim, arguments.victim_seed, arguments.trust)
+    dataset = load(arguments)
+    result = attack(
+        dataset,
+        arguments.element,
+        arguments.mode,
+        arguments.rate,
+        arguments.scale,
+        arguments.seed,
+        exact_count=arguments.exact_count,
+        consistent=arguments.consistent,
+        victim=victim,
+    )
+    data.save(result.dataset, path)
+    write_json(beside, result.report)
+    report_lost(result.dataset, path)
+    if arguments.json:
+        output.print_json({"output": str(path), "report": result.report})
+        return 0
+    shown = ("element", "mode", "rate", "scale", "seed", "rows", "attacked", "attacked_share", "victim")
+    output.print_facts({key: result.report[key] for key in shown})
+    output.say(f"\ndataset: {output.short(path)}\nreport:  {output.short(beside)}")
+    return 0

@@ -1,0 +1,135 @@
+"""Hydra's override grammar: values made readable for it, overrides parsed, its errors as one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+from omegaconf.errors import OmegaConfBaseException
+
+from surefoot.core.base.errors import ConfigError
+
+WHOLE_NUMBERS = ("steps", "batch_size", "episodes", "evaluate_every", "checkpoint_every", "evaluate_episodes", "envs")
+"""Fields that may also be written as 1e5."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed:
+    """What matters here of one override."""
+
+    text: str
+    key: str
+    values: list[str]  # several in a sweep
+    sweep: bool
+    changes_keys: bool  # +key, ++key or ~key
+
+
+def parse(overrides: Sequence[str]) -> list[Parsed]:
+    """Overrides by Hydra's grammar.
+
+    Raises:
+        ConfigError: one that the grammar can't read.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, found = OverridesParser.create(), []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            raise ConfigError(unreadable(text)) from error
+        changes = override.is_delete() or override.is_add() or override.is_force_add()
+        sweep = override.is_sweep_override()
+        chosen: list[str] = []
+        if not changes:
+            discrete = override.is_discrete_sweep() if sweep else False
+            chosen = list(override.sweep_string_iterator()) if discrete else [str(override.value())]
+        found.append(Parsed(text, override.key_or_group, chosen, sweep, changes))
+    return found
+
+
+def unreadable(text: str) -> str:
+    """The sentence for an override that Hydra's grammar can't read."""
+    key, found, value = text.partition("=")
+    if not found:
+        return f"{text!r} is not of the form name=value, as in steps=1000"
+    return (
+        f"{key}={value}: the value can't be read; where it is one text with signs in it, quote it: {key}=\"'{value}'\""
+    )
+
+
+@contextlib.contextmanager
+def hydra_errors() -> Iterator[None]:
+    """Hydra's and OmegaConf's errors as one sentence of ours."""
+    from hydra.errors import HydraException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(sentence(error)) from error
+    except OSError as error:  # Hydra's MissingConfigException is one
+        if type(error).__module__ != "hydra.errors":
+            raise
+        raise ConfigError(sentence(error)) from error
+
+
+def sentence(error: BaseException) -> str:
+    """The one line of a chain of Hydra errors that says most: the innermost cause and where it was."""
+    innermost: BaseException = error
+    while innermost.__cause__ is not None:
+        innermost = innermost.__cause__
+    lines = [line.strip() for line in f"{innermost}".splitlines() if line.strip()]
+    where = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
+    available = [line for line in f"{error}".splitlines() if line.startswith("\t") and "provider=" not in line]
+    text = f"{where}: {lines[0]}" if where else lines[0] if lines else type(innermost).__name__
+    return text + (f" (available: {', '.join(line.strip() for line in available)})" if available else "")
+
+
+def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
+    """Overrides as Hydra's grammar can read them: paths quoted, whole numbers written as such.
+
+    The values of `dataset=` and `init=` that are existing paths are quoted, and that of `out=`, so that any
+    path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
+    quoted. `steps=1e5` becomes `steps=100000`, with `multirun` in a list too.
+    """
+    from surefoot.runs.embedded import exists
+
+    ready = []
+    for text in overrides:
+        key, found, value = text.partition("=")
+        if found and value and key in ("dataset", "init", "out"):
+            home = _expanded(value)
+            parts = [_expanded(part) for part in value.split(",")]
+            if exists(home) or (key == "out" and value[0] not in "'\""):
+                text = f"{key}={quoted(home)}"
+            elif multirun and len(parts) > 1 and any(map(exists, parts)):
+                text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
+        elif key in WHOLE_NUMBERS:
+            numbers = value.split(",") if multirun else [value]
+            text = f"{key}{found}" + ",".join(map(_whole, numbers))
+        ready.append(text)
+    return ready
+
+
+def _whole(value: str) -> str:
+    """1e5 as 100000; anything else as it is."""
+    if not re.fullmatch(r"\s*\d+(\.\d*)?e\d{1,2}\s*", value.lower()):
+        return value
+    return f"{float(value):.0f}" if float(value).is_integer() else value
+
+
+def _expanded(value: str) -> str:
+    return str(pathlib.Path(value).expanduser()) if value.startswith("~/") else value
+
+
+def quoted(value: str) -> str:
+    """A text as Hydra's grammar reads it back, whatever signs are in it."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    # OmegaConf reads \${ as ${ and, before it, two backslashes as one.
+    escaped = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
+    return str(QuotedString(escaped, Quote.single).with_quotes())

@@ -1,0 +1,41 @@
+"""All algorithms by name, of whatever room, and what each of them is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from surefoot import model_based, offline, online, safe, streaming
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
+
+ALGORITHMS: dict[str, type[Agent]] = {
+    **offline.ALGORITHMS,
+    **online.ALGORITHMS,
+    **safe.ALGORITHMS,
+    **streaming.ALGORITHMS,
+    **model_based.ALGORITHMS,
+}
+"""Name on the command line -> agent."""
+AUTO = "auto"
+"""Not one of them: `surefoot train algo=auto` trains several and hands over what the data support."""
+
+
+def check_parts(
+    kind: type[Agent], config: Mapping[str, Any], dataset: Any, environment: str | None, gap: str | None = None
+) -> None:
+    """Refuse parts of a plan that an algorithm can't use, or the absence of those that it needs.
+
+    Raises:
+        ConfigError: says which part, and what to do.
+    """
+    name, data = kind.name, kind.data_with(config)
+    if data == "required" and dataset is None:
+        raise ConfigError(f"{name} learns from data: name a dataset with dataset=")
+    if data == "refused" and dataset is not None:
+        without = "" if data == kind.data else " with algo.offline_fraction=0"
+        raise ConfigError(f"{name} takes no dataset{without}, it learns from its own steps: leave out dataset=")
+    if kind.acts and environment is None:
+        raise ConfigError(f"{name} learns by acting: name an environment with env=, such as env=native/quadrotor-2d")
+    if not kind.acts and gap is not None:
+        raise ConfigError(f"{name} learns from data alone, and gap= alters the environment that one learns in")

@@ -1,0 +1,183 @@
+"""What a run is about: the dataset, the environment, and the sizes and bounds that both agree on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+
+import numpy as np
+
+from surefoot.core.base.errors import ConfigError, DataError, SurefootError
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.data.checks import OUTSIDE
+from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
+from surefoot.data.rewards import rewarded
+from surefoot.envs.acting import spec_of
+from surefoot.envs.interface import VectorEnvironment
+from surefoot.envs.names import gymnasium_id
+from surefoot.envs.suites.names import is_benchmark, parse
+from surefoot.envs.training import make_training
+from surefoot.envs.vector import action_bounds, check_spaces
+from surefoot.runs.algorithms import check_parts
+from surefoot.runs.benchmark_data import with_rewards
+from surefoot.runs.embedded import load
+from surefoot.runs.margins import with_margins
+from surefoot.runs.plan import Plan, agent_class
+from surefoot.runs.processes.workers import Listener, at_once, cores, say
+from surefoot.runs.trust import demand, function_of, module_of
+
+NARROW = 0.05
+"""Part of their range within which nearly all actions lie where a run says so."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a run reads, checked."""
+
+    spec: Spec
+    dataset: Dataset | None
+
+
+def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
+    """Load and check what a plan names.
+
+    Args:
+        plan: of the run.
+        dataset: what the plan names, where it is loaded already.
+        notify: called with a sentence for each oddity that is accepted.
+
+    Raises:
+        ConfigError: the algorithm and the plan's dataset, environment or `gap` don't go together.
+        EnvironmentMismatchError: the environment's spaces don't fit the dataset or the algorithm.
+        DataError: actions outside the bounds and `plan.strict`.
+    """
+    kind = agent_class(plan.algorithm)
+    check_parts(kind, plan.config, plan.dataset, plan.environment, plan.gap)
+    if getattr(kind, "wants_gap", False) and plan.gap is None:
+        say(notify, f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not")
+    if dataset is not None or plan.dataset is not None:
+        dataset = dataset_of(plan, dataset, notify)
+        low, high = resolve_bounds(plan, dataset, notify)
+        say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
+        spec = Spec.of(dataset, low, high)
+    else:
+        env = make_training(str(plan.environment), 1, gap=plan.gap)
+        spec = spec_of(env)
+        env.close()
+    return Inputs(spec if plan.environment is None else spec.posed_by(plan.environment), dataset)
+
+
+def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:
+    """A warning where an environment is not the task that something comes from, whatever version or namespace."""
+    if begun is None or here is None or task(begun) == task(here):
+        return []
+    return [f"warning: {what} comes from {begun}, and this run is in {here}; only their sizes are known to agree"]
+
+
+def task(env_id: str) -> str:
+    """The name of an environment without module, namespace and version; of a benchmark, with the task that is meant."""
+    if is_benchmark(env_id):
+        with contextlib.suppress(ConfigError):  # of a file: where a run acts is checked as it is made
+            env_id = parse(env_id).gym_id
+    name = gymnasium_id(env_id).rpartition(":")[2].rpartition("/")[2]
+    return re.sub(r"-v\d+$", "", name)
+
+
+def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset:
+    """The plan's dataset, loaded unless it is given, with rewards of the environment's task and margins.
+
+    Rewards are those of the plan's function, or of a benchmark's single task, where the data have states and the
+    environment says which task; margins are added where the algorithm reads them and steps give them.
+
+    Raises:
+        ConfigError, DataError: as `surefoot.load`.
+    """
+    if dataset is None:
+        dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
+    if agent_class(plan.algorithm).reads_margins:  # made of recorded rewards, so before others take their place
+        dataset, notes = with_margins(dataset, plan.environment)
+        say(notify, *notes)
+    dataset, notes = with_rewards(dataset, plan.environment)
+    if plan.reward is not None:  # in place of the task's too, whose terminations stay
+        demand(plan.functions["reward"], "the option reward")
+        dataset, notes = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward), []
+    say(notify, *notes)
+    refuse_without_rewards(agent_class(plan.algorithm), dataset)
+    return dataset
+
+
+def refuse_without_rewards(kind: type[Agent], dataset: Dataset) -> None:
+    """Refuse to learn what to prefer from a log that says nothing of it: only cloning needs no rewards.
+
+    Raises:
+        ConfigError: the algorithm reads rewards, which the data do not have.
+    """
+    if dataset.has_rewards or not {"rewards", "returns_to_go"} & set(kind.reads):
+        return
+    task = "name a task that gives some, as env=ogbench/scene-play-singletask-task1-v0, or "
+    raise ConfigError(
+        f"{dataset.name} has no rewards, which {kind.name} learns from; "
+        f"{task if dataset.attributes.get(REWARDS) == NO_TASK else ''}give them by a function of yours, "
+        "reward=module:function (docs/own_data.md), or clone what was done: algo=bc"
+    )
+
+
+def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Array, Array]:
+    """Lowest and highest action (A,): the environment's, or without one [-1, 1] widened to the data's.
+
+    A model of the world alone takes those of the environment that the data come from, where it is there, so that what
+    starts from it, with a simulator, means the same by its actions.
+
+    Raises:
+        EnvironmentMismatchError: the environment's spaces don't fit the dataset.
+        DataError: actions outside the bounds and `plan.strict`.
+    """
+    if plan.environment is not None:
+        check_spaces(plan.environment, dataset.arrays, dataset.action_dim)
+        low, high = action_bounds(plan.environment)
+    else:
+        low = np.minimum(-1.0, dataset.actions.min(0))
+        high = np.maximum(1.0, dataset.actions.max(0))
+        if not agent_class(plan.algorithm).has_policy and dataset.env_id and module_of(dataset.env_id) is None:
+            with contextlib.suppress(SurefootError):
+                check_spaces(dataset.env_id, dataset.arrays, dataset.action_dim)
+                low, high = action_bounds(dataset.env_id)
+        say(notify, *_narrow(dataset, low, high))
+    slack = 1e-6 * (high - low)
+    outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
+    if outside.any() and OUTSIDE not in dataset.warnings:
+        text = f"{dataset.name}: {int(outside.sum())} rows with actions outside {low.tolist()} to {high.tolist()}"
+        if plan.strict:
+            raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
+        say(notify, f"{text} (clipped when training)")
+    return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def _narrow(dataset: Dataset, low: Array, high: Array) -> list[str]:
+    """A sentence where the actions use so little of their range that noise on it, as TD3+BC's, drowns them."""
+    least, most = np.quantile(dataset.actions, (0.005, 0.995), axis=0)
+    few = np.flatnonzero((most > least) & (most - least < NARROW * (high - low)))
+    if not len(few):
+        return []
+    names, i = dataset.action_names, few[0]
+    which = f"{names[i] if names else i}{f' and {len(few) - 1} more' if len(few) > 1 else ''}"
+    return [
+        f"{dataset.name}: 99 % of action {which} lie within {least[i]:.3g} to {most[i]:.3g}, and without an "
+        f"environment the range is {low[i]:.3g} to {high[i]:.3g}, of which noise on actions and deviations are parts: "
+        "store actions in units of the actuator's limits, without outliers"
+    ]
+
+
+def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvironment:
+    """What copies of an agent act in, one for each of `seeds`, with the plan's gap.
+
+    Agents whose config has no `num_envs` learn from one environment each.
+
+    Raises:
+        ConfigError: the environment has no such gap.
+        EnvironmentMismatchError: the environment fails when it is made.
+    """
+    threads = max(1, cores() // at_once(len(plan.seeds), cores()))
+    rows = getattr(agent.config, "num_envs", 1) * seeds
+    return make_training(str(plan.environment), rows, gap=plan.gap, threads=threads)

@@ -1,0 +1,276 @@
+"""`Plan`: everything that decides what a run computes, as plain values that a run folder keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.schema import Record, check
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.runs.algorithms import ALGORITHMS, AUTO
+from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, imported
+
+TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
+"""Initial states of evaluations during training, and of the final one."""
+
+
+MOST_SEEDS = 10_000
+RANGES = {
+    "steps": (1, 10**12),
+    "batch_size": (1, 10**7),
+    "episodes": (1, 10**7),
+    "evaluate_every": (0, 10**12),
+    "checkpoint_every": (0, 10**12),
+    "evaluate_episodes": (1, 10**7),
+    "workers": (1, 100_000),
+    "staleness": (0, 100),
+    "learners": (1, 1024),
+    "collect_steps": (1, 10**6),
+}
+"""Whole numbers of a run -> the least and the most."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run takes beside algorithm, dataset and environment: the one home of these defaults and their checks.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    steps: int = 100_000  # gradient steps, or steps in the environment where the algorithm acts; for each seed
+    seeds: tuple[int, ...] = (0, 1, 2)  # which; also given as how many (0, 1, ...)
+    batch_size: int = 256  # transitions per step
+    episodes: int = 50  # of the final evaluation, per seed
+    evaluate_every: int = 0  # steps between evaluations, each with a checkpoint; 0: a tenth of steps
+    checkpoint_every: int = 0  # steps between checkpoints besides those after evaluations; 0: none besides
+    evaluate_episodes: int = 10  # of those evaluations, per seed
+    device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
+    strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
+    view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
+    init: str | None = None  # run folder whose trained networks are the start
+    reward: str | None = None  # module:function that rewards the dataset's steps, in place of its own rewards
+    gap: str | None = None  # altered dynamics of the training environment, as gravity2; evaluation is without
+    kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
+    compiled: bool = False  # torch.compile
+    mixed_precision: bool = False  # bfloat16 where it is safe
+    jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions
+    collectors: str | None = None  # processes or ray: who acts for one learner; none: the learner itself
+    workers: int = 1  # collectors of each seed, which share its environments
+    staleness: int = 0  # versions that the acting policy may be old; above 0 collectors act while the learner learns
+    collect_steps: int = 32  # steps of each environment by one policy, where collectors fill a replay buffer
+    learners: int = 1  # processes that share each batch of a seed and average their gradients
+    patience: float = 600.0  # seconds that one call of an environment may take before the run stops; 0: for ever
+
+    def __post_init__(self) -> None:
+        """Check everything; `seeds` becomes a tuple."""
+        object.__setattr__(self, "seeds", seeds_of(self.seeds))
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise ConfigError(f"{name}={value}: must be a whole number from {least} to {most:,}")
+        for name, example in (("jacobian_penalty", "0.01"), ("patience", "600 seconds")):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name}={value}: must be a number from 0 on, as in {example}")
+        for name, words in (("device", ("auto", "cpu", "cuda")), ("view", ("corrected", "d4rl"))):
+            if getattr(self, name) not in words:
+                *others, last = words
+                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: give {', '.join(others)} or {last}")
+        if self.collectors not in (None, "processes", "ray"):
+            raise ConfigError(f"collectors={self.collectors!r} is unknown: give processes or ray, or leave it out")
+
+
+SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(Settings):
+    """A training run. Two runs of one plan on one machine give the same numbers."""
+
+    algorithm: str  # name, or module:Class of an agent of the user's own
+    config: dict[str, Any]  # every option of the algorithm, resolved
+    dataset: str | None = None  # path or catalogue id, as the user gave it; None: the algorithm needs none
+    environment: str | None = None  # gymnasium id, or None: no simulator
+
+    @property
+    def interval(self) -> int:
+        """Steps between evaluations, each with a checkpoint."""
+        return self.evaluate_every or max(1, self.steps // 10)
+
+    @property
+    def label(self) -> str:
+        """The algorithm, and the dataset or else the environment, fit for a folder's name."""
+        return folder_name(self.algorithm, self.dataset or self.environment)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there are policies to evaluate, and an environment for it."""
+        return self.environment is not None and agent_class(self.algorithm).has_policy
+
+    @property
+    def cost_limit(self) -> float | None:
+        """What an episode's summed cost should keep to, where the algorithm has a `cost_limit`."""
+        limit = self.config.get("cost_limit")
+        return None if limit is None else float(limit)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Names that may need trust, since to build its agents follows them."""
+        return (self.algorithm, *self.functions.values())
+
+    @property
+    def functions(self) -> dict[str, FunctionName]:
+        """Option -> what it names, which may be a function in a module."""
+        words = {"reward": self.reward, **{f"algo.{name}": self.config.get(name) for name in FUNCTIONS}}
+        return {option: FunctionName(word) for option, word in words.items() if isinstance(word, str)}
+
+    def agent(self, spec: Spec) -> Agent:
+        """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
+        kind = agent_class(self.algorithm)
+        for option, word in self.functions.items():
+            demand(word, f"the option {option}")
+        return kind(spec, kind.configure(**options_from_json(kind, self.config)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Plan:
+        """The plan that `to_json` wrote; raises ConfigError where fields are missing or unknown."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        odd = sorted(set(value) - known)
+        if odd:
+            raise ConfigError(f"a plan has no field {odd[0]!r}; {nearest(odd[0], sorted(known))}")
+        try:
+            return cls(**{**value, "seeds": tuple(value.get("seeds", (0,)))})
+        except TypeError as error:
+            raise ConfigError(f"the plan is incomplete: {error}") from error
+
+
+def seeds_of(value: Any) -> tuple[int, ...]:
+    """A count or a list of seeds as a tuple of seeds.
+
+    >>> seeds_of(3), seeds_of([0, 5])
+    ((0, 1, 2), (0, 5))
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= MOST_SEEDS:
+            raise ConfigError(f"seeds={value}: train at least 1 seed, and at most {MOST_SEEDS:,}")
+        return tuple(range(value))
+    whole = isinstance(value, list | tuple) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    if not whole or not value or min(value) < 0 or max(value) >= 2**63 or len(set(value)) != len(value):
+        raise ConfigError(
+            f"seeds={value}: give a count, as in seeds=3, or different numbers from 0 on, as in seeds=[0,5]"
+        )
+    if len(value) > MOST_SEEDS:
+        raise ConfigError(f"seeds are {len(value):,}; train at most {MOST_SEEDS:,} at once")
+    return tuple(value)
+
+
+def folder_name(algorithm: str, where: str | None) -> str:
+    """An algorithm and its dataset or environment as one name fit for a folder.
+
+    >>> folder_name("my.module:Agent", "native/pendulum"), folder_name("bc", "/data/hop (1).hdf5")
+    ('Agent-pendulum', 'bc-hop-1')
+    """
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", pathlib.Path(where or "data").stem).strip("-.")[:60]
+    return f"{algorithm.split(':')[-1]}-{stem or 'data'}"
+
+
+def agent_class(name: str) -> type[Agent]:
+    """The agent of this name, or of `module:Class`.
+
+    Raises:
+        ConfigError: there is none, or a file named its module and the user has not said that he trusts it.
+    """
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if ":" in name:
+        demand(name, "the algorithm")
+        found = imported(name, f"the agent {name!r}")
+        if isinstance(found, type) and issubclass(found, Agent):
+            return found
+        raise ConfigError(f"{name} is not a surefoot.core.engine.agent.Agent")
+    if name == AUTO:
+        raise ConfigError(
+            f"{AUTO} is no algorithm but a choice among several, which `surefoot train algo={AUTO} dataset=FILE` makes "
+            "by itself, one dataset at a time; name an algorithm here"
+        )
+    raise ConfigError(f"unknown algorithm {name!r}: {nearest(name, [*ALGORITHMS, AUTO])}")
+
+
+def preset_name(algorithm: str, config: Mapping[str, Any]) -> str | None:
+    """The preset of an algorithm that a config has, where the algorithm has several to tell apart.
+
+    It is the one whose values the config has in every option that any of the presets sets; options that none sets, such
+    as `cost_limit`, don't count, and one that a config does not have, for it is older, has its default. None where no
+    preset fits, or more than one.
+    """
+    kind = agent_class(algorithm)
+    if len(kind.PRESETS) < 2:
+        return None
+    told_apart = {option for options in kind.PRESETS.values() for option in options}
+    usual = {option: getattr(kind.configure(), option) for option in told_apart}
+    given = usual | options_from_json(kind, {option: config[option] for option in told_apart if option in config})
+    fitting = [name for name, options in kind.PRESETS.items() if {**usual, **options} == given]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def told_options(algorithm: str, config: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """What tables say of a config: its preset, where it has one, and the options that are not the preset's or default.
+
+    The preset whose values are the defaults is named only where no option was changed.
+    """
+    kind, preset = agent_class(algorithm), preset_name(algorithm, config)
+    usual = dataclasses.asdict(kind.configure(preset=preset))
+    given = options_from_json(kind, dict(config))
+    changed = {name: value for name, value in config.items() if name in usual and given[name] != usual[name]}
+    default = preset is not None and usual == dataclasses.asdict(kind.configure())
+    return None if default and changed else preset, changed
+
+
+def name_of(kind: type[Agent]) -> str:
+    """The name by which `agent_class` finds this class again.
+
+    Raises:
+        ConfigError: it is no algorithm's, or can't be imported by worker processes.
+    """
+    if not issubclass(kind, Agent):
+        raise ConfigError(
+            f"what is trained is an agent, such as surefoot.offline.IQL(dataset), and not of type {kind.__name__}; "
+            "surefoot.IQL and its like are trained by their own learn()"
+        )
+    if ALGORITHMS.get(kind.name) is kind:
+        return kind.name
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise ConfigError(
+            f"{kind.__qualname__} is defined in a script or function, where worker processes can't import it; put it "
+            "at the top of a module of its own"
+        )
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def options_from_json(kind: type[Agent], options: dict[str, Any]) -> dict[str, Any]:
+    """Options with lists made the tuples that configs hold.
+
+    Raises:
+        ConfigError: one is of another type than the config's field.
+    """
+    fields = Record.of(kind.Config)
+    known = {**fields.needed, **fields.optional}
+    for name in options.keys() & known.keys():  # one that is not known gets its sentence from `Agent.configure`
+        check({name: options[name]}, Record({name: known[name]}), kind.name, ConfigError)
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+
+
+SAID = ("algorithm", "config", "dataset", "environment", "steps", "seeds")
+"""Fields of a plan that python's `fit` and `learn` have arguments of their own for, or know from the agent."""
+OPTIONS = tuple(field.name for field in dataclasses.fields(Plan) if field.name not in SAID)
+"""The other fields, which they take by these names."""

@@ -1,0 +1,79 @@
+"""Learners of one seed that share its batches: the worker of the seed begins the others, which end with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from surefoot.core.base.children import environment
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.features import shifts_images
+from surefoot.core.engine.share import Share
+from surefoot.online.agents import OffPolicyAgent
+from surefoot.runs.plan import Plan
+from surefoot.streaming.agent import StreamingAgent
+
+OTHER = "SUREFOOT_LEARNER"
+"""Environment variable of the learners that a worker has begun."""
+_others: list[subprocess.Popen[bytes]] = []
+
+
+def check_learners(plan: Plan, agent: Agent) -> None:
+    """Refuse what learners can't share.
+
+    Raises:
+        ConfigError: says what.
+    """
+    if plan.learners == 1:
+        return
+    if isinstance(agent, OffPolicyAgent | StreamingAgent) or not agent.by_rows:
+        raise ConfigError(
+            f"learners={plan.learners}: the losses of {agent.name} are not means over the rows of one batch, so that "
+            "processes can't share it; those of ppo, iql and bc are"
+        )
+    if shifts_images(agent):
+        raise ConfigError(
+            f"learners={plan.learners}: processes that share a batch can't shift its images, as {agent.name} does by "
+            "default: set algo.shift=0"
+        )
+    if plan.compiled or plan.mixed_precision or plan.collectors is not None or plan.jacobian_penalty > 0:
+        raise ConfigError(
+            f"learners={plan.learners}: leave out compiled, mixed_precision, jacobian_penalty and collectors"
+        )
+    if not agent.acts and plan.batch_size % plan.learners:
+        raise ConfigError(f"batch_size={plan.batch_size}: can't be shared equally among learners={plan.learners}")
+
+
+def join(plan: Plan, arguments: Sequence[str]) -> Share | None:
+    """The share of this worker, after the first of them has begun the others with its own arguments.
+
+    The others listen to their standard input as it does, which it holds open, so that they end with it.
+    """
+    if plan.learners == 1:
+        return None
+    if OTHER not in os.environ:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(plan.learners)}
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        for rank in range(1, plan.learners):
+            _others.append(
+                subprocess.Popen(
+                    [sys.executable, "-P", "-m", "surefoot.runs.processes.worker", *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    env=environment(**meet, RANK=str(rank), LOCAL_RANK=str(rank), **{OTHER: "1"}),
+                )
+            )
+        os.environ.update({**meet, "RANK": "0", "LOCAL_RANK": "0"})
+    import torch
+
+    cuda = plan.device in ("auto", "cuda") and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return Share.join("cuda" if cuda else "cpu")

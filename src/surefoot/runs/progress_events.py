@@ -1,0 +1,78 @@
+"""What a worker tells: its progress after every stretch of steps, now and then within a long one, and evaluations."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from surefoot.evaluation import Episodes
+from surefoot.runs.plan import Plan
+
+EVERY = 2.0
+"""Seconds within a stretch after which its progress is told."""
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics without those that are NaN or infinite, which JSON does not have."""
+    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """A number as JSON has it: None where it is NaN or infinite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def of_episodes(episodes: Episodes) -> dict[str, Any]:
+    """What `metrics.jsonl` has of an evaluation while training goes on: means, and what each episode gave."""
+    values: dict[str, Any] = {
+        "return_mean": float(episodes.returns.mean()),
+        "length_mean": float(episodes.lengths.mean()),
+        "returns": episodes.returns.tolist(),
+    }
+    if episodes.costs is not None:
+        values |= {"cost_mean": float(episodes.costs.mean()), "costs": episodes.costs.tolist()}
+    if episodes.successes is not None:
+        values |= {"success_mean": float(episodes.successes.mean()), "successes": episodes.successes.tolist()}
+    return values
+
+
+class Teller:
+    """Sends `progress` events of some seeds."""
+
+    def __init__(self, plan: Plan, seeds: Sequence[int], send: Callable[[dict[str, Any]], None]) -> None:
+        self.plan, self.seeds, self._send = plan, seeds, send
+        self._warm_up = int(plan.config.get("initial_steps") or 0)  # much quicker than what follows
+        self._began, self._from, self._told = time.perf_counter(), 0, time.perf_counter()
+
+    def begin(self, step: int) -> None:
+        """A stretch begins at this step."""
+        self._began = self._told = time.perf_counter()
+        self._from = step
+
+    def within(self, step: int) -> None:
+        """Tell how far the stretch is, if it was not told for a while."""
+        now = time.perf_counter()
+        if now - self._told < EVERY:
+            return
+        self._told = now
+        for seed in self.seeds:
+            self._progress(seed, step, (step - self._from) / (now - self._began), {})
+
+    def end(self, step: int, seed: int, seconds: float, values: Mapping[str, float]) -> None:
+        """The stretch is over for this seed, and this is what was measured."""
+        self._progress(seed, step, (step - self._from) / max(seconds, 1e-9), values)
+
+    def _progress(self, seed: int, step: int, rate: float, values: Mapping[str, float]) -> None:
+        self._send(
+            {
+                "kind": "progress",
+                "seed": seed,
+                "step": min(step, self.plan.steps),
+                "steps": self.plan.steps,
+                "rate": rate,
+                "warming_up": self._from < self._warm_up,
+                **{name: values.get(name) for name in ("episode_return", "episode_cost")},
+            }
+        )

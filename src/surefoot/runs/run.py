@@ -1,0 +1,355 @@
+"""`Run`: a run folder, with everything needed to repeat, resume or use it.
+
+config.json        the plan, with the action bounds that it was resolved to, and the notes given before the first step
+environment.json   versions, git commit, machine, when it started
+kernels.json       the processor, native module and ways of taking networks that the numbers depend on
+seeds/K/           checkpoint.safetensors, result.json, log.txt of seed K
+metrics.jsonl      a line per seed and step: losses, evaluations
+policy/seedK.*     safetensors and JSON, one policy a seed
+summary.json       scores with intervals; there when the run is complete
+curves.png         learning curves
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import importlib.metadata
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
+from surefoot.core.base.files import read_json
+from surefoot.core.base.random import generator
+from surefoot.core.base.schema import MOST_BYTES, Maybe, Number, Plain, Record, Table, Text, check
+from surefoot.core.base.spec import PROBLEM
+from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.policy.policy import Policy
+from surefoot.data.checks import validate
+from surefoot.data.dataset import Dataset
+from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, SUMMARY_FORMAT
+from surefoot.runs.plan import Plan, agent_class, told_options
+from surefoot.runs.trust import demand, module_of
+from surefoot.streaming import StreamingAgent
+
+IN_MEMORY = "<memory>"
+"""A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
+VALIDATION_FRACTION = 0.1
+LANGUAGE = "language model"
+"""The kind that config.json of a run of `surefoot llm train` names; runs of control name none."""
+
+
+_FACTS = Record({"name": Text(), "sha256": Maybe(Text(64)), "transitions": Number(1, whole=True)}, others=True)
+CONFIG = Record(
+    {"plan": Record.of(Plan), "spec": PROBLEM}, {"dataset": Maybe(_FACTS)}, others=True, newest=CONFIG_FORMAT
+)
+"""What config.json holds."""
+RESULT_FORMAT = 1
+"""Version of the format of a seed's result.json."""
+ANY_SUMMARY = Record(
+    {}, {"preset": Maybe(Text()), "options": Table(Plain(finite=True))}, others=True, newest=SUMMARY_FORMAT
+)
+"""Of summary.json, what is checked where it is only shown; `evaluation.RunData` checks all."""
+COLUMNS = Record(
+    {"kind": Text(), "name": Text(), "env_id": Maybe(Text()), "sha256": Maybe(Text(64))},
+    {"attributes": Table(Text(MOST_BYTES)), "warnings": Table(Number(0, whole=True))},
+)
+"""What dataset.safetensors says of its dataset."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run folder that exists."""
+
+    folder: pathlib.Path
+    plan: Plan
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Run:
+        """Read a run folder.
+
+        Raises:
+            CheckpointError: it is not one, or damaged.
+        """
+        folder = pathlib.Path(folder)
+        if not (folder / "config.json").is_file():
+            found = "there is no config.json in it" if folder.is_dir() else "there is no such folder"
+            raise CheckpointError(f"{folder}: not a run folder ({found})")
+        if is_language(folder):
+            raise CheckpointError(
+                f"{folder}: is a run of a language model: surefoot report, results and watch show it, surefoot llm "
+                "evaluate asks it, and surefoot llm train --resume goes on with it"
+            )
+        value = read_json(folder / "config.json", CONFIG)
+        try:
+            return cls(folder, Plan.from_json(value["plan"]))
+        except ConfigError as error:
+            raise CheckpointError(f"{folder}/config.json: {error}") from error
+
+    @property
+    def spec(self) -> Spec:
+        """Sizes and bounds of the control problem."""
+        path = self.folder / "config.json"
+        try:
+            return Spec.from_json(read_json(path, CONFIG)["spec"])
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+
+    def agent(self) -> Agent:
+        """An agent of the plan, its weights drawn anew.
+
+        Raises:
+            CheckpointError: this version's algorithm does not take the options of the run.
+        """
+        try:
+            return self.plan.agent(self.spec)
+        except ConfigError as error:
+            raise CheckpointError(f"{self.folder}/config.json: {error}{self._other_version()}") from error
+
+    def _other_version(self) -> str:
+        """What to do where another version made this run; nothing where this one did."""
+        path = self.folder / "environment.json"
+        made = read_json(path)["versions"].get("surefoot") if path.is_file() else None
+        own = importlib.metadata.version("surefoot")
+        if made in (None, own):
+            return ""
+        return f". It was made by surefoot {made}, and this is {own}: use that version for it, or train it again"
+
+    @property
+    def complete(self) -> bool:
+        """Whether training and evaluation have ended."""
+        return (self.folder / "summary.json").is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Scores with intervals, seeds, episodes, versions.
+
+        Raises:
+            CheckpointError: the run is not complete.
+        """
+        self._refuse_incomplete()
+        value: dict[str, Any] = read_json(self.folder / "summary.json", ANY_SUMMARY)
+        return value
+
+    @property
+    def told(self) -> tuple[str | None, dict[str, Any]]:
+        """Preset and options that tables tell; of an algorithm of one's own that is not imported, as its summary does.
+
+        Raises:
+            ConfigError: this version does not know the algorithm or an option.
+            CheckpointError: the summary is damaged.
+        """
+        try:
+            return told_options(self.plan.algorithm, self.plan.config)
+        except ConfigError:
+            if module_of(self.plan.algorithm) is None:
+                raise
+            summary = self.summary if self.complete else {}
+            return summary.get("preset"), summary.get("options", {})
+
+    def policy(self, seed: int | None = None) -> Policy:
+        """The policy of one seed; the first where none is named.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+        """
+        seed = self.plan.seeds[0] if seed is None else seed
+        if seed not in self.plan.seeds:
+            raise CheckpointError(f"{self.folder}: has no seed {seed}; it has {list(self.plan.seeds)}")
+        if not self.policy_path(seed).is_file():
+            if not agent_class(self.plan.algorithm).has_policy:
+                raise CheckpointError(
+                    f"{self.folder}: {self.plan.algorithm} learns no policy, a model of the world alone"
+                )
+            self._refuse_incomplete()
+        return Policy.load(self.policy_path(seed))
+
+    def _refuse_incomplete(self) -> None:
+        if not self.complete:
+            raise CheckpointError(f"{self.folder}: not complete; go on with: {self.resume_command}")
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with it, as it can be pasted into a shell."""
+        trusted = any(module_of(name) for name in names_in(self.plan))
+        return f"surefoot train --resume {shlex.quote(str(self.folder))}{' --trust' if trusted else ''}"
+
+    def policies(self) -> dict[int, Policy]:
+        """Seed -> policy."""
+        return {seed: self.policy(seed) for seed in self.plan.seeds}
+
+    def policy_path(self, seed: int) -> pathlib.Path:
+        """Where the policy of `seed` is, ending in .safetensors."""
+        return self.folder / "policy" / f"seed{seed}.safetensors"
+
+    def seed_folder(self, seed: int) -> pathlib.Path:
+        """Where checkpoint, result and log of `seed` are."""
+        return self.folder / "seeds" / str(seed)
+
+    def checkpoint_path(self, seed: int) -> pathlib.Path:
+        """The last good checkpoint of `seed`."""
+        return self.seed_folder(seed) / "checkpoint.safetensors"
+
+    def supported_path(self, seed: int) -> pathlib.Path:
+        """Where the last policy of `seed` is that was saved before the alarm rang, of runs that have one."""
+        return self.folder / "policy" / f"seed{seed}_before_alarm.safetensors"
+
+    @property
+    def columns_path(self) -> pathlib.Path:
+        """The dataset as the workers read it."""
+        return self.folder / "dataset.safetensors"
+
+
+def names_in(plan: Plan) -> list[str | None]:
+    """Names in a plan, and in that of the run that it starts from, that may be of modules."""
+    begun = () if plan.init is None else Run.open(plan.init).plan.imports
+    return [*plan.imports, plan.environment, *begun]
+
+
+def is_language(folder: pathlib.Path) -> bool:
+    """Whether a folder with a config.json is a run of a language model.
+
+    Raises:
+        CheckpointError: config.json is damaged.
+    """
+    return bool(read_json(folder / "config.json", ANY_CONFIG).get("kind") == LANGUAGE)
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, machine, git commit and date, for environment.json."""
+    packages = ("surefoot", "torch", "numpy", "gymnasium", "mujoco", "h5py", "safetensors", "hydra-core")
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "git": _git_commit(),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+    }
+
+
+def _git_commit() -> str | None:
+    """Commit of the checkout that surefoot is imported from, with + where it was changed; None elsewhere."""
+    folder = pathlib.Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() or None
+
+
+def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
+    """Write a dataset so that worker processes read it at once: uncompressed, with a checksum."""
+    arrays = {
+        field.name: value
+        for field in dataclasses.fields(dataset)
+        if isinstance(value := getattr(dataset, field.name), np.ndarray)
+    }
+    arrays |= {f"extras/{key}": value for key, value in dataset.extras.items()}
+    meta = {
+        "kind": "dataset",
+        "name": dataset.name,
+        "env_id": dataset.env_id,
+        "sha256": dataset.sha256,
+        "attributes": {key: str(value) for key, value in dataset.attributes.items()},
+        "warnings": dict(dataset.warnings),
+    }
+    checkpoint.save(path, {key: torch.from_numpy(np.ascontiguousarray(v)) for key, v in arrays.items()}, meta)
+
+
+def read_columns(path: pathlib.Path) -> Dataset:
+    """The dataset that `write_columns` wrote; raises CheckpointError where it is damaged."""
+    tensors, meta = checkpoint.load(path, kind="dataset")
+    check(meta, COLUMNS, path)
+    del meta["kind"]
+    arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items() if not key.startswith("extras/")}
+    extras = {key.removeprefix("extras/"): v.numpy() for key, v in tensors.items() if key.startswith("extras/")}
+    try:
+        dataset = Dataset(**arrays, extras=extras, **meta)
+        validate(dataset)
+    except (TypeError, DataError) as error:
+        raise CheckpointError(f"{path}: not the columns of a dataset ({error})") from error
+    return dataset
+
+
+def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
+    """Nine tenths of the episodes for training and the rest for validation; None where there is one episode."""
+    episodes = len(dataset.episode_lengths)
+    if episodes < 2:
+        return dataset, None
+    order = generator(0, "validation").permutation(episodes)
+    held = max(1, int(episodes * VALIDATION_FRACTION))
+    return dataset.select_episodes(np.sort(order[held:])), dataset.select_episodes(np.sort(order[:held]))
+
+
+def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
+    """All tensors of the last checkpoint of a seed.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    path = run.checkpoint_path(seed)
+    if not path.is_file() and not run.complete:
+        raise CheckpointError(f"{run.folder}: has no checkpoint of seed {seed} yet; go on with: {run.resume_command}")
+    return checkpoint.load(path, kind="checkpoint")[0]
+
+
+def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
+    """The agent of a run's last checkpoint, critics included.
+
+    Args:
+        run: with checkpoints.
+        seed: of the agent; None: the first.
+        trust: import the module of an agent that is none of surefoot's.
+
+    Raises:
+        ConfigError: the agent or a function in its options is none of surefoot's, and not trusted.
+        CheckpointError: there is no checkpoint, it is damaged, or a weight is not finite.
+    """
+    seed = run.plan.seeds[0] if seed is None else seed
+    for name in run.plan.imports:
+        demand(name, run.folder / "config.json", trust)
+    tensors = load_state(run, seed)
+    checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
+    weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
+    where = run.checkpoint_path(seed)
+    try:
+        if not issubclass(agent_class(run.plan.algorithm), StreamingAgent):
+            with torch.device("meta"):  # shapes without memory: a few bytes of options can ask for any amount
+                shapes = {name: value.shape for name, value in run.agent().state_dict().items()}
+            for name in sorted({*shapes, *weights}):
+                if name not in shapes or name not in weights or shapes[name] != weights[name].shape:
+                    raise CheckpointError(f"{where}: does not fit the run's configuration: agent/{name} differs")
+        agent = run.agent()
+    except (ConfigError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"{run.folder}/config.json: {error}") from error
+    try:
+        if isinstance(agent, StreamingAgent):
+            agent = agent.fresh(seed)
+            agent.restore(0, tensors)
+        else:
+            agent.load_state_dict(weights)
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(f"{run.checkpoint_path(seed)}: does not fit the run's configuration ({error})") from error
+    return agent.requires_grad_(False)

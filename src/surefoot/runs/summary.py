@@ -1,0 +1,268 @@
+"""What a finished run says about itself: scores with intervals, metrics, learning curves."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.base.files import read_json, write_json, written_aside
+from surefoot.core.base.schema import Many, Maybe, Number, Record, Table, Text
+from surefoot.core.base.spec import Spec
+from surefoot.data import normalized_score, reference_scores
+from surefoot.data.conventions import scored
+from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import discounted_returns
+from surefoot.evaluation import (
+    Episodes,
+    Interval,
+    cost_interval,
+    hierarchical_interval,
+    names,
+    plots,
+    safety,
+    smoothness,
+    success_rate,
+)
+from surefoot.evaluation.model_calibration import MODEL, picture
+from surefoot.evaluation.rollout import EPISODES
+from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
+from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
+from surefoot.runs.plan import agent_class, told_options
+from surefoot.runs.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
+
+Array = np.ndarray[Any, Any]
+
+DISCOUNT = 0.99
+"""Of returns where no simulator judges."""
+ENGINE = Record({}, {"steps": Text(), "eager": Table(Text())})
+"""How training steps were repeated, and why some were not; empty where a sample is one call."""
+ALARM_OF_SEED = Record(
+    {"rings": Many(Record({"step": Number(0, whole=True), "signal": Text(), "meaning": Text()}, others=True))},
+    {
+        "supported": Maybe(
+            Record({"policy": Text()}, {"returns": Many(Number()), "fitted_q": Maybe(Many(Number()))}, others=True)
+        ),
+        "watched": Many(Text()),
+    },
+)
+"""What rang, and what the policy from before is worth (`runs.trainers.alarm_monitor`)."""
+RESULT = Record(
+    {
+        "seed": Number(0, whole=True),
+        "updates_per_second": Number(0),
+        "steps_per_second": Number(0),
+        "metrics": Many(METRICS_LINE),
+        "evaluation": Maybe(EPISODES),
+    },
+    {
+        "steps": Number(0, whole=True),
+        "jacobian": Maybe(Number(0)),
+        "fitted_q": Maybe(Many(Number())),  # null, as what follows: not finite
+        "fitted_q_drift": Maybe(Number()),
+        "validation": Table(Maybe(Number())),
+        "engine": ENGINE,
+        "alarm": ALARM_OF_SEED,
+        "model": MODEL,
+    },
+    others=True,
+    newest=RESULT_FORMAT,
+)
+"""What a seed's result.json holds."""
+MACHINE = Record({"versions": Table(Text())}, others=True)
+"""What environment.json holds."""
+
+
+def _interval_json(interval: Interval, reference: tuple[float, float] | None = None) -> dict[str, Any]:
+    value = interval.to_json()
+    if reference is not None:
+        for key in ("mean", "low", "high"):
+            value[key] = None if value[key] is None else float(normalized_score(value[key], reference))
+    return value
+
+
+def behaviour(dataset: Dataset, reference: tuple[float, float] | None) -> dict[str, Any]:
+    """Return and cost of the data itself, with the interval of their means over episodes."""
+    returns = dataset.episode_returns
+    interval = hierarchical_interval([returns]).to_json()
+    mean = None if reference is None else float(normalized_score(scored(dataset).mean(), reference))
+    costs = dataset.episode_costs
+    cost = None if costs is None else cost_interval([costs]).to_json()
+    return {**interval, "episodes": len(returns), "normalized": mean, "cost": cost}
+
+
+def sum_up(run: Run) -> dict[str, Any]:
+    """Write metrics.jsonl, summary.json and curves.png of a run whose seeds all have results; the summary."""
+    plan = run.plan
+    results = [read_json(run.seed_folder(seed) / "result.json", RESULT) for seed in plan.seeds]
+    dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
+    reference = reference_scores(plan.environment or (dataset and (dataset.env_id or dataset.name)) or "")
+    config = read_json(run.folder / "config.json", CONFIG)
+    preset, options = told_options(plan.algorithm, plan.config)
+    summary: dict[str, Any] = {
+        "format": SUMMARY_FORMAT,
+        "algorithm": plan.algorithm,
+        "preset": preset,
+        "options": options,
+        "dataset": (config.get("dataset") or {}).get("name"),
+        "environment": plan.environment,
+        "steps": max(int(result.get("steps", plan.steps)) for result in results),
+        "steps_of": "environment steps" if agent_class(plan.algorithm).acts else "gradient steps",
+        "seeds": list(plan.seeds),
+        "episodes": plan.episodes if plan.evaluates else 0,
+        "per_seed_returns": [],
+        "returns": None,
+        "normalized": None,
+        "behaviour": None if dataset is None or not dataset.has_rewards else behaviour(dataset, reference),
+        "cost": None,
+        "per_seed_costs": [],
+        "success": None,
+        "per_seed_success": [],
+        "safety": None,
+        "smoothness": None,
+        "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
+        "steps_per_second": float(np.mean([result["steps_per_second"] for result in results])),
+        "engine": results[0].get("engine"),
+        "versions": read_json(run.folder / "environment.json", MACHINE)["versions"],
+        "date": describe_machine()["date"],
+        "alarm": None,
+    }
+    jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured
+    if plan.evaluates:
+        episodes = [Episodes.from_json(result["evaluation"]) for result in results]
+        returns = hierarchical_interval([e.returns for e in episodes])
+        summary["per_seed_returns"] = [float(e.returns.mean()) for e in episodes]
+        summary["returns"] = _interval_json(returns)
+        summary["normalized"] = None if reference is None else _interval_json(returns, reference)
+        if all(e.costs is not None for e in episodes):
+            costs = [e.costs for e in episodes if e.costs is not None]
+            summary["cost"] = _interval_json(cost_interval(costs))
+            summary["per_seed_costs"] = [float(cost.mean()) for cost in costs]
+        solved = success_rate(episodes)
+        if solved is not None:
+            summary["success"] = solved.to_json()
+            summary["per_seed_success"] = [float(e.successes.mean()) for e in episodes if e.successes is not None]
+        found = safety(episodes, plan.cost_limit)
+        summary["safety"] = None if found is None else found.to_json()
+        summary["smoothness"] = smoothness(episodes, jacobians)
+    elif dataset is not None:
+        summary["smoothness"] = smoothness(None, jacobians)
+        _without_simulator(summary, results, dataset, run.spec)
+    summary["alarm"] = _alarm(plan.seeds, results, summary.get("data_discounted_return"))
+    models = [result["model"] for result in results if "model" in result]
+    if models:
+        summary["models"] = models
+        write_json(run.folder / "model.json", {"seeds": list(plan.seeds), "models": models})
+        plots.save_png(picture(models, task_name(summary["dataset"], plan.environment)), run.folder / "model.png")
+    lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
+    with written_aside(run.folder / "metrics.jsonl") as temporary:
+        temporary.write_text(
+            "".join(json.dumps({"format": METRICS_FORMAT, **line}) + "\n" for line in lines), encoding="utf-8"
+        )
+    write_json(run.folder / "summary.json", summary)
+    if plan.evaluates:
+        draw_curves([run], run.folder / "curves.png")
+    if plan.dataset != IN_MEMORY:
+        run.columns_path.unlink(missing_ok=True)
+    return summary
+
+
+def _alarm(
+    seeds: Sequence[int], results: Sequence[dict[str, Any]], data: dict[str, float] | None
+) -> dict[str, Any] | None:
+    """What rang in which seed, and what the policies kept from before are worth; None where no model is learned.
+
+    Beside the mean of such a policy stands that of the last one, and of estimates the data's own discounted return.
+    """
+    if any("alarm" not in result for result in results):
+        return None
+    rings, supported = [], []
+    for seed, result in zip(seeds, results, strict=True):
+        rings += [{"seed": seed, **ring} for ring in result["alarm"]["rings"]]
+        kept = result["alarm"]["supported"]
+        if kept is not None:
+            estimated = "returns" not in kept
+            mean = _mean(kept.get("fitted_q") if estimated else kept["returns"])
+            last = _mean(result.get("fitted_q") if estimated else (result["evaluation"] or {}).get("returns"))
+            worth = {"mean": mean, "of": "fitted-Q estimates" if estimated else "returns", "last": last}
+            own = data["mean"] if estimated and data is not None else None
+            supported.append({"seed": seed, "policy": kept["policy"], "step": kept.get("step"), **worth, "data": own})
+    found: dict[str, Any] = {"rings": rings, "supported": supported}
+    if all("watched" in result["alarm"] for result in results):  # not in results of before it was told
+        found["watched"] = list(dict.fromkeys(name for result in results for name in result["alarm"]["watched"]))
+    return found
+
+
+def _mean(values: Sequence[float] | None) -> float | None:
+    return None if not values else float(np.mean(values))
+
+
+def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset, spec: Spec) -> None:
+    names = results[0].get("validation", {})
+    losses = {name: [result["validation"][name] for result in results] for name in names}
+    summary["validation"] = {
+        name: None if None in values else float(np.mean(values)) for name, values in losses.items()
+    }
+    estimates = [result["fitted_q"] for result in results if "fitted_q" in result]
+    if not estimates:
+        return
+    summary["data_discounted_return"] = data_return(dataset, spec)
+    if diverged := [seed for seed, found in zip(summary["seeds"], estimates, strict=True) if found is None]:
+        seeds = ", ".join(map(str, diverged))
+        nothing = dict.fromkeys(("mean", "low", "high", "drift"))
+        summary["fitted_q"] = {**nothing, "method": f"none: the critics that judge seeds {seeds} diverged"}
+        return
+    values = [np.asarray(found) for found in estimates]
+    interval = hierarchical_interval(values, bounds=possible_returns(split(dataset)[0].rewards, values))
+    summary["fitted_q"] = _interval_json(interval)
+    drifts = [result["fitted_q_drift"] for result in results]
+    summary["fitted_q"]["drift"] = float(np.abs(drifts).mean())  # of seeds that move apart the sum would be near 0
+
+
+def data_return(dataset: Dataset, spec: Spec) -> dict[str, Any]:
+    """Mean and best discounted return of all the data, as `surefoot select` has them: past time limits, as a policy's.
+
+    They are cut off there where episodes are too few for that, or the data's own critics fail.
+    """
+    if len(dataset.episode_lengths) >= LEAST_EPISODES:
+        low, high = (np.asarray(bounds, np.float64) for bounds in (spec.action_low, spec.action_high))
+        with np.errstate(over="ignore", invalid="ignore"):
+            judge = LeastSquaresJudge(dataset, low, high, config=LeastSquaresQConfig(discount=DISCOUNT))
+            own = own_returns(judge, dataset)
+        mean, best = float(own.told.mean()), own.best
+        least, most = possible_returns(dataset.rewards, [np.zeros(1)])
+        if least <= mean <= best <= most:  # also finite
+            return {"mean": mean, "best": best, "discount": DISCOUNT, "past_time_limits": True}
+    cut = discounted_returns(dataset, DISCOUNT)
+    return {"mean": float(cut.mean()), "best": float(cut.max()), "discount": DISCOUNT, "past_time_limits": False}
+
+
+def possible_returns(rewards: Array, estimates: Sequence[Array]) -> tuple[float, float]:
+    """What a discounted return can't be below and above by the rewards in the data, unless an estimate already is.
+
+    Rewards from a to b sum to between min(a, 0) / (1 - DISCOUNT) and max(b, 0) / (1 - DISCOUNT), since episodes end.
+    """
+    low, high = (bound / (1 - DISCOUNT) for bound in (min(float(rewards.min()), 0), max(float(rewards.max()), 0)))
+    return min(low, *(float(one.min()) for one in estimates)), max(high, *(float(one.max()) for one in estimates))
+
+
+def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
+    """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line; none where no
+    evaluation is of all seeds."""
+    from surefoot.evaluation import RunData, plots
+
+    data = [RunData.load(run.folder) for run in runs]
+    first = data[0]
+    curves = {label: item.learning_curve() for label, item in zip(names.labels(data), data, strict=True)}
+    if not any(curves.values()):
+        return
+    figure = plots.learning_curves(
+        curves,
+        title=first.task,
+        behaviour=None if first.behaviour is None else first.behaviour["mean"],
+        steps_of=RunData.steps_of_all(data),
+    )
+    plots.save_png(figure, path)

@@ -1,0 +1,136 @@
+"""Training from a dataset alone: the worker's part of an offline run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from surefoot.core.base.errors import DataError, DivergenceError
+from surefoot.core.base.random import generator
+from surefoot.core.engine.agent import Agent, Rule
+from surefoot.core.engine.features import encoded
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.policy.policy import Policy
+from surefoot.data.dataset import Dataset
+from surefoot.data.sources import Added, BesideAdded
+from surefoot.data.store import store_from_dataset
+from surefoot.offline.fitted_q import fitted_q_estimate
+from surefoot.runs.machine import as_begun
+from surefoot.runs.progress_events import finite_or_none
+from surefoot.runs.run import split
+from surefoot.runs.trainers.trainer import SeedTrainer
+
+FITTED_Q_STEPS = 10_000
+VALIDATION_ROWS = 16_384
+VALIDATION_WINDOWS = 512
+
+
+class DataTrainer(SeedTrainer):
+    """Trains agents on a dataset; where no policy is evaluated, a tenth of the episodes is held out to judge by."""
+
+    sources: Mapping[str, Source]
+    held_out: Dataset | None = None
+
+    def begin(self) -> None:
+        """Prepare the data and bind the agents to it."""
+        assert self.dataset is not None
+        if not self.plan.evaluates:
+            self.dataset, self.held_out = split(self.dataset)
+        agents = [self.fresh(seed) for seed in self.seeds]
+        ready = self.prepared(agents, self.dataset)
+        store = store_from_dataset(ready, agents[0].reads, self.device)
+        self.sources = agents[0].sources(Stores(ready, store))
+        self.learner = as_begun(self._learner(agents), self.run.folder)
+
+    def _learner(self, agents: list[Agent]) -> Learner:
+        sources, rows = self.sources, self.plan.batch_size
+        if self.share is not None:
+            sources, rows = self.share.sources(sources, agents[0]), self.share.check(agents[0], rows)
+        learner = Learner(
+            agents,
+            self.seeds,
+            sources,
+            batch_size=rows,
+            planned_steps=self.plan.steps,
+            device=self.device,
+            kernels=self.kernels(),
+            compiled=self.plan.compiled,
+            mixed_precision=self.plan.mixed_precision,
+            jacobian_penalty=self.plan.jacobian_penalty,
+        )
+        if self.share is not None:
+            self.share.lead(learner)
+        return learner
+
+    def extras(self, position: int) -> dict[str, Any]:
+        """Where no policy is evaluated: losses on the episodes held out, and a fitted-Q estimate of one that is."""
+        if self.held_out is None:
+            return {}
+        agent = self.learner.extract(position)
+        try:
+            losses = {name: finite_or_none(value) for name, value in validation_losses(agent, self.held_out).items()}
+        except DataError as error:  # no episode of the kind that it learns from is among them
+            self.send({"kind": "note", "text": f"no validation losses of the episodes held out: {error}"})
+            losses = {}
+        for name in (name for name, value in losses.items() if value is None):
+            text = f"seed {self.seeds[position]}: {name} is not finite on the episodes held out"
+            self.send({"kind": "note", "text": f"{text}; look for outliers in the data"})
+        found: dict[str, Any] = {"validation": losses}
+        found |= agent.judged_on(self.held_out, self.seeds[position])
+        return found if not agent.has_policy else {**found, **self.estimated(agent.policy(), self.seeds[position])}
+
+    def estimated(self, policy: Policy, seed: int) -> dict[str, Any]:
+        """A fitted-Q estimate, of policies of one vector without memory, from data with rewards; None: it diverged."""
+        assert self.dataset is not None
+        if (
+            not self.dataset.has_rewards or policy.has_memory or policy.encoder is not None
+        ):  # fitted Q needs an action for one vector alone
+            return {}
+        try:
+            estimate = fitted_q_estimate(policy, self.dataset, min(self.plan.steps, FITTED_Q_STEPS), seed)
+            if np.isfinite([*estimate.values, estimate.drift]).all():
+                return {"fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
+            why = "its values are not finite"
+        except DivergenceError as error:  # of the critic that judges; what it judges is trained
+            why = str(error).partition(";")[0]
+        self.send({"kind": "note", "text": f"seed {seed}: there is no fitted-Q estimate of its policy: {why}"})
+        return {"fitted_q": None, "fitted_q_drift": None}
+
+
+@torch.no_grad()
+def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
+    """Each loss of the agent, averaged over rows of episodes that it was not trained on.
+
+    Raises:
+        DataError: none of them is of the kind that the agent learns from.
+    """
+    agent.normalizer.fixed = agent.rewards_fixed = agent.goals_fixed = True
+    ready = agent.prepare(held_out)
+    store = store_from_dataset(ready, agent.reads)
+    batches = {}
+    for name, source in agent.sources(Stores(ready, store)).items():
+        rows = torch.arange(min(getattr(source, "population", len(store)), VALIDATION_ROWS))
+        if isinstance(source, BesideAdded):  # nothing is imagined here
+            rows = rows[:VALIDATION_WINDOWS]
+            source = source.alone
+        elif isinstance(source, Added):
+            continue
+        elif not isinstance(source, Uniform):
+            source.bind([0], VALIDATION_WINDOWS, torch.device("cpu"))
+            rows = source.rows(0)[0]
+        batches[name] = encoded(agent, source.gather(rows), {})
+    if MAIN in batches:
+        batches[MAIN] = agent.annotate(batches[MAIN])
+    losses = {}
+    for update in agent.updates():
+        if isinstance(update, Rule) or not set(update.sources) <= set(batches):
+            continue
+        parts = {name: batches[name] for name in update.sources}
+        count = sum(len(next(iter(part.values()))) for part in parts.values())
+        noise = {name: torch.from_numpy(kind.draw(generator(0, name), (count,))) for name, kind in update.noise.items()}
+        losses[update.name] = float(update.loss(parts[update.source] if len(parts) == 1 else parts, noise)[0])  # type: ignore[index]
+    return losses

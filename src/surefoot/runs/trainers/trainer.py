@@ -1,0 +1,394 @@
+"""What a worker process does: train some seeds of a run from where their checkpoints stand to their results."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.files import write_json
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.share import Share
+from surefoot.core.engine.smoothness import measured
+from surefoot.core.policy.policy import Policy
+from surefoot.data.dataset import Dataset
+from surefoot.evaluation import Met, evaluate
+from surefoot.evaluation.smoothness import evenly
+from surefoot.runs import start as training
+from surefoot.runs.checkpoints import together
+from surefoot.runs.machine import same_machine
+from surefoot.runs.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
+from surefoot.runs.processes.stopping import Stopped
+from surefoot.runs.progress_events import Teller, finite, finite_or_none, of_episodes
+from surefoot.runs.run import RESULT_FORMAT, Run, read_columns
+from surefoot.runs.trainers.alarm_monitor import Watch
+from surefoot.runs.warm_start import initialise_from
+from surefoot.streaming.agent import StreamingAgent
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
+def seed_trainer(
+    run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never, share: Share | None = None
+) -> SeedTrainer:
+    """The trainer for the kind of algorithm that a run has."""
+    from surefoot.runs.trainers.offline import DataTrainer
+    from surefoot.runs.trainers.online import ActingTrainer
+    from surefoot.runs.trainers.streaming import StreamingTrainer
+
+    agent = agent_class(run.plan.algorithm)
+    if issubclass(agent, StreamingAgent):
+        return StreamingTrainer(run, seeds, send, asked_to_stop)
+    return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop, share)
+
+
+class SeedTrainer:
+    """Trains some seeds of a run from where their checkpoints stand to their results.
+
+    What is trained, and how a number of steps is taken, is a subclass's; when to evaluate, save and end is decided
+    here, once.
+    """
+
+    learner: Learner
+
+    def __init__(
+        self,
+        run: Run,
+        seeds: list[int],
+        send: Send,
+        asked_to_stop: Callable[[], bool] = never,
+        share: Share | None = None,
+    ) -> None:
+        """Read the data, build the agents, take up the checkpoints.
+
+        Args:
+            run: to be trained.
+            seeds: which of it.
+            send: called with each event.
+            asked_to_stop: asked between training steps; when it says so, `train` and `finish` raise `Stopped`.
+            share: of each batch, where other processes train the same seed; the first evaluates and saves.
+        """
+        self.asked_to_stop, self.share = asked_to_stop, share
+        self.leads = share is None or share.rank == 0
+        self.run, self.plan, self.seeds, self.send = run, run.plan, seeds, send
+        self.device = training.resolve_device(self.plan.device)
+        self.spec = run.spec
+        self.dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
+        self.metrics: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        self.due = False
+        """Whether an evaluation and a checkpoint come before the next training step."""
+        self._said: dict[str, Any] = {}
+        self.watch, self.teller = Watch(run, seeds), Teller(run.plan, seeds, send)
+        self.begin()
+        self._restore()
+        self.watch.hear_again(self.metrics)
+
+    # -- what a subclass says ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Build what is trained."""
+        raise TypeError(f"{type(self).__name__} must define begin")
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, of the kind that the plan counts."""
+        return self.learner.step
+
+    @property
+    def updates(self) -> int:
+        """Training steps taken so far by each seed."""
+        return self.learner.step
+
+    def advance(self, steps: int) -> dict[str, list[float]]:
+        """Take `steps` steps or a few more, calling `pause` between them; name -> a number per seed."""
+        return self.learner.run(steps, self.pause)
+
+    def state(self, position: int) -> dict[str, Tensor]:
+        """Everything that seed `position` needs to go on."""
+        return self.learner.state(position)
+
+    def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
+        """Take up what `state` gave."""
+        self.learner.restore(states, step)
+
+    def policy(self, position: int) -> Policy:
+        """The policy of seed `position` as it is now."""
+        policy, data = self.learner.extract(position).policy(), self.dataset
+        return policy if data is None else policy.named(data.observation_names, data.action_names)
+
+    def extras(self, position: int) -> dict[str, Any]:
+        """More of a seed's result, after its last evaluation."""
+        return {}
+
+    def estimated(self, policy: Policy, seed: int) -> dict[str, Any]:
+        """What a policy is worth without a simulator, as JSON values."""
+        return {}
+
+    def close(self) -> None:
+        """Give free what training acts in: nothing is trained any more."""
+
+    def pause(self) -> None:
+        """Raise `Stopped` if the run is asked to stop; to be called where `state` may be."""
+        if self.asked_to_stop():
+            raise Stopped
+        self.teller.within(self.step)
+
+    def engine(self) -> dict[str, Any]:
+        """How training steps were repeated, and which ran as they stand instead, with the reason."""
+        return {"steps": self.learner.capture.how, "eager": self.learner.eager_because()}
+
+    # -- for subclasses ----------------------------------------------------------------------------------
+
+    def fresh(self, seed: int) -> Agent:
+        """An untrained agent of the plan, or one that starts from the run that the plan names."""
+        agent = self.run.agent().fresh(seed)
+        if self.plan.init is not None:
+            initialise_from(agent, self.started_from(), seed)
+        return agent
+
+    def started_from(self) -> Run:
+        """The run that the plan starts from.
+
+        Raises:
+            CheckpointError: it is not there any more.
+        """
+        try:
+            return Run.open(str(self.plan.init))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{self.run.folder} starts from init={self.plan.init}, which resuming reads too: {error}; put it back"
+            ) from error
+
+    def say_lost(self, lost: str | None) -> None:
+        """Say, and record among the metrics, what could not be taken up; None: nothing."""
+        if lost is not None:
+            for seed in self.seeds:
+                self.record(seed, "resumed", {"lost": lost})
+            self.send({"kind": "note", "text": lost})
+
+    def prepared(self, agents: Sequence[Agent], dataset: Dataset) -> Dataset:
+        """The dataset as the agents read it; sets their normalisers."""
+        ready: object = [agent.prepare(dataset) for agent in agents][-1]
+        if not isinstance(ready, Dataset):
+            kind = type(ready).__name__
+            raise ConfigError(f"{agents[-1].name}: prepare() gives a {kind}, and not the dataset as the losses read it")
+        return ready
+
+    def kernels(self) -> bool:
+        """Whether networks and updates run in the native module."""
+        shared = self.share is not None  # gradients are averaged between processes in each step
+        return self.plan.kernels and self.device.type == "cpu" and not shared and same_machine(self.run.folder)
+
+    # -- one way through a run ---------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        found = together({seed: self.run.checkpoint_path(seed) for seed in self.seeds}, self.plan.algorithm)
+        if found is None:
+            return
+        for seed, (_, meta) in zip(self.seeds, found, strict=True):
+            self.watch.kept |= {} if meta.get("kept") is None else {seed: meta["kept"]}
+            self.due = bool(meta.get("due"))
+            self.metrics += [{**line, "values": finite(line["values"])} for line in meta["metrics"]]
+            self.seconds = max(self.seconds, meta["seconds"])
+        self.go_on([tensors for tensors, _ in found], found[0][1]["step"])
+
+    def train(self) -> None:
+        """Train to the end, evaluating and saving on the way.
+
+        Raises:
+            Stopped: it was asked for; a checkpoint of where it stands is written.
+        """
+        try:
+            self._train()
+        except Stopped:
+            if self.step > 0 and self.leads and self._is_finite():
+                checkpoint.save_together(self._checkpoints())  # an undisturbed run keeps no policy of this step
+            raise
+
+    def _is_finite(self) -> bool:
+        """Whether all weights are finite: what was learned since the last check may not be."""
+        states = [self.state(position) for position in range(len(self.seeds))]
+        return all(bool(v.isfinite().all()) for one in states for n, v in one.items() if n.startswith("agent/"))
+
+    def _train(self) -> None:
+        plan = self.plan
+        chunk = min(5000, max(50, plan.steps // 200))
+        rhythm = plan.checkpoint_every or plan.interval
+        if plan.init is not None and plan.evaluates and self.step == 0 and self.leads:
+            self._evaluate()  # so that curves begin where the other run ended
+        if self.leads and self.step > 0:
+            self.watch.keep(self.step, self.policy, missing=True)
+        if self.due:
+            self._evaluate_and_save()
+        while self.step < plan.steps:
+            self.pause()
+            before = self.step
+            upto = min(plan.steps, *((before // k + 1) * k for k in (chunk, plan.interval, rhythm)))
+            self.teller.begin(before)
+            start = time.perf_counter()
+            try:
+                values = self.advance(upto - before)
+            finally:  # a stop saves the steps that were taken, so their seconds count
+                elapsed = time.perf_counter() - start
+                self.seconds += elapsed
+            for position, seed in enumerate(self.seeds):
+                told = {name: value[position] for name, value in values.items()}
+                heard = finite(told)
+                self.record(seed, "train", heard)
+                for ring in self.watch.hear(seed, self.step, heard):
+                    self.record(seed, "alarm", {ring.signal: ring.value})
+                    self.send({"kind": "note", "text": f"seed {seed}: {ring}"})
+                    print(ring, file=sys.stderr)
+                self.teller.end(self.step, seed, elapsed, told)
+            self._say_engine()
+            if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
+                self.due = True
+                self._evaluate_and_save()
+            elif self.leads and self.step // rhythm > before // rhythm and self._is_finite():
+                self._save()
+
+    def _evaluate_and_save(self) -> None:
+        if not self.leads:
+            self.due = False
+            return
+        if self.plan.evaluates:
+            self._evaluate()
+        self.due = False
+        self._save()
+
+    def _say_engine(self) -> None:
+        """Into the log, once it is known, how training steps are repeated; also what runs as it stands."""
+        found = self.engine()
+        if found == self._said:
+            return
+        self._said = found
+        eager = found.get("eager", {})
+        print("training steps:", *(f"{key}: {value}" for key, value in found.items()), file=sys.stderr)
+        chosen = not self.plan.kernels or self.plan.compiled or self.plan.mixed_precision or self.share is not None
+        if self.device.type == "cpu" and not chosen and self.seeds[0] == self.plan.seeds[0]:
+            for names, why in eager.items():
+                self.send({"kind": "note", "text": f"slower than need be: {names} not repeated from a tape, {why}"})
+
+    def record(self, seed: int, kind: str, values: dict[str, Any]) -> None:
+        """Keep a line of metrics, and tell it."""
+        self.metrics.append({"seed": seed, "step": self.step, "kind": kind, "values": values})
+        self.send({"kind": "metrics", "seed": seed, "step": self.step, "line": self.metrics[-1]})
+
+    def _policies(self) -> list[Policy]:
+        return [self.policy(position) for position in range(len(self.seeds))]
+
+    def _evaluate(self) -> None:
+        assert self.plan.environment is not None
+        begun = time.perf_counter()
+        found = evaluate(
+            self._policies(),
+            self.plan.environment,
+            self.plan.evaluate_episodes,
+            seed=TRAINING_EVALUATION_SEED,
+            progress=lambda *unused: self.pause(),
+        )
+        self._say_evaluation(time.perf_counter() - begun)
+        for seed, episodes in zip(self.seeds, found, strict=True):
+            values = of_episodes(episodes)
+            self.record(seed, "eval", values)
+            told = {name: value for name, value in values.items() if name.endswith("_mean")}
+            self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
+
+    def _say_evaluation(self, seconds: float) -> None:
+        """Once, where evaluation and not training is what a run spends its time on."""
+        plan, first = self.plan, self.step <= self.plan.interval
+        if first and seconds > max(5.0, self.seconds) and self.step > 0 and self.seeds[0] == plan.seeds[0]:
+            every = seconds / plan.evaluate_episodes
+            whole = every * (plan.evaluate_episodes * (plan.steps // plan.interval) + plan.episodes)
+            self.send({"kind": "note", "text": (
+                f"{plan.interval:,} training steps take {self.seconds:.1f} s and their evaluation {seconds:.0f} s, "
+                f"all of the run's evaluations about {whole:.0f} s: evaluate_every=, evaluate_episodes= and episodes= "
+                "say how many episodes are run"
+            )})  # fmt: skip
+
+    def _save(self) -> None:
+        self.watch.keep(self.step, self.policy)
+        checkpoint.save_together(self._checkpoints())
+
+    def _checkpoints(self) -> Iterator[tuple[pathlib.Path, dict[str, Tensor], dict[str, Any]]]:
+        """Path, tensors and description of each seed's checkpoint."""
+        for position, seed in enumerate(self.seeds):
+            meta = {
+                "kind": "checkpoint",
+                "algorithm": self.plan.algorithm,
+                "seed": seed,
+                "step": self.step,
+                "due": self.due,
+                "kept": self.watch.kept.get(seed),
+                "seconds": self.seconds,
+                "metrics": [line for line in self.metrics if line["seed"] == seed],
+            }
+            yield self.run.checkpoint_path(seed), self.state(position), meta
+
+    def _judged(self, policy: Policy, seed: int) -> dict[str, Any]:
+        """What a policy that was kept is worth: episodes, or without a simulator an estimate from data held out."""
+        if self.plan.environment is None:
+            return self.estimated(policy, seed)
+        evaluation = evaluate([policy], self.plan.environment, self.plan.episodes, seed=FINAL_EVALUATION_SEED)[0]
+        return {"returns": evaluation.returns.tolist()}
+
+    def finish(self) -> None:
+        """Evaluate for the last time; write policies, then results."""
+        if self.share is not None:
+            self.share.leave()
+        if not self.leads:
+            return
+        acting = agent_class(self.plan.algorithm).has_policy
+        plan, policies = self.plan, self._policies() if acting else []
+        found: list[Any] = [None] * len(self.seeds)
+        if plan.evaluates:
+            met = Met(len(policies))
+            found = list(
+                evaluate(
+                    policies,
+                    str(plan.environment),
+                    plan.episodes,
+                    seed=FINAL_EVALUATION_SEED,
+                    watch=met,
+                    progress=lambda *unused: self.pause(),
+                )
+            )
+            seen = [met.of(position) for position in range(len(policies))]
+        else:
+            assert self.dataset is not None  # an agent learns from one or the other
+            seen = [evenly(self.dataset.observations)] * len(policies)
+        for position, seed in enumerate(self.seeds):
+            episodes = found[position]
+            norm = measured(policies[position], torch.from_numpy(seen[position])) if acting else None
+            result: dict[str, Any] = {
+                "format": RESULT_FORMAT,
+                "seed": seed,
+                "steps": self.step,
+                "seconds": self.seconds,
+                "updates_per_second": self.updates * len(self.seeds) / max(self.seconds, 1e-9),
+                "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),
+                "metrics": [line for line in self.metrics if line["seed"] == seed],
+                "evaluation": None if episodes is None else episodes.to_json(),
+                "jacobian": finite_or_none(norm),
+                "engine": self.engine(),
+                **self.extras(position),
+                **self.watch.result(seed, self._judged),
+            }
+            if acting:
+                policies[position].save(self.run.policy_path(seed))
+            write_json(self.run.seed_folder(seed) / "result.json", result)
+            self.send({"kind": "done", "seed": seed})

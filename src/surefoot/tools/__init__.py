@@ -1,1 +1,0 @@
-"""What can be done beside training: datasets that are generated, certificates, safe sets and filters."""
