@@ -15,6 +15,7 @@ from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.base.random import generator
 from surefoot.core.base.spec import VECTOR, mapped, named, unnamed
+from surefoot.core.precision import FirstSteps
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
 from surefoot.envs.interface import Numbers, check_contract, final_observations
 from surefoot.envs.side_by_side import name_of
@@ -79,6 +80,8 @@ class Stepping:
         self.name = name_of(env)
         self.steps = 0
         """Vector steps taken since the last reset."""
+        self.first_steps: FirstSteps | None = None
+        """What looks at the first steps before their numbers become float32, where somebody wants to know."""
         self._shape: Any = mapped(lambda space: (env.num_envs, *(space.shape or ())), env.single_observation_space)
 
     def reset(self, seeds: Sequence[int | None]) -> Numbers:
@@ -107,6 +110,8 @@ class Stepping:
             _under_way = None
         if self.as_torch:  # the environment may write into its tensors again
             after = mapped(torch.clone, after)
+        if self.first_steps is not None:
+            self.first_steps.take(after, rewards)
         final: Any = final_observations(after, info)
         if isinstance(self._shape, dict) or after.shape != self._shape or final.shape != self._shape:
             self._check("step", "observations", after, self._shape)
