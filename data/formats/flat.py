@@ -20,8 +20,8 @@ import numpy as np
 
 from surefoot.core.base.checkpoint import check_format
 from surefoot.core.base.errors import ConfigError, DataError, nearest, printable
+from surefoot.core.base.precision import warnings_of
 from surefoot.core.base.schema import shown
-from surefoot.core.precision import warnings_of
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
     BOTH_ENDS,
