@@ -26,7 +26,7 @@ FINEST = 1e-4
 """Share below which it never is: a network that reads a column divided by its standard deviation does not learn from
 differences so fine, whatever the offset."""
 LEAST_SPREAD = 1e-3
-"""Added to the standard deviation before both shares are taken, as `core.nn.normalizer.Normalizer.fit` adds it: a column
+"""Added to the deviation before both shares are taken, as `core.nn.normalizer.Normalizer.fit` adds it: a column
 that hardly moves, such as a joint that rests, is not divided by less either."""
 CONSTANT = 2.0**-44
 """Standard deviation, as a share of the magnitude, up to which a column is constant: 256 spacings of float64, left by

@@ -28,8 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 PRELOADED = (
-    *(f"surefoot.experiment.{name}" for name in ("acting_trainer", "algorithms", "offline_trainer")),
-    *(f"surefoot.experiment.{name}" for name in ("streaming_trainer", "trainer", "watchdog", "worker")),
+    *(f"surefoot.runs.trainers.{name}" for name in ("online", "offline", "streaming", "trainer")),
+    *("surefoot.runs.algorithms", "surefoot.runs.processes.watchdog", "surefoot.runs.processes.worker"),
     *("surefoot.evaluation", "surefoot.cli.train", "surefoot.studies.compare"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "pytest"),
 )

@@ -93,7 +93,7 @@ def test_a_fresh_process_of_multiprocessing_does_not_train_again(tmp_path: pathl
         "    process = multiprocessing.get_context('spawn').Process(target=print, args=('spawned',))\n"
         "    process.start()\n    process.join()\n    raise SystemExit(process.exitcode)\n"
     )
-    trains = "import surefoot.runs.folders\nsurefoot.experiment.folders.claim_named('mine')\n"
+    trains = "import surefoot.runs.folders\nsurefoot.runs.folders.claim_named('mine')\n"
     (tmp_path / "mine.py").write_text(COUNTED + spawns + trains)
     code, said, executions = execute(tmp_path)
     assert code == 1

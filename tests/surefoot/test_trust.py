@@ -334,7 +334,7 @@ def test_agents_of_ours_may_be_named_and_functions_may_not(finished_run: pathlib
     with pytest.raises(CheckpointError, match=r"is not a surefoot\.core\.engine\.agent\.Agent"):
         load_agent(Run.open(copy))
     rename(copy, algorithm="bc", reward="surefoot.core.base.files:remove_asides")
-    with pytest.raises(ConfigError, match=r"names 'surefoot\.core\.files:remove_asides', which would be called"):
+    with pytest.raises(ConfigError, match=r"names 'surefoot\.core\.base\.files:remove_asides', which would be called"):
         load_agent(Run.open(copy))
 
 
