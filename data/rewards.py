@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.precision import beginning, warnings_of
 from surefoot.core.base.spec import mapped
-from surefoot.core.precision import beginning, warnings_of
 from surefoot.data.checks import check_finite
 from surefoot.data.dataset import BEST_RETURN, NAMED, REWARDS, Dataset
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from surefoot.core.base.errors import EnvironmentMismatchError
-from surefoot.core.precision import FirstSteps
+from surefoot.core.base.precision import FirstSteps
 from surefoot.streaming import statistics
 from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.files import written_aside
-from surefoot.core.precision import warnings_of
+from surefoot.core.base.precision import warnings_of
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import NO_TASK, REWARDS, Dataset
 from surefoot.data.formats.chained import need_chain, with_known_ends

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.base.precision import FirstSteps
 from surefoot.core.base.random import generator
 from surefoot.core.base.spec import VECTOR, mapped, named, unnamed
-from surefoot.core.precision import FirstSteps
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
 from surefoot.envs.interface import Numbers, check_contract, final_observations
 from surefoot.envs.side_by_side import name_of

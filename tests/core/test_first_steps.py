@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.precision import FirstSteps
+from surefoot.core.base.precision import FirstSteps
 
 SENTENCE = (
     "utm, its first 256 steps: values of observations[1] rounded to float32 (subtract 5,400,000 in the environment): "

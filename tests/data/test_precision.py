@@ -19,7 +19,7 @@ import pytest
 from make_files import write_hdf5
 
 from surefoot.core.base.errors import DataError
-from surefoot.core.precision import losses, warnings_of
+from surefoot.core.base.precision import losses, warnings_of
 from surefoot.data import Dataset, from_arrays, load, save
 from surefoot.data.rewards import rewarded
 from surefoot.runs.inputs import dataset_of

@@ -24,8 +24,8 @@ import torch
 
 from surefoot.core.base.children import environment
 from surefoot.core.base.errors import ConfigError, SurefootError
+from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent, Spec
-from surefoot.core.precision import FirstSteps
 from surefoot.envs.acting import under
 from surefoot.envs.training import make_training
 from surefoot.online.agents import OffPolicyAgent

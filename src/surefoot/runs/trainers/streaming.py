@@ -12,7 +12,7 @@ from torch import Tensor
 from surefoot.core.base.errors import DivergenceError
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import EpisodeMeans, Stepping, row_seeds, under
-from surefoot.experiment.first_steps import look_at_first_steps, say_precision
+from surefoot.runs.first_steps import look_at_first_steps, say_precision
 from surefoot.runs.inputs import training_environment
 from surefoot.runs.run import Run
 from surefoot.runs.trainers.trainer import SeedTrainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from surefoot.core.precision import FirstSteps
+from surefoot.core.base.precision import FirstSteps
 from surefoot.envs.acting import Stepping
 from surefoot.runs.plan import Plan
 
