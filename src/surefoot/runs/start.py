@@ -32,6 +32,7 @@ from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.runs.embedded import environment_of
+from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
 from surefoot.runs.live import LiveMetrics
@@ -386,9 +387,9 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool 
 
 
 def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
-    """Train all seeds that have no result yet, then sum up."""
+    """Train all seeds that have no whole result yet, then sum up."""
     notify = to_all([LiveMetrics(run.folder), notify])
-    waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
+    waiting = [seed for seed in run.plan.seeds if not finished(run, seed)]
     device = resolve_device(run.plan.device)
     notify({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type})
     with going_on_told(run.folder):
