@@ -293,7 +293,8 @@ def check_unpacked(path: pathlib.Path, file: Any, names: Sequence[str] | None = 
         names: of the fields that are read; None: all.
 
     Raises:
-        DataError: by the rules of `core.base.unpacking.Unpacked`. Pictures in files of their own kind, within a structure,
+        DataError: by the rules of `core.base.unpacking.Unpacked`. Pictures in files of their own kind, within a
+        structure,
             are as large as their bytes here, and checked again when they are decoded.
     """
     unpacked = Unpacked(path, path.stat().st_size, DataError)

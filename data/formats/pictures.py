@@ -77,7 +77,8 @@ def stack(name: str, pictures: Iterator[Array], rows: int) -> Array:
     """(N, H, W, 3) of as many pictures of one size.
 
     Raises:
-        DataError: they differ in size, are fewer or more, or take more memory than `core.base.unpacking.memory_limit`, which
+        DataError: they differ in size, are fewer or more, or take more memory than `core.base.unpacking.memory_limit`,
+        which
             the first of them shows.
     """
     found: Array | None = None

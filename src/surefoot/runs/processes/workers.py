@@ -74,7 +74,7 @@ class _Worker:
         with open(self.log, "ab") as log, signals_wait():
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "surefoot.runs.processes.worker", *arguments],
-                stdin=subprocess.PIPE,  # open while we live, and where we ask it to stop (experiment.worker)
+                stdin=subprocess.PIPE,  # open while we live, and where we ask it to stop (runs.processes.worker)
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(lock,),
