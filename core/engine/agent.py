@@ -20,7 +20,7 @@ from surefoot.core.base.rates import Adam, Descent
 from surefoot.core.base.spec import DatasetLike as DatasetLike
 from surefoot.core.base.spec import Spec as Spec
 from surefoot.core.base.spec import no_dataset
-from surefoot.core.engine.features import READERS, EncoderConfig, encoder_of
+from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy

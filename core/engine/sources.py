@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.base.batch import Batch as Batch
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import STEPS_PER_BLOCK, generator
 
-Batch = dict[str, Tensor]
-"""Key -> tensor whose first dimension is the batch."""
 MAIN = "batch"
 """Name of the source that updates read where they name no other."""
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.transformer_actor import Block
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.noise_networks import NoiseNetwork
+from surefoot.core.nn.transformer import Block
 from surefoot.core.nn.velocity import Sinusoids
 
 TIME_FEATURES = 256
