@@ -119,6 +119,7 @@ MOVED = {
     "core.vae": "core.actors.vae",
     "core.value_learning": "core.losses.value_learning",
     "core.velocity": "core.nn.velocity",
+    "evaluation.side_by_side": "evaluation.curves",
     "experiment.acting_trainer": "runs.trainers.online",
     "experiment.algorithms": "runs.algorithms",
     "experiment.checkpoints": "runs.checkpoints",
