@@ -109,7 +109,7 @@ def read(
                 found = arrays_of(_with_episodes(chosen, one), table)
             if path is not None:
                 with written_aside(path, DataError) as aside, open(aside, "wb") as file:
-                    np.savez(file, allow_pickle=False, **found)  # type: ignore[arg-type]
+                    np.savez(file, allow_pickle=False, **found)
         parts.append(found)
         if done is not None:
             done(index + 1, len(logs))

@@ -26,7 +26,7 @@ class ChunkedAgent(Agent):
     @property
     def decision_dim(self) -> int:
         """Numbers of all actions of a chunk."""
-        return self.config.chunk * self.spec.action_dim  # type: ignore[no-any-return]
+        return self.config.chunk * self.spec.action_dim
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions and, where they are learned from, rewards; normalise observations."""

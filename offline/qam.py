@@ -97,13 +97,13 @@ class QAM(ChunkedAgent):
         c, seen = self.config, batch["observations"]
 
         def improved(x: Tensor, time: Tensor) -> Tensor:
-            return self.improved(seen, x, time)  # type: ignore[no-any-return]
+            return self.improved(seen, x, time)
 
         def cloned(x: Tensor, time: Tensor) -> Tensor:
-            return self.average_velocity(seen, x, time)  # type: ignore[no-any-return]
+            return self.average_velocity(seen, x, time)
 
         def value(actions: Tensor) -> Tensor:
-            return self.target_critic(pairs(seen, actions.clamp(-1, 1))).mean(0)  # type: ignore[no-any-return]
+            return self.target_critic(pairs(seen, actions.clamp(-1, 1))).mean(0)
 
         drawn = noise["path"].unflatten(-1, (c.flow_steps, -1)).unbind(-2)
         with torch.no_grad():

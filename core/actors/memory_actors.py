@@ -102,7 +102,7 @@ class HistoryActor(WrappingActor):
     def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B,) log-density of (B, A) actions of the present step, as the inner head gives it, in nats."""
         inner: Any = self.inner
-        return inner.log_density(self.flat(windows, mask), actions)  # type: ignore[no-any-return]
+        return inner.log_density(self.flat(windows, mask), actions)
 
     def flat(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, L O) what the inner head reads of the windows of `forward`: for its `log_density` or `sample`."""
@@ -150,7 +150,7 @@ class GRUActor(WrappingActor):
         """(B, W) next state from (B, O) normalised observations and (B, W) the last state."""
         new, old = self.of_observation(observations).chunk(3, -1), self.of_state(state).chunk(3, -1)
         reset, keep = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
-        return (1 - keep) * torch.tanh(new[2] + reset * old[2]) + keep * state  # type: ignore[no-any-return]
+        return (1 - keep) * torch.tanh(new[2] + reset * old[2]) + keep * state
 
     def states(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, L, W) states of (B, L, O) windows of normalised observations, which are what the inner head reads.
@@ -176,7 +176,7 @@ class GRUActor(WrappingActor):
     def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B,) log-density of (B, A) actions of the last step, as the inner head gives it, in nats."""
         inner: Any = self.inner
-        return inner.log_density(self.states(windows, mask)[:, -1], actions)  # type: ignore[no-any-return]
+        return inner.log_density(self.states(windows, mask)[:, -1], actions)
 
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the state takes in the observation."""

@@ -119,7 +119,7 @@ class DecisionTransformerActor(Actor):
         if self.of_cost is not None:
             parts.append(self.of_cost((window["costs_to_go"] / self.cost_scale).unsqueeze(-1)))
         parts += [self.of_observation(window["observations"]), self.of_action(window["actions"])]
-        return self.enter(torch.stack([part + time for part in parts], 2).flatten(1, 2))  # type: ignore[no-any-return]
+        return self.enter(torch.stack([part + time for part in parts], 2).flatten(1, 2))
 
     def act_in(self, window: Window, noise: Tensor | None = None) -> Tensor:
         """(B, A) mean actions of the present step, or samples from (B, A) standard normal noise; in [-1, 1]."""

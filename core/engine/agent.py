@@ -74,7 +74,7 @@ class Update:
     @property
     def name(self) -> str:
         """The loss's name."""
-        return self.loss.__name__  # type: ignore[attr-defined, no-any-return]
+        return self.loss.__name__
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Rule:
     @property
     def name(self) -> str:
         """The change's name, or that of the networks that it copies to."""
-        return ", ".join(self.then) if self.change is None else self.change.__name__  # type: ignore[attr-defined, no-any-return]
+        return ", ".join(self.then) if self.change is None else self.change.__name__
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -352,7 +352,7 @@ class Agent(nn.Module):
     def encode(self, observations: Mapping[str, Tensor]) -> Tensor:
         """(..., F) features of several arrays, as networks read them; of agents with an `encoder`."""
         assert self.encoder is not None
-        return self.encoder(observations)  # type: ignore[no-any-return]
+        return self.encoder(observations)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions in [-1, 1] for normalised (B, O) observations; mean ones without `noise`."""

@@ -109,7 +109,7 @@ class Uniform(Drawn):
             self.gather: Callable[..., Batch] = lambda indices, out=None: table(indices)
             self.population = 0 if population is None else population
         else:
-            self.gather = table.gather  # type: ignore[union-attr]
+            self.gather = table.gather
             self.workspace = table.workspace  # type: ignore[union-attr]
             self.population = len(table) if population is None else population  # type: ignore[arg-type]
         if self.population < 1:

@@ -129,5 +129,5 @@ class TransformerNoise(NoiseNetwork):
         shift, scale = self.told(nn.functional.silu(known)).unsqueeze(1).chunk(2, -1)
         tokens = self.norm(tokens) * (1 + scale) + shift
         if self.leave_first is None:
-            return self.leave(tokens).flatten(1)  # type: ignore[no-any-return]
+            return self.leave(tokens).flatten(1)
         return torch.cat([self.leave_first(tokens[:, 0]), self.leave(tokens[:, 1:]).flatten(1)], -1)

@@ -46,14 +46,14 @@ class Block(nn.Module):
         weights = (seen @ asked.permute(1, 2, 0) / math.sqrt(key.shape[-2])).softmax(-2)  # (B, T, heads)
         mixed = (weights.transpose(-2, -1) @ seen).transpose(0, 1) @ value.transpose(-2, -1) + bias[2]
         last = tokens[:, -1:] + self.out(mixed.transpose(0, 1).flatten(-2)).unsqueeze(1)
-        return last + self.narrow(nn.functional.gelu(self.widen(self.between(last))))  # type: ignore[no-any-return]
+        return last + self.narrow(nn.functional.gelu(self.widen(self.between(last))))
 
     def _attended(self, tokens: Tensor, scores: Tensor) -> Tensor:
         parts = self.attention(tokens).unflatten(-1, (3, self.heads, -1))
         query, key, value = (part.transpose(-3, -2) for part in parts.unbind(-3))  # (B, heads, T, W / heads)
         weights = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
         mixed = (weights + scores).softmax(-1) @ value
-        return self.out(mixed.transpose(-3, -2).flatten(-2))  # type: ignore[no-any-return]
+        return self.out(mixed.transpose(-3, -2).flatten(-2))
 
 
 def dropped_out(values: Tensor, mask: Tensor | None) -> Tensor:
