@@ -20,6 +20,8 @@ class WrappingActor(Actor):
     """What heads around an `inner` head share: the inner one draws, and its memory stands beside the wrapper's."""
 
     inner: Actor
+    own: ClassVar[tuple[str, ...]] = ()
+    """Arguments, and attributes of the same names, that a description keeps beside the inner head."""
 
     def __init__(self, inner: Actor, **sizes: int) -> None:
         """Keep the inner head, and each of `sizes` as an attribute."""
@@ -61,8 +63,9 @@ class WrappingActor(Actor):
         return super().hear(self.inner.hear(memory, rewards, costs, ended), rewards, costs, ended)
 
     def description(self) -> dict[str, Any]:
-        """The inner head's kind and description under `inner`."""
-        return {"inner": {"actor": self.inner.kind, **self.inner.description()}}
+        """What is `own`, and the inner head's kind and description under `inner`."""
+        found = {name: getattr(self, name) for name in self.own}
+        return {**found, "inner": {"actor": self.inner.kind, **self.inner.description()}}
 
 
 def inner_of(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Actor:
@@ -78,6 +81,7 @@ class HistoryActor(WrappingActor):
     """
 
     kind = "history"
+    own = ("length",)
     observation_dim: int
     length: int
 
@@ -114,10 +118,6 @@ class HistoryActor(WrappingActor):
         actions, memory = self.inner.step(self.flat(window), memory, noise)
         return actions, {**memory, "past": window[:, 1:]}
 
-    def description(self) -> dict[str, Any]:
-        """L, and the inner head."""
-        return {"length": self.length, **super().description()}
-
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
@@ -136,6 +136,7 @@ class GRUActor(WrappingActor):
     """
 
     kind = "gru"
+    own = ("width",)
     width: int
 
     def __init__(self, inner: Actor, observation_dim: int, width: int) -> None:
@@ -183,10 +184,6 @@ class GRUActor(WrappingActor):
         state = self.cell(observations, memory["state"])
         actions, memory = self.inner.step(state, memory, noise)
         return actions, {**memory, "state": state}
-
-    def description(self) -> dict[str, Any]:
-        """W, and the inner head."""
-        return {"width": self.width, **super().description()}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
@@ -257,15 +254,18 @@ class ChunkActor(WrappingActor):
         return memory
 
     def description(self) -> dict[str, Any]:
-        """C, how many of them are played, and the inner head."""
+        """What is `own`, C, how many of them are played, and the inner head."""
+        found = super().description()
         shorter = {"execute": self.execute} if self.execute < self.chunk else {}
-        return {"chunk": self.chunk, **shorter, **super().description()}
+        inner = found.pop("inner")
+        return {**found, "chunk": self.chunk, **shorter, "inner": inner}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        inner = inner_of(observation_dim, options["chunk"] * action_dim, options)
-        return cls(inner, options["chunk"], action_dim, options.get("execute"))
+        inner, chunk = inner_of(observation_dim, options["chunk"] * action_dim, options), options["chunk"]
+        own = {name: options[name] for name in cls.own}
+        return cls(inner, chunk, action_dim, options.get("execute", chunk), **own)
 
 
 class HeldNoiseActor(WrappingActor):
@@ -275,6 +275,7 @@ class HeldNoiseActor(WrappingActor):
     """
 
     kind = "held_noise"
+    own = ("hold_steps",)
     hold_steps: int
 
     def __init__(self, inner: Actor, hold_steps: int) -> None:
@@ -302,10 +303,6 @@ class HeldNoiseActor(WrappingActor):
         noise = torch.where(over.unsqueeze(1), noise, memory["noise"])
         held = torch.where(over, float(self.hold_steps), memory["held"]) - 1
         return self.inner.explore(observations, noise), {**memory, "noise": noise, "held": held}
-
-    def description(self) -> dict[str, Any]:
-        """Steps, and the inner head."""
-        return {"hold_steps": self.hold_steps, **super().description()}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
