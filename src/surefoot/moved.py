@@ -148,6 +148,8 @@ MOVED = {
     "experiment.watchdog": "runs.processes.watchdog",
     "experiment.worker": "runs.processes.worker",
     "experiment.workers": "runs.processes.workers",
+    "offline.fitted_q": "offline.evaluation.fitted_q",
+    "offline.least_squares_q": "offline.evaluation.least_squares_q",
     "tools.actors": "play.actors",
     "tools.auto": "studies.auto",
     "tools.certify": "safety.certify",

@@ -14,7 +14,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_episodes, discounted_returns, short_notes
 from surefoot.offline import BC, DT, RCSL, ReCOIL
-from surefoot.offline.fitted_q import FittedQ, fitted_q_estimate
+from surefoot.offline.evaluation.fitted_q import FittedQ, fitted_q_estimate
 
 
 def policy_of_constant(action: float) -> Policy:

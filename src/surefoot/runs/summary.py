@@ -30,7 +30,12 @@ from surefoot.evaluation import (
 from surefoot.evaluation.model_calibration import MODEL, picture
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
-from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
+from surefoot.offline.evaluation.least_squares_q import (
+    LEAST_EPISODES,
+    LeastSquaresJudge,
+    LeastSquaresQConfig,
+    own_returns,
+)
 from surefoot.runs.plan import agent_class, told_options
 from surefoot.runs.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
 

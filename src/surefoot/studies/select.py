@@ -1,7 +1,7 @@
 """Choosing among trained policies from data alone, and saying so where the data can't tell.
 
-The method is fixed. Each policy is judged by least-squares fitted-Q evaluation (`offline.least_squares_q`), whose
-members share features and resamples over all policies. The data's own behaviour is judged in the same way; its true
+The method is fixed. Each policy is judged by least-squares fitted-Q evaluation
+(`offline.evaluation.least_squares_q`), whose members share features and resamples over all policies. The data's own behaviour is judged in the same way; its true
 value is known, so the difference is taken off every estimate, and where it is larger than the members' spread allows,
 all intervals are widened by that factor. Policies whose whole interval lies above the best return in the data are set
 aside: nothing in the data supports them. So are those whose whole interval lies below the least that the data's rewards
@@ -27,7 +27,12 @@ from surefoot.core.base.spec import in_words
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Array, Dataset
 from surefoot.evaluation.selection import rank_correlation, regret_at
-from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
+from surefoot.offline.evaluation.least_squares_q import (
+    LEAST_EPISODES,
+    LeastSquaresJudge,
+    LeastSquaresQConfig,
+    own_returns,
+)
 from surefoot.runs.run import Run
 from surefoot.runs.summary import RESULT
 from surefoot.studies.select_behaviour import Behaviour
