@@ -1,13 +1,13 @@
 """Choosing among trained policies from data alone, and saying so where the data can't tell.
 
-The method is fixed. Each policy is judged by least-squares fitted-Q evaluation
-(`offline.evaluation.least_squares_q`), whose members share features and resamples over all policies. The data's own behaviour is judged in the same way; its true
-value is known, so the difference is taken off every estimate, and where it is larger than the members' spread allows,
-all intervals are widened by that factor. Policies whose whole interval lies above the best return in the data are set
-aside: nothing in the data supports them. So are those whose whole interval lies below the least that the data's rewards
-allow: there the critics fail, and say nothing. The others are ranked by the lower end of their intervals. Doubly robust
-and self-normalised per-decision importance-sampling estimates stand beside, with the number of episodes that they rest
-on.
+The method is fixed. Each policy is judged by least-squares fitted-Q evaluation (`offline.evaluation.least_squares_q`),
+whose members share features and resamples over all policies. The data's own behaviour is judged in the same way; its
+true value is known, so the difference is taken off every estimate, and where it is larger than the members' spread
+allows, all intervals are widened by that factor. Policies whose whole interval lies above the best return in the data
+are set aside: nothing in the data supports them. So are those whose whole interval lies below the least that the data's
+rewards allow: there the critics fail, and say nothing. The others are ranked by the lower end of their intervals.
+Doubly robust and self-normalised per-decision importance-sampling estimates stand beside, with the number of episodes
+that they rest on.
 """
 
 from __future__ import annotations
