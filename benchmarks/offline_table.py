@@ -23,7 +23,7 @@ from surefoot import fit
 from surefoot.data import normalized_score, reference_scores
 from surefoot.evaluation import difference_interval, hierarchical_interval
 from surefoot.offline import BC
-from surefoot.offline.fitted_q import FittedQConfig, fitted_q_estimate
+from surefoot.offline.evaluation.fitted_q import FittedQConfig, fitted_q_estimate
 
 STEPS, EPISODES, SEEDS = 30_000, 50, (0, 1, 2)
 DATASETS = {

@@ -18,7 +18,7 @@ from cells import Results, read_cells
 from study import RESULTS, Cell, curve_points, entry, results, study_main, training_cell
 
 from surefoot.evaluation import difference_interval, plots
-from surefoot.evaluation.runs import CurvePoint
+from surefoot.evaluation.curves import CurvePoint
 
 STEPS, EPISODES, SEEDS, EVALUATIONS = 1_000_000, 20, (0, 1, 2), 50
 ENVIRONMENTS = ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5")

@@ -25,7 +25,7 @@ from surefoot.core.base.files import read_json
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import difference_interval, hierarchical_interval
-from surefoot.evaluation.runs import CurvePoint
+from surefoot.evaluation.curves import CurvePoint
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.processes.workers import cores
 from surefoot.runs.run import Run

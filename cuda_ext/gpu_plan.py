@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.cuda_ext.cubin import Unit
 from surefoot.cuda_ext.gpu import Driver, driver_of
 from surefoot.cuda_ext.operation import constants_on, sizes_of
-from surefoot.cuda_ext.plan import PlanSettings
+from surefoot.cuda_ext.plan_settings import PlanSettings
 from surefoot.cuda_ext.system import System
 
 _INTEGERS = "horizon iterations elites kept average limited truncated noisy futures tail most floats"

@@ -19,10 +19,10 @@ from surefoot.core.base.unpacking import read_npz
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of, sha256_of_lines
 from surefoot.data.formats import columns, csv, lerobot, npz, parquet
-from surefoot.data.formats.chosen import expanded, require_same, starred
 from surefoot.data.formats.flat import Source
 from surefoot.data.formats.hdf5 import is_hdf5
 from surefoot.data.formats.mapping import LogMapping, arrays_of, dataset_of, files_of, fingerprint, read_mapping
+from surefoot.data.formats.wildcards import expanded, require_same, starred
 
 Array = np.ndarray[Any, Any]
 Done = Callable[[int, int], None]
@@ -109,7 +109,7 @@ def read(
                 found = arrays_of(_with_episodes(chosen, one), table)
             if path is not None:
                 with written_aside(path, DataError) as aside, open(aside, "wb") as file:
-                    np.savez(file, allow_pickle=False, **found)  # type: ignore[arg-type]
+                    np.savez(file, allow_pickle=False, **found)
         parts.append(found)
         if done is not None:
             done(index + 1, len(logs))

@@ -17,13 +17,14 @@ from surefoot.evaluation.certificates import (
     sequential_certificate,
     where_certified,
 )
+from surefoot.evaluation.curves import CurvePoint
 from surefoot.evaluation.deciding import Look, LookPlan, looks
 from surefoot.evaluation.dsrl import DSRLScore, dsrl_score
 from surefoot.evaluation.families import Family, cvar, family
 from surefoot.evaluation.one_look import permutation_p, seeds_needed, smallest_p, too_few
 from surefoot.evaluation.report import write_report
 from surefoot.evaluation.rollout import Episodes, PolicyLike, RandomPolicy, ScriptedPolicy, evaluate
-from surefoot.evaluation.runs import CurvePoint, RunData, load_runs
+from surefoot.evaluation.runs import RunData, load_runs
 from surefoot.evaluation.safety import Safety, safety
 from surefoot.evaluation.selection import (
     Bandit,

@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from surefoot.evaluation.runs import RunData
+from surefoot.evaluation.label import labelled
+from surefoot.evaluation.runs import RunData
 
-MOST = 4
-"""Options that a name holds; of more the number is told."""
 OF_THE_PLAN = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
 """What else of a plan decides a run's numbers, beside the algorithm's options."""
 USUAL = {
     "reward": None, "mixed_precision": False, "collectors": None, "workers": 1, "staleness": 0, "collect_steps": 32,
 }  # fmt: skip
 """More of it, with what runs have of before it was written down."""
-
-
-def labelled(algorithm: str, preset: str | None, options: Mapping[str, Any] | None = None) -> str:
-    """An algorithm with its preset, where that is not called as itself, and the options that were changed.
-
-    >>> labelled("fisor", "small"), labelled("iql", None, {"expectile": 0.9, "hidden": [8, 8]}), labelled("bc", "bc")
-    ('fisor (small)', 'iql (expectile=0.9, hidden=[8,8])', 'bc')
-    """
-    given = list((options or {}).items())
-    words = [
-        *([] if preset in (None, algorithm) else [preset]),
-        *(f"{name}={shown(value)}" for name, value in given[:MOST]),
-    ]
-    if len(given) > MOST:
-        words.append(f"{len(given) - MOST} more")
-    return f"{algorithm} ({', '.join(words)})" if words else algorithm
-
-
-def shown(value: Any) -> str:
-    """A value as one types it on the command line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(shown, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def settings(run: RunData) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
+from surefoot.evaluation.curves import CurvePoint, side_by_side
 from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated
 from surefoot.evaluation.report import STYLE, profiles_figure, table
 from surefoot.evaluation.results import Results, groups
-from surefoot.evaluation.runs import CurvePoint, RunData
-from surefoot.evaluation.side_by_side import side_by_side
+from surefoot.evaluation.runs import RunData
 from surefoot.evaluation.statistics import Array
 from surefoot.evaluation.survival import median_steps, steps_to
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from surefoot.evaluation import plots
-from surefoot.evaluation.runs import CurvePoint, RunData
+from surefoot.evaluation.curves import CurvePoint
+from surefoot.evaluation.runs import RunData
 from surefoot.evaluation.tables import format_share
 
 RIGHT = "share of answers that are right"

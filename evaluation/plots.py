@@ -14,12 +14,12 @@ import numpy as np
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import written_aside
+from surefoot.evaluation.curves import CurvePoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from surefoot.evaluation.runs import CurvePoint
 
 Array = np.ndarray[Any, Any]
 

@@ -30,11 +30,10 @@ from surefoot.core.base.schema import (
     refuse_large,
 )
 from surefoot.envs.acting import short_name
+from surefoot.evaluation.curves import CurvePoint, grouped, point_of, side_by_side
+from surefoot.evaluation.label import labelled
 from surefoot.evaluation.model_calibration import MODEL, MOST, refuse_uneven
-from surefoot.evaluation.names import labelled
 from surefoot.evaluation.safety import Safety, with_limit
-from surefoot.evaluation.side_by_side import grouped, side_by_side
-from surefoot.evaluation.statistics import hierarchical_interval
 
 Json = Mapping[str, Any]
 CONFIG_FORMAT = SUMMARY_FORMAT = METRICS_FORMAT = 1
@@ -176,16 +175,6 @@ CERTIFICATE = Record(
     },
     others=True,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class CurvePoint:
-    """One point of a learning curve, averaged over seeds; nan bounds where one return is all there is."""
-
-    step: int
-    mean: float
-    low: float
-    high: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,7 +338,7 @@ class RunData:
         for line in self.metrics:
             if line["kind"] == "eval" and mean in line["values"]:
                 by_seed.setdefault(int(line["seed"]), {})[int(line["step"])] = line["values"]
-        return [_point(step, rows, mean, episodes, bounds) for step, rows in side_by_side(by_seed)]
+        return [point_of(step, rows, mean, episodes, bounds) for step, rows in side_by_side(by_seed)]
 
 
 def task_name(dataset: str | None, environment: str | None) -> str:
@@ -363,16 +352,6 @@ def task_name(dataset: str | None, environment: str | None) -> str:
 def load_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RunData]:
     """`RunData.load` of each folder, in their order; raises CheckpointError at the first that is not one."""
     return [RunData.load(folder) for folder in folders]
-
-
-def _point(step: int, rows: list[Json], mean: str, episodes: str, bounds: tuple[float, float]) -> CurvePoint:
-    found = [np.asarray(row.get(episodes) or (), dtype=np.float64) for row in rows]
-    if len({len(values) for values in found}) == 1 and len(found[0]) > 0:
-        interval = hierarchical_interval(found, bounds=bounds)
-    else:
-        means = [np.array([row[mean]], dtype=np.float64) for row in rows]
-        interval = hierarchical_interval(means, shared_episodes=False, bounds=bounds)
-    return CurvePoint(step, interval.estimate, interval.low, interval.high)
 
 
 def _certificate(path: pathlib.Path) -> Json:

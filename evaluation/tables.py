@@ -17,6 +17,7 @@ from rich.table import Table
 from surefoot.core.base.errors import printable
 from surefoot.core.base.files import written_aside
 from surefoot.evaluation import names
+from surefoot.evaluation.label import labelled
 from surefoot.evaluation.runs import RunData, task_name
 from surefoot.evaluation.safety import Safety
 
@@ -49,7 +50,7 @@ class Row:
     @property
     def label(self) -> str:
         """What the first column says."""
-        return self.name or names.labelled(self.algorithm, self.preset, self.options)
+        return self.name or labelled(self.algorithm, self.preset, self.options)
 
     @property
     def task(self) -> str:

@@ -9,7 +9,8 @@ from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.methods import METHODS, method
 from surefoot.llm.policy import LMPolicy, Rollout, load_policy
 from surefoot.llm.prompts import Prompt, read_prompts
-from surefoot.llm.rewards import load_reward, scores
+from surefoot.llm.reward_models import load_reward
+from surefoot.llm.rewards import scores
 from surefoot.llm.train import train
 
 __all__ = [

@@ -165,7 +165,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
         raise MissingExtraError("trl", None, "a trainer of TRL") from error
     one = _exportable(name, **changes)
 
-    class SurefootTrainer(GRPOTrainer):  # type: ignore[misc, valid-type]
+    class SurefootTrainer(GRPOTrainer):
         """GRPOTrainer with a loss of surefoot's."""
 
         def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:

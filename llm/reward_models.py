@@ -7,6 +7,7 @@ right, and an answer that of its worst step. Both are called as any reward funct
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from surefoot.core.base.schema import Plain, Table
 from surefoot.llm.feedback import LabelledSteps, Pair
 from surefoot.llm.losses import preference_terms, step_label_terms
 from surefoot.llm.policy import LMPolicy, load_policy, positions
-from surefoot.llm.rewards import text_of
+from surefoot.llm.rewards import RewardFunction, text_of
 from surefoot.llm.supervised import answered
 
 ABOUT, HEAD = "reward.json", "reward_head.safetensors"
@@ -322,3 +323,27 @@ def _of_steps(model: RewardModel, batch: list[LabelledSteps], training: RewardTr
     flat = torch.cat(logits)
     labels = torch.tensor([label for one in batch for label in one.labels], dtype=flat.dtype, device=flat.device)
     return step_label_terms(flat, labels), (flat > 0) == (labels > 0.5)
+
+
+def load_reward(name: str, device: str = "cpu") -> RewardFunction:
+    """The function that "module:function" names, the module being one that python finds, or a folder's reward model.
+
+    Raises:
+        CheckpointError: a reward model that is damaged.
+        ConfigError: the name is not of that form, or there is no such module or function.
+    """
+    if (pathlib.Path(name).expanduser() / "config.json").is_file():
+        return load_reward_model(name, device)
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise ConfigError(
+            f"reward={name!r} is not of the form module:function, as in my_rewards:exact, nor a reward model's folder"
+        )
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise ConfigError(f"reward={name!r}: the module can't be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"reward={name!r}: the module {module} has no function {function!r}")
+    reward: RewardFunction = found
+    return reward

@@ -6,17 +6,15 @@ answer that can't be scored. Answers to a prompt that is a list of messages are 
 
 from __future__ import annotations
 
-import importlib
 import math
 import numbers
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.errors import DataError
 from surefoot.llm.prompts import Prompt
 
 RewardFunction = Callable[..., Sequence[float | None]]
@@ -25,32 +23,6 @@ RewardFunction = Callable[..., Sequence[float | None]]
 def text_of(completion: Any) -> str:
     """Of an answer that is a text, or a list of one message."""
     return str(completion if isinstance(completion, str) else completion[-1]["content"])
-
-
-def load_reward(name: str, device: str = "cpu") -> RewardFunction:
-    """The function that "module:function" names, the module being one that python finds, or a folder's reward model.
-
-    Raises:
-        CheckpointError: a reward model that is damaged.
-        ConfigError: the name is not of that form, or there is no such module or function.
-    """
-    if (pathlib.Path(name).expanduser() / "config.json").is_file():
-        from surefoot.llm.reward_models import load_reward_model
-
-        return load_reward_model(name, device)
-    module, colon, function = name.partition(":")
-    if not colon or not module or not function:
-        raise ConfigError(
-            f"reward={name!r} is not of the form module:function, as in my_rewards:exact, nor a reward model's folder"
-        )
-    try:
-        found = getattr(importlib.import_module(module), function, None)
-    except ImportError as error:
-        raise ConfigError(f"reward={name!r}: the module can't be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"reward={name!r}: the module {module} has no function {function!r}")
-    reward: RewardFunction = found
-    return reward
 
 
 def scores(

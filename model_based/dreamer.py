@@ -15,7 +15,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import LaProp
 from surefoot.core.base.spec import VECTOR
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
-from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.losses.masked import masked_mean, masked_quantile

@@ -13,7 +13,7 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.flow_actor import FlowActor, OneStepActor, best_of
 from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.flow import euler
 from surefoot.core.losses.returns import lambda_returns
 from surefoot.core.nn import ensembles
@@ -23,6 +23,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.model_based.alarm import AlarmConfig, Limits
 from surefoot.model_based.signals import reward_excess, value_signals
 from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 from surefoot.world_models.chunk_model import ChunkModel
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 
@@ -60,7 +61,7 @@ class MACConfig(AlarmConfig):
         ensembles.check_aggregate("mac", self.aggregate)
 
 
-class MAC(Agent):
+class MAC(ChunkedAgent):
     r"""Park, Park, Lee and Levine, "Scalable Offline Model-Based RL with Action Chunks" (ICLR 2026).
 
     A flow F clones chunks c of C actions, a student mu does in one step what F does in K, and a model takes a state and
@@ -117,7 +118,7 @@ class MAC(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """As Q-chunking's; notes what the data's rewards allow values to be, for the alarm."""
-        ready = chunked.prepare(self, dataset)
+        ready = super().prepare(dataset)
         if not self.goals_fixed:
             starts = ready.episode_starts
             rewards = (float(ready.rewards.min()), float(ready.rewards.max()))
@@ -126,10 +127,9 @@ class MAC(Agent):
             self.limits.copy_(torch.tensor([found.low, found.high, found.best, *rewards]))
         return ready
 
-    decision_dim = chunked.decision_dim
-    sources = chunked.sources
-    annotate = chunked.annotate
-    flow_loss = chunked.flow_loss
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching on the data's chunks; what is behind an episode's end does not count."""
+        return chunked.cloning_loss(self.velocity, batch, noise), {}
 
     def student_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared distance to where the flow takes the same noise."""

@@ -13,13 +13,14 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.velocity import network_of
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare, returns_to_go
 from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class AWRFlowConfig(HistoryConfig):
         )
 
 
-class AWRFlow(Agent):
+class AWRFlow(ChunkedAgent):
     r"""Advantage-weighted regression (Peng et al., 2019) of a flow on a fixed dataset.
 
     .. math::
@@ -84,9 +85,6 @@ class AWRFlow(Agent):
         ready = prepare(self, dataset, normalization=self.config.normalization)
         returns = (1 - self.config.discount) * returns_to_go(ready, self.config.discount)
         return ready.replace(extras={**ready.extras, "returns_to_go": returns.astype(np.float32)})
-
-    decision_dim = chunked.decision_dim
-    sources = chunked.sources
 
     def annotate(self, batch: Batch) -> Batch:
         """The chunk, and the return from its first step on."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
-from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_episodes, prepare, short_notes
 

@@ -1,19 +1,14 @@
-"""What algorithms that decide on chunks of C actions do alike: a class takes these functions as its methods.
-
-`prepare = chunked.prepare` in a class body makes the function a method, so that nobody needs a common parent. They
-read `chunk`, `normalization` and, where there are such, `discount` and `rewards` of the agent's configuration.
-"""
+"""`ChunkedAgent`: what algorithms that decide on chunks of C actions do alike, and how a flow clones chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from surefoot.core.actors.chunks import decisions
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Batch, Metrics
+from surefoot.core.engine.agent import Agent, Batch
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.flow import draw_times, flow_matching_loss, interpolate
 from surefoot.core.nn.velocity import VelocityNetwork
@@ -21,24 +16,30 @@ from surefoot.data import prepare as preparation
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import chunk_source
 
-decision_dim = property(lambda self: self.config.chunk * self.spec.action_dim)
-"""Numbers of all actions of a chunk."""
 
+class ChunkedAgent(Agent):
+    """Base of agents whose decisions are chunks; holds the rows that they learn from, nothing of the maths.
 
-def prepare(self: Any, dataset: Dataset) -> Dataset:
-    """Scale actions and, where they are learned from, rewards; normalise observations."""
-    rewards = getattr(self.config, "rewards", "none")
-    return preparation.prepare(self, dataset, normalization=self.config.normalization, rewards=rewards)
+    It reads `chunk`, `normalization` and, where there are such, `discount` and `rewards` of the configuration.
+    """
 
+    @property
+    def decision_dim(self) -> int:
+        """Numbers of all actions of a chunk."""
+        return self.config.chunk * self.spec.action_dim
 
-def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
-    """Rows, or windows of C steps."""
-    return {MAIN: chunk_source(stores, self.config.chunk)}
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Scale actions and, where they are learned from, rewards; normalise observations."""
+        rewards = getattr(self.config, "rewards", "none")
+        return preparation.prepare(self, dataset, normalization=self.config.normalization, rewards=rewards)
 
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, or windows of C steps."""
+        return {MAIN: chunk_source(stores, self.config.chunk)}
 
-def annotate(self: Any, batch: Batch) -> Batch:
-    """The chunk and its target's parts (`core.actors.chunks.decisions`)."""
-    return decisions(batch, getattr(self.config, "discount", 1.0), self.config.chunk)
+    def annotate(self, batch: Batch) -> Batch:
+        """The chunk and its target's parts (`core.actors.chunks.decisions`)."""
+        return decisions(batch, getattr(self.config, "discount", 1.0), self.config.chunk)
 
 
 def cloning_noise(size: int) -> dict[str, Noise]:
@@ -64,8 +65,3 @@ def cloning_loss(
     """
     x, target = interpolate(noise["start"], batch["actions"], time := draw_times(noise["time"].squeeze(-1), law))
     return flow_matching_loss(velocity(batch["observations"], x, time), target, weight, batch["mask"])
-
-
-def flow_loss(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-    """Flow matching on the data's chunks; what is behind an episode's end does not count."""
-    return cloning_loss(self.velocity, batch, noise), {}

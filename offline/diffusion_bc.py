@@ -13,9 +13,9 @@ from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.diffusion import DiffusionActor, Schedule, denoising_loss
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.nn.noise_networks import PlainNoise, ResidualNoise
-from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DiffusionBCConfig(HistoryConfig):
         require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
 
 
-class DiffusionBC(Agent):
+class DiffusionBC(ChunkedAgent):
     r"""Behaviour cloning by diffusion, of single actions or of chunks.
 
     .. math::
@@ -90,11 +90,6 @@ class DiffusionBC(Agent):
         size = self.decision_dim
         head = DiffusionActor(self.average_noise_network, self.noise_schedule, size, implicit=c.sampler_steps or None)
         return in_chunks(head, c.chunk, self.spec.action_dim)
-
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
-    sources = chunked.sources
-    annotate = chunked.annotate
 
     def noise_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the noise in noisy actions; what is behind an episode's end does not count."""

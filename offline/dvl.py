@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.engine.agent import algorithm_of, methods_of, require
+from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.core.losses.implicit_maxima import chi_square_loss, total_variation_loss
 from surefoot.offline.xql import ANTMAZE, XQL, ImplicitConfig
 
@@ -56,7 +56,3 @@ class DVL(XQL):
         if c.divergence == "total_variation":
             return total_variation_loss(advantage, c.weight)
         return chi_square_loss(advantage, c.weight, exact=c.divergence == "chi_square_exact")
-
-
-of_dvl = methods_of(DVL)
-"""For algorithms that are put together of its losses and methods."""

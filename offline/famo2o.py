@@ -59,7 +59,7 @@ def family_policy(agent: Any) -> Policy:
     with torch.random.fork_rng(devices=[]):
         family = agent.make_family()
     family.member, family.balance = agent.actor, agent.balance
-    return agent.policy_of(family)  # type: ignore[no-any-return]
+    return agent.policy_of(family)
 
 
 class FamO2O(Agent):

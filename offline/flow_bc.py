@@ -14,7 +14,7 @@ from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.flow import (
     LAWS,
     REST,
@@ -30,6 +30,7 @@ from surefoot.core.losses.flow import (
 )
 from surefoot.core.nn.velocity import network_of, velocity_class
 from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 OBJECTIVES = ("rectified", "shortcut", "mean_flow")
 SHORTCUTS = tuple(2**k for k in range(7))
@@ -69,7 +70,7 @@ class FlowBCConfig(HistoryConfig):
         require(sized or not needed, name, "network", self.network, f"{needed} for the objective {self.objective}")
 
 
-class FlowBC(Agent):
+class FlowBC(ChunkedAgent):
     r"""Behaviour cloning by a flow: several kinds of action in one state stay several, and are not averaged.
 
     With :math:`x_t = (1 - t) x_0 + t a` of standard normal x_0 and the data's actions a:
@@ -114,11 +115,6 @@ class FlowBC(Agent):
         """What acts: the averaged flow, from a queue where it gives chunks."""
         head = FlowActor(self.average_velocity, self.decision_dim, self.config.flow_steps)
         return in_chunks(head, self.config.chunk, self.spec.action_dim)
-
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
-    sources = chunked.sources
-    annotate = chunked.annotate
 
     def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Flow matching; what is behind an episode's end does not count, here and in the other two."""

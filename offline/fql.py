@@ -14,12 +14,13 @@ from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, methods_of, require
 from surefoot.core.losses.flow import euler
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class FQLConfig(HistoryConfig):
         ensembles.check_aggregate(name, self.aggregate, self.deviations)
 
 
-class FQL(Agent):
+class FQL(ChunkedAgent):
     r"""FQL of Park, Li and Levine, "Flow Q-Learning" (ICML 2025).
 
     With :math:`x_t = (1 - t) x_0 + t a` of standard normal x_0 and uniform t, F(s, z) the action that K Euler steps of
@@ -89,11 +90,9 @@ class FQL(Agent):
         """What acts: the policy of one step, from a queue where it gives chunks."""
         return in_chunks(self.student, self.config.chunk, self.spec.action_dim)
 
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
-    sources = chunked.sources
-    annotate = chunked.annotate
-    flow_loss = chunked.flow_loss
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching on the data's chunks; what is behind an episode's end does not count."""
+        return chunked.cloning_loss(self.velocity, batch, noise), {}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """The distance to where the flow takes the same noise, less the value of the policy's actions."""

@@ -13,11 +13,11 @@ from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.diffusion import DiffusionActor, Schedule
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import ResidualNoise
-from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class IDQLConfig(HistoryConfig):
             require(getattr(self, field) >= 1, "idql", field, getattr(self, field), ">= 1")
 
 
-class IDQL(Agent):
+class IDQL(ChunkedAgent):
     r"""IDQL of Hansen-Estruch et al., "Implicit Q-Learning as an Actor-Critic Method with Diffusion Policies" (2023).
 
     .. math::
@@ -92,10 +92,6 @@ class IDQL(Agent):
         size = self.decision_dim
         head = DiffusionActor(self.average_noise_network, self.schedule, size, self.target_critic, c.samples, "highest")
         return in_chunks(head, c.chunk, self.spec.action_dim)
-
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
-    sources = chunked.sources
 
     def annotate(self, batch: Batch) -> Batch:
         """The chunk, its target's parts, and the lower target critic there."""

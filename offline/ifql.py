@@ -12,12 +12,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class IFQLConfig(HistoryConfig):
         ensembles.check_aggregate("ifql", self.aggregate, self.deviations)
 
 
-class IFQL(Agent):
+class IFQL(ChunkedAgent):
     r"""IFQL, the flow counterpart of IDQL, of Park, Li and Levine, "Flow Q-Learning" (ICML 2025).
 
     .. math::
@@ -84,11 +85,9 @@ class IFQL(Agent):
         )
         return in_chunks(chooser, c.chunk, self.spec.action_dim)
 
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
-    sources = chunked.sources
-    annotate = chunked.annotate
-    flow_loss = chunked.flow_loss
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching on the data's chunks; what is behind an episode's end does not count."""
+        return chunked.cloning_loss(self.velocity, batch, noise), {}
 
     def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Expectile regression of V(s) on the target critics."""

@@ -13,7 +13,7 @@ from surefoot.core.actors.heads import Actor, DeterministicActor, GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import advantage_weights, expectile_loss, td_target
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset

@@ -14,12 +14,13 @@ from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class QAMConfig(HistoryConfig):
             require(getattr(self, field) >= 1, "qam", field, getattr(self, field), ">= 1")
 
 
-class QAM(Agent):
+class QAM(ChunkedAgent):
     r"""QAM of Li and Levine, "Q-learning with Adjoint Matching" (2026).
 
     The flow v clones the data; the flow u, which acts, is drawn towards
@@ -91,23 +92,18 @@ class QAM(Agent):
         """What acts: the improved flow, from a queue where it gives chunks."""
         return in_chunks(self.head, self.config.chunk, self.spec.action_dim)
 
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
-    sources = chunked.sources
-    annotate = chunked.annotate
-
     def adjoint_loss(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """The improved flow's distance from the cloned one plus what the critics ask for, along paths of its own."""
         c, seen = self.config, batch["observations"]
 
         def improved(x: Tensor, time: Tensor) -> Tensor:
-            return self.improved(seen, x, time)  # type: ignore[no-any-return]
+            return self.improved(seen, x, time)
 
         def cloned(x: Tensor, time: Tensor) -> Tensor:
-            return self.average_velocity(seen, x, time)  # type: ignore[no-any-return]
+            return self.average_velocity(seen, x, time)
 
         def value(actions: Tensor) -> Tensor:
-            return self.target_critic(pairs(seen, actions.clamp(-1, 1))).mean(0)  # type: ignore[no-any-return]
+            return self.target_critic(pairs(seen, actions.clamp(-1, 1))).mean(0)
 
         drawn = noise["path"].unflatten(-1, (c.flow_steps, -1)).unbind(-2)
         with torch.no_grad():

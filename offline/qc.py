@@ -14,11 +14,12 @@ from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, methods_of, require
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 from surefoot.offline.fql import FQL, FQLConfig
 
 
@@ -45,7 +46,7 @@ class QCConfig(HistoryConfig):
         ensembles.check_aggregate("qc", self.aggregate)
 
 
-class QC(Agent):
+class QC(ChunkedAgent):
     r"""QC of Li, Zhou and Levine, "Reinforcement Learning with Action Chunking" (NeurIPS 2025).
 
     A flow v clones chunks c of C actions (`core.losses.flow`). Of N chunks that it draws, the critics choose:
@@ -88,11 +89,9 @@ class QC(Agent):
         """What acts: the chosen chunk, from a queue."""
         return in_chunks(self.chooser, self.config.chunk, self.spec.action_dim)
 
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
-    sources = chunked.sources
-    annotate = chunked.annotate
-    flow_loss = chunked.flow_loss
+    def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Flow matching on the data's chunks; what is behind an episode's end does not count."""
+        return chunked.cloning_loss(self.velocity, batch, noise), {}
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared TD error against the best of N chunks, averaged over the critics."""

@@ -14,13 +14,13 @@ from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.data.sources import chunk_source
-from surefoot.offline import chunked
+from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ReBRACConfig(HistoryConfig):
         require(self.order in {"sequential", "together"}, "rebrac", "order", self.order, "sequential or together")
 
 
-class ReBRAC(Agent):
+class ReBRAC(ChunkedAgent):
     r"""ReBRAC of Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning" (NeurIPS 2023).
 
     .. math::
@@ -119,9 +119,6 @@ class ReBRAC(Agent):
         self.actor = in_chunks(head, c.chunk, self.spec.action_dim)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
-
-    decision_dim = chunked.decision_dim
-    prepare = chunked.prepare
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of two chunks: the one that is valued and the data's next one."""

@@ -17,8 +17,7 @@ from surefoot.core.losses.value_learning import td_target
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import learnable_episodes, prepare, short_notes
 from surefoot.data.sources import WeightedRows
-from surefoot.offline.dvl import DVLConfig, of_dvl
-from surefoot.offline.xql import XQL
+from surefoot.offline.dvl import DVL, DVLConfig
 
 EXPERT = "expert"
 """Column of the data, 0 or 1: which rows an expert has shown."""
@@ -43,7 +42,7 @@ class ReCOILConfig(DVLConfig):
         require(self.huber == usual, name, "huber", self.huber, f"left at {usual:g}: the critics' loss here is squared")
 
 
-class ReCOIL(XQL):
+class ReCOIL(DVL):
     r"""ReCOIL of Sikchi, Zheng, Zhang and Niekum, "Dual RL" (ICLR 2024), its form with a state value and chi-square.
 
     .. math::
@@ -65,7 +64,6 @@ class ReCOIL(XQL):
     Config: ClassVar[type] = ReCOILConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"total_variation": {}, "chi_square": {"divergence": "chi_square"}}
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "terminations", "next_observations", EXPERT)
-    implicit = of_dvl.implicit
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, normalise observations, say which rows are the expert's.

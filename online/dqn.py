@@ -12,7 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.greedy_actor import GreedyActor, highest
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import huber_loss
 from surefoot.online.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, methods_of, require
-from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.losses.value_learning import value_loss

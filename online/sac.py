@@ -12,7 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
-from surefoot.core.engine.features import EncoderConfig
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import FORMS, Temperature

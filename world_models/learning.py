@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.spec import Spec
 from surefoot.core.engine.agent import Adam, Agent, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.engine.features import need_vector
+from surefoot.core.engine.encoder_config import need_vector
 from surefoot.core.engine.sources import Batch, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.world_models import rewards, terminations

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.transformer_actor import HIDDEN, Block
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.transformer import HIDDEN, Block
 
 Past = list[tuple[Tensor, Tensor]]
 """Of each layer, keys and values (B, heads, n, W / heads) of the tokens that were read."""

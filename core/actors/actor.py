@@ -192,7 +192,7 @@ class MLPActor(Actor):
         """As `Actor.from_description`."""
         given = {name: options[name] for name in cls.options if name in options}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return cls(observation_dim, action_dim, options["hidden"], **given)  # type: ignore[call-arg]
+        return cls(observation_dim, action_dim, options["hidden"], **given)
 
 
 class DistributionActor(MLPActor):

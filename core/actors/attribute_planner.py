@@ -106,7 +106,7 @@ class AttributePlanner(Actor):
         def predict(x: Tensor, step: int) -> Tensor:
             found = self.network(x.repeat(2, 1), torch.cat([given, free]), torch.full_like(x[:1, 0], step))
             aimed, plain = found.unflatten(0, (2, -1)).unbind()
-            return weight * aimed + (1 - weight) * plain  # type: ignore[no-any-return]
+            return weight * aimed + (1 - weight) * plain
 
         drawn = implicit(predict, noise.unsqueeze(-2), self.schedule, self.options["sampler_steps"])
         ahead = drawn[:, self.action_dim :].unflatten(-1, (self.options["horizon"] - 1, -1))

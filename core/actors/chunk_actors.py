@@ -6,15 +6,12 @@ has for the same steps is not forgotten, as `ChunkActor` does, but enters into w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
-
 import torch
 from torch import Tensor
 
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.memory import Memory
-from surefoot.core.actors.memory_actors import ChunkActor, inner_of
+from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.actors.overlap import check_decay, fade_weights
 from surefoot.core.base.errors import ConfigError
 
@@ -30,6 +27,7 @@ class EnsembledChunkActor(ChunkActor):
     """
 
     kind = "ensembled_chunk"
+    own = ("decay",)
     sliding = ("queue", "weights", "predictions")
     decay: float
 
@@ -50,21 +48,12 @@ class EnsembledChunkActor(ChunkActor):
         queue = memory["queue"] + (weight / weights).unsqueeze(-1) * (planned - memory["queue"])
         return {**super().joined(memory, queue), "weights": weights, "predictions": memory["predictions"] + 1}
 
-    def description(self) -> dict[str, Any]:
-        """m, and what a chunk has."""
-        return {"decay": self.decay, **super().description()}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        inner, chunk = inner_of(observation_dim, options["chunk"] * action_dim, options), options["chunk"]
-        return cls(inner, chunk, action_dim, options.get("execute", chunk), options["decay"])
-
 
 class BlendedChunkActor(ChunkActor):
     """Fades from each chunk into the next over its first `fade_ticks` steps (`core.actors.overlap.fade_weights`)."""
 
     kind = "blended_chunk"
+    own = ("fade_ticks", "fade")
     fade_ticks: int
     fade: str
 
@@ -96,16 +85,6 @@ class BlendedChunkActor(ChunkActor):
         mixed = torch.where(memory["begun"].view(-1, 1, 1) > 0, older + shares * (newer - older), newer)
         queue = torch.cat([mixed, planned[:, self.fade_ticks :]], 1)
         return {**super().joined(memory, queue), "begun": torch.ones_like(memory["begun"])}
-
-    def description(self) -> dict[str, Any]:
-        """The fade, and what a chunk has."""
-        return {"fade_ticks": self.fade_ticks, "fade": self.fade, **super().description()}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        inner, chunk = inner_of(observation_dim, options["chunk"] * action_dim, options), options["chunk"]
-        return cls(inner, chunk, action_dim, options.get("execute", chunk), options["fade_ticks"], options["fade"])
 
 
 WAYS: dict[str, type[ChunkActor]] = {"chunk": ChunkActor, "ensemble": EnsembledChunkActor, "blend": BlendedChunkActor}

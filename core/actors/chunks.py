@@ -13,7 +13,7 @@ from torch import Tensor
 
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.memory_actors import ChunkActor
-from surefoot.core.engine.sources import Batch
+from surefoot.core.base.batch import Batch
 
 
 class ChunkTarget(NamedTuple):

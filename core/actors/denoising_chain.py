@@ -117,7 +117,7 @@ class DenoisingActor(ChainActor):
 
     def _predicted(self, network: NoiseNetwork, observations: Tensor, x: Tensor, place: int | Tensor) -> Tensor:
         steps = at([float(step) for step in self._grid], place, x).reshape(-1)
-        return network(x, observations, steps)  # type: ignore[no-any-return]
+        return network(x, observations, steps)
 
     def _mean(self, x: Tensor, predicted: Tensor, to_data: Any, to_noise: Any, place: int | Tensor) -> Tensor:
         """The next place's mean: towards the data that the noise implies, clipped, and the noise that these imply."""

@@ -297,11 +297,11 @@ class DiffusionActor(Actor):
         assert self.critic is not None
         members = self.critic(pairs).unflatten(1, (-1, self.samples))
         if self.prefer == "highest":
-            return members.amin(0).argmax(-1)  # type: ignore[no-any-return]
+            return members.amin(0).argmax(-1)
         values = members.amax(0)
         lowest = values.argmin(-1)
         if self.prefer == "lowest":
-            return lowest  # type: ignore[no-any-return]
+            return lowest
         feasible = values <= -self.reserve
         liking = -torch.arange(self.samples, dtype=values.dtype, device=values.device).expand_as(values)  # the first
         if self.reward_critic is not None:
@@ -319,7 +319,7 @@ class DiffusionActor(Actor):
         seen = observations.unsqueeze(1).expand(-1, self.samples, -1).flatten(0, 1)
 
         def predict(x: Tensor, step: int) -> Tensor:
-            return self.network(x, seen, torch.full_like(x[:1, 0], step))  # type: ignore[no-any-return]
+            return self.network(x, seen, torch.full_like(x[:1, 0], step))
 
         if self.implicit is not None:
             return implicit(predict, noise.flatten(0, 1), self.schedule, self.implicit), seen

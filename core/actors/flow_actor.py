@@ -129,7 +129,7 @@ def field(network: VelocityNetwork, observations: Tensor, steps: int) -> Any:
 
     def velocity(x: Tensor, time: Tensor) -> Tensor:
         size = torch.full_like(time, 1 / steps) if network.sized else None
-        return network(observations, x, time, size)  # type: ignore[no-any-return]
+        return network(observations, x, time, size)
 
     return velocity
 
@@ -167,10 +167,10 @@ class OneStepActor(MLPActor):
 
     def forward(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, D) of (B, O) observations and (B, D) standard normal noise, not clipped."""
-        return self.mlp(torch.cat([observations, noise], -1))  # type: ignore[no-any-return]
+        return self.mlp(torch.cat([observations, noise], -1))
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, D) of (B, O) observations and (B, D) standard normal noise, which it can't do without."""
         if noise is None:
             raise ConfigError("a one-step flow policy has no action without noise; give (B, noise_dim) normal numbers")
-        return self(observations, noise).clamp(-1, 1)  # type: ignore[no-any-return]
+        return self(observations, noise).clamp(-1, 1)

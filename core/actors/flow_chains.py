@@ -50,7 +50,7 @@ class FlowChainActor(ChainActor):
         """(B, D) at places after `step` steps; of sized networks over the next step."""
         time = self.time(x, step)
         size = torch.full_like(time, 1 / self.steps) if self.network.sized else None
-        return self.network(observations, x, time, size)  # type: ignore[no-any-return]
+        return self.network(observations, x, time, size)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, D) where the flow alone carries (B, D) standard normal noise: what is deployed."""

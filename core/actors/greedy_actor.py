@@ -34,7 +34,7 @@ class GreedyActor(MLPActor):
 
     def forward(self, observations: Tensor) -> Tensor:
         """(B, A) values of all choices."""
-        return self.mlp(observations)  # type: ignore[no-any-return]
+        return self.mlp(observations)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) one-hot choices, the first of equal ones; `noise` has no effect."""

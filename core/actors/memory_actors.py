@@ -20,6 +20,8 @@ class WrappingActor(Actor):
     """What heads around an `inner` head share: the inner one draws, and its memory stands beside the wrapper's."""
 
     inner: Actor
+    own: ClassVar[tuple[str, ...]] = ()
+    """Arguments, and attributes of the same names, that a description keeps beside the inner head."""
 
     def __init__(self, inner: Actor, **sizes: int) -> None:
         """Keep the inner head, and each of `sizes` as an attribute."""
@@ -61,8 +63,9 @@ class WrappingActor(Actor):
         return super().hear(self.inner.hear(memory, rewards, costs, ended), rewards, costs, ended)
 
     def description(self) -> dict[str, Any]:
-        """The inner head's kind and description under `inner`."""
-        return {"inner": {"actor": self.inner.kind, **self.inner.description()}}
+        """What is `own`, and the inner head's kind and description under `inner`."""
+        found = {name: getattr(self, name) for name in self.own}
+        return {**found, "inner": {"actor": self.inner.kind, **self.inner.description()}}
 
 
 def inner_of(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Actor:
@@ -78,6 +81,7 @@ class HistoryActor(WrappingActor):
     """
 
     kind = "history"
+    own = ("length",)
     observation_dim: int
     length: int
 
@@ -102,7 +106,7 @@ class HistoryActor(WrappingActor):
     def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B,) log-density of (B, A) actions of the present step, as the inner head gives it, in nats."""
         inner: Any = self.inner
-        return inner.log_density(self.flat(windows, mask), actions)  # type: ignore[no-any-return]
+        return inner.log_density(self.flat(windows, mask), actions)
 
     def flat(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, L O) what the inner head reads of the windows of `forward`: for its `log_density` or `sample`."""
@@ -113,10 +117,6 @@ class HistoryActor(WrappingActor):
         window = torch.cat([memory["past"], observations.unsqueeze(1)], 1)
         actions, memory = self.inner.step(self.flat(window), memory, noise)
         return actions, {**memory, "past": window[:, 1:]}
-
-    def description(self) -> dict[str, Any]:
-        """L, and the inner head."""
-        return {"length": self.length, **super().description()}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
@@ -136,6 +136,7 @@ class GRUActor(WrappingActor):
     """
 
     kind = "gru"
+    own = ("width",)
     width: int
 
     def __init__(self, inner: Actor, observation_dim: int, width: int) -> None:
@@ -150,7 +151,7 @@ class GRUActor(WrappingActor):
         """(B, W) next state from (B, O) normalised observations and (B, W) the last state."""
         new, old = self.of_observation(observations).chunk(3, -1), self.of_state(state).chunk(3, -1)
         reset, keep = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
-        return (1 - keep) * torch.tanh(new[2] + reset * old[2]) + keep * state  # type: ignore[no-any-return]
+        return (1 - keep) * torch.tanh(new[2] + reset * old[2]) + keep * state
 
     def states(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, L, W) states of (B, L, O) windows of normalised observations, which are what the inner head reads.
@@ -176,17 +177,13 @@ class GRUActor(WrappingActor):
     def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B,) log-density of (B, A) actions of the last step, as the inner head gives it, in nats."""
         inner: Any = self.inner
-        return inner.log_density(self.states(windows, mask)[:, -1], actions)  # type: ignore[no-any-return]
+        return inner.log_density(self.states(windows, mask)[:, -1], actions)
 
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the state takes in the observation."""
         state = self.cell(observations, memory["state"])
         actions, memory = self.inner.step(state, memory, noise)
         return actions, {**memory, "state": state}
-
-    def description(self) -> dict[str, Any]:
-        """W, and the inner head."""
-        return {"width": self.width, **super().description()}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
@@ -257,15 +254,18 @@ class ChunkActor(WrappingActor):
         return memory
 
     def description(self) -> dict[str, Any]:
-        """C, how many of them are played, and the inner head."""
+        """What is `own`, C, how many of them are played, and the inner head."""
+        found = super().description()
         shorter = {"execute": self.execute} if self.execute < self.chunk else {}
-        return {"chunk": self.chunk, **shorter, **super().description()}
+        inner = found.pop("inner")
+        return {**found, "chunk": self.chunk, **shorter, "inner": inner}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Actor.from_description`."""
-        inner = inner_of(observation_dim, options["chunk"] * action_dim, options)
-        return cls(inner, options["chunk"], action_dim, options.get("execute"))
+        inner, chunk = inner_of(observation_dim, options["chunk"] * action_dim, options), options["chunk"]
+        own = {name: options[name] for name in cls.own}
+        return cls(inner, chunk, action_dim, options.get("execute", chunk), **own)
 
 
 class HeldNoiseActor(WrappingActor):
@@ -275,6 +275,7 @@ class HeldNoiseActor(WrappingActor):
     """
 
     kind = "held_noise"
+    own = ("hold_steps",)
     hold_steps: int
 
     def __init__(self, inner: Actor, hold_steps: int) -> None:
@@ -302,10 +303,6 @@ class HeldNoiseActor(WrappingActor):
         noise = torch.where(over.unsqueeze(1), noise, memory["noise"])
         held = torch.where(over, float(self.hold_steps), memory["held"]) - 1
         return self.inner.explore(observations, noise), {**memory, "noise": noise, "held": held}
-
-    def description(self) -> dict[str, Any]:
-        """Steps, and the inner head."""
-        return {"hold_steps": self.hold_steps, **super().description()}
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:

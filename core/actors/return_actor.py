@@ -49,7 +49,7 @@ class ReturnActor(MLPActor):
 
     def forward(self, observations: Tensor, returns_to_go: Tensor) -> Tensor:
         """(B, A) actions, not clipped, for (B, O) normalised observations and (B,) returns still to come."""
-        return self.mlp(torch.cat([observations, returns_to_go.unsqueeze(-1)], -1))  # type: ignore[no-any-return]
+        return self.mlp(torch.cat([observations, returns_to_go.unsqueeze(-1)], -1))
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions at the first step of an episode; `noise` has no effect."""

@@ -12,66 +12,15 @@ from torch import Tensor, nn
 from surefoot.core.actors.actor import Actor, Evaluation
 from surefoot.core.actors.memory import Memory, begun_anew
 from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density
+from surefoot.core.nn.transformer import HIDDEN, Block, dropped_out
 
 LOG_STD_RANGE = (-5.0, 2.0)
 LONGEST = 10_000.0
 """Period, in steps, of the slowest time feature, over 2 pi."""
-HIDDEN = -1e9
-"""Score of a token that may not be seen; finite, so that rows without a past give no NaN."""
 
 Window = Mapping[str, Tensor]
 """K steps, the last the present one: observations (B, K, O), actions (B, K, A), returns_to_go, costs_to_go, timesteps
 and mask, (B, K) each; mask is 0 on padding, which stands before the first step."""
-
-
-class Block(nn.Module):
-    """Layer norm and attention to earlier tokens, layer norm and a hidden layer four times as wide, each added."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, tokens: Tensor, scores: Tensor, masks: Tensor | None) -> Tensor:
-        """(B, T, W) tokens.
-
-        Args:
-            tokens: (B, T, W).
-            scores: (B, 1, T, T) added to the attention's: 0, or `HIDDEN`.
-            masks: (B, 2 W) dropout masks of the two parts that are added, or None.
-        """
-        first, second = (None, None) if masks is None else masks.unsqueeze(1).chunk(2, -1)
-        tokens = tokens + _dropped(self._attended(self.before(tokens), scores), first)
-        hidden = nn.functional.gelu(self.widen(self.between(tokens)))
-        return tokens + _dropped(self.narrow(hidden), second)
-
-    def of_last(self, tokens: Tensor) -> Tensor:
-        """(B, 1, W) what `forward` gives the last of (B, T, W) tokens where it sees all and nothing is dropped.
-
-        One query per head needs neither keys nor values of the tokens: its score of a token x is (W_k^T q) . x, the
-        keys' bias being the same for all, and its value is W_v times the mixture of the tokens.
-        """
-        seen = self.before(tokens)
-        query, key, value = self.attention.weight.unflatten(0, (3, self.heads, -1)).unbind(0)  # (heads, d, W)
-        bias = self.attention.bias.unflatten(0, (3, self.heads, 1, -1))
-        asked = (seen[:, -1] @ query.transpose(-2, -1) + bias[0]) @ key  # (heads, B, W)
-        weights = (seen @ asked.permute(1, 2, 0) / math.sqrt(key.shape[-2])).softmax(-2)  # (B, T, heads)
-        mixed = (weights.transpose(-2, -1) @ seen).transpose(0, 1) @ value.transpose(-2, -1) + bias[2]
-        last = tokens[:, -1:] + self.out(mixed.transpose(0, 1).flatten(-2)).unsqueeze(1)
-        return last + self.narrow(nn.functional.gelu(self.widen(self.between(last))))  # type: ignore[no-any-return]
-
-    def _attended(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        parts = self.attention(tokens).unflatten(-1, (3, self.heads, -1))
-        query, key, value = (part.transpose(-3, -2) for part in parts.unbind(-3))  # (B, heads, T, W / heads)
-        weights = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-        mixed = (weights + scores).softmax(-1) @ value
-        return self.out(mixed.transpose(-3, -2).flatten(-2))  # type: ignore[no-any-return]
-
-
-def _dropped(values: Tensor, mask: Tensor | None) -> Tensor:
-    return values if mask is None else values * mask
 
 
 class DecisionTransformerActor(Actor):
@@ -149,7 +98,7 @@ class DecisionTransformerActor(Actor):
         """
         tokens = self._tokens(window)
         dropped = [None] * (1 + self.layers) if masks is None else self._split(masks)
-        tokens = _dropped(tokens, None if dropped[0] is None else dropped[0].unsqueeze(1))
+        tokens = dropped_out(tokens, None if dropped[0] is None else dropped[0].unsqueeze(1))
         scores = _visible(window["mask"], self.tokens)
         for block, mask in zip(self.blocks, dropped[1:], strict=True):
             tokens = block(tokens, scores, mask)
@@ -170,7 +119,7 @@ class DecisionTransformerActor(Actor):
         if self.of_cost is not None:
             parts.append(self.of_cost((window["costs_to_go"] / self.cost_scale).unsqueeze(-1)))
         parts += [self.of_observation(window["observations"]), self.of_action(window["actions"])]
-        return self.enter(torch.stack([part + time for part in parts], 2).flatten(1, 2))  # type: ignore[no-any-return]
+        return self.enter(torch.stack([part + time for part in parts], 2).flatten(1, 2))
 
     def act_in(self, window: Window, noise: Tensor | None = None) -> Tensor:
         """(B, A) mean actions of the present step, or samples from (B, A) standard normal noise; in [-1, 1]."""

@@ -127,4 +127,4 @@ class PerturbedActor(Actor):
             noise = observations.new_zeros((observations.shape[0], self.latent_dim))
         latents = noise.clamp(-self.latent_limit, self.latent_limit)
         decoded = torch.tanh(self.decoder(torch.cat([observations, latents], -1)))
-        return self.perturbation(observations, decoded)  # type: ignore[no-any-return]
+        return self.perturbation(observations, decoded)

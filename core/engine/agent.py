@@ -20,7 +20,7 @@ from surefoot.core.base.rates import Adam, Descent
 from surefoot.core.base.spec import DatasetLike as DatasetLike
 from surefoot.core.base.spec import Spec as Spec
 from surefoot.core.base.spec import no_dataset
-from surefoot.core.engine.features import READERS, EncoderConfig, encoder_of
+from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
@@ -74,7 +74,7 @@ class Update:
     @property
     def name(self) -> str:
         """The loss's name."""
-        return self.loss.__name__  # type: ignore[attr-defined, no-any-return]
+        return self.loss.__name__
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Rule:
     @property
     def name(self) -> str:
         """The change's name, or that of the networks that it copies to."""
-        return ", ".join(self.then) if self.change is None else self.change.__name__  # type: ignore[attr-defined, no-any-return]
+        return ", ".join(self.then) if self.change is None else self.change.__name__
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -352,7 +352,7 @@ class Agent(nn.Module):
     def encode(self, observations: Mapping[str, Tensor]) -> Tensor:
         """(..., F) features of several arrays, as networks read them; of agents with an `encoder`."""
         assert self.encoder is not None
-        return self.encoder(observations)  # type: ignore[no-any-return]
+        return self.encoder(observations)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions in [-1, 1] for normalised (B, O) observations; mean ones without `noise`."""

@@ -16,59 +16,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import Noise
-from surefoot.core.base.spec import Spec
+from surefoot.core.engine.agent import Agent, Batch, Loss, Metrics, Rule, Update
 from surefoot.core.nn.encoders import Encoder, as_laid_out, channels_first, random_shift
-
-if TYPE_CHECKING:
-    from surefoot.core.engine.agent import Agent, Batch, Loss, Metrics, Rule, Update
 
 OBSERVATIONS = ("observations", "next_observations")
 SHIFT = "shift"
 """Name of the noise that images are shifted by."""
-READERS = "bc, iql, sac, dqn, ppo, dreamer and those made of them"
-"""Algorithms that read images."""
 TRAINED_WITH = ("critic", "value", "actor")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """How an agent reads images and several arrays; of no effect where observations are one vector."""
-
-    encoder: str = "nature"  # of images: small, nature or impala (core.encoders)
-    encoder_features: int = 50  # of each image, and of all vectors beside images
-    shift: int = 4  # pixels that the images of a training step are moved by at most, at random; 0: not at all
-
-
-def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
-    """What turns a problem's observations into features, its weights drawn anew; None where they are one vector.
-
-    Raises:
-        ConfigError: the algorithm learns from one vector only, or settings are out of range.
-    """
-    if spec.one_vector:
-        return None
-    if not isinstance(config, EncoderConfig):
-        need_vector(spec, algorithm)
-    if config.shift < 0:
-        raise ConfigError(f"{algorithm}.shift is {config.shift}, must be 0 or more")
-    return Encoder(spec.observations, config.encoder, config.encoder_features)
-
-
-def need_vector(spec: Spec, algorithm: str) -> None:
-    """Raise a ConfigError, of an algorithm that learns from one vector, where observations are something else."""
-    if not spec.one_vector:
-        raise ConfigError(
-            f"{algorithm} learns from one vector, and observations are {spec.described()}: train it with one of "
-            f"{READERS}, or wrap the environment in gymnasium.wrappers.FlattenObservation"
-        )
 
 
 def named(batch: Mapping[str, Tensor], encoder: Encoder, name: str) -> dict[str, Tensor]:
@@ -129,8 +90,10 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
         return list(updates)
     found = {SHIFT: Noise("uniform", 4)} if shifts_images(agent) else {}
 
-    def unshifted(u: Any) -> Any:  # a rule or an update, which this module can't import
-        return dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found}) if trained(u) else u
+    def unshifted(u: Update | Rule) -> Update | Rule:
+        if not isinstance(u, Update):
+            return u
+        return dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found})
 
     own = each_once(unshifted, updates)
     if not any(True for _ in agent.encoder.parameters()):
@@ -139,18 +102,20 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     if beside is None:
         raise ConfigError(f"{agent.name} trains none of {', '.join(TRAINED_WITH)}, so nothing would train its encoder")
 
-    def encoding(u: Any) -> Any:
-        if beside not in trained(u):
+    def encoding(u: Update | Rule) -> Update | Rule:
+        if not isinstance(u, Update) or beside not in u.trains:
             return u
         return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"))
 
     return each_once(encoding, own)
 
 
-def each_once(change: Callable[[Any], Any], entries: Sequence[Any]) -> list[Any]:
+def each_once(
+    change: Callable[[Update | Rule], Update | Rule], entries: Sequence[Update | Rule]
+) -> list[Update | Rule]:
     """`change` of each entry of an order; one that stands there twice stands there twice again, as one."""
-    before: list[Any] = []
-    after: list[Any] = []
+    before: list[Update | Rule] = []
+    after: list[Update | Rule] = []
     for entry in entries:
         if entry not in before:
             before.append(entry)
@@ -165,7 +130,7 @@ def encodes_twice(updates: Sequence[Update], annotates: bool) -> bool:
 
 def trained(entry: Update | Rule) -> tuple[str, ...]:
     """Networks that an update trains; none, of a rule."""
-    return getattr(entry, "trains", ())
+    return entry.trains if isinstance(entry, Update) else ()
 
 
 def _without(name: str, loss: Loss) -> Loss:

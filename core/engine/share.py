@@ -97,7 +97,7 @@ class Share:
             raise ConfigError(f"{agent.name}: processes that share a batch can't shift its images: set algo.shift=0")
         for update in agent.updates():
             fits = isinstance(update, Update) and update.repeat == 1 and update.rows is None and not update.noise
-            if not (agent.by_rows and fits and isinstance(update.source, str)):  # type: ignore[union-attr]
+            if not (agent.by_rows and fits and isinstance(update.source, str)):
                 raise ConfigError(
                     f"{agent.name}: its losses are not means over the rows of one batch, so processes can't share it"
                 )

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.base.batch import Batch as Batch
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import STEPS_PER_BLOCK, generator
 
-Batch = dict[str, Tensor]
-"""Key -> tensor whose first dimension is the batch."""
 MAIN = "batch"
 """Name of the source that updates read where they name no other."""
 
@@ -110,7 +109,7 @@ class Uniform(Drawn):
             self.gather: Callable[..., Batch] = lambda indices, out=None: table(indices)
             self.population = 0 if population is None else population
         else:
-            self.gather = table.gather  # type: ignore[union-attr]
+            self.gather = table.gather
             self.workspace = table.workspace  # type: ignore[union-attr]
             self.population = len(table) if population is None else population  # type: ignore[arg-type]
         if self.population < 1:

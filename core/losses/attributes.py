@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.transformer_actor import Block
 from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.nn.transformer import Block
 
 GREATEST = 20.0
 """Scores are squashed to +- this."""

@@ -16,7 +16,7 @@ def mish(x: Tensor) -> Tensor:
     """x tanh(softplus(x)); beside the kernels in a form that costs a core a third of torch's own."""
     if kernels.active() is None or x.dtype != torch.float32:
         return nn.functional.mish(x)
-    return _Mish.apply(x)  # type: ignore[no-untyped-call, no-any-return]
+    return _Mish.apply(x)
 
 
 class _Mish(torch.autograd.Function):
@@ -42,7 +42,7 @@ class _Mish(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient * ctx.saved_tensors[0]
 
 

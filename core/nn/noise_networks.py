@@ -78,7 +78,7 @@ class PlainNoise(NoiseNetwork):
     def forward(self, actions: Tensor, observations: Tensor, steps: Tensor, masks: Tensor | None = None) -> Tensor:
         """As `NoiseNetwork.forward`; there is no dropout."""
         time = self.time(steps).expand(actions.shape[0], -1)
-        return self.mlp(torch.cat([actions, observations, time], -1))  # type: ignore[no-any-return]
+        return self.mlp(torch.cat([actions, observations, time], -1))
 
 
 class ResidualNoise(NoiseNetwork):
@@ -111,8 +111,8 @@ class ResidualNoise(NoiseNetwork):
         self.width, self.blocks, self.frequencies, self.time_hidden = width, blocks, frequencies, time_hidden
         self.dropped = blocks * width
         for layer in (*self.embed, self.first, self.last):
-            nn.init.xavier_uniform_(layer.weight)  # type: ignore[arg-type]
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def forward(self, actions: Tensor, observations: Tensor, steps: Tensor, masks: Tensor | None = None) -> Tensor:
         """As `NoiseNetwork.forward`."""
@@ -121,7 +121,7 @@ class ResidualNoise(NoiseNetwork):
         parts = [None] * len(self.stack) if masks is None else masks.split(self.width, -1)
         for block, mask in zip(self.stack, parts, strict=True):
             x = block(x, mask)
-        return self.last(mish(x))  # type: ignore[no-any-return]
+        return self.last(mish(x))
 
 
 class ResidualBlock(nn.Module):
@@ -148,8 +148,8 @@ def affine(layer: nn.Linear, x: Tensor) -> Tensor:
     """(B, out) of a wide layer for (B, in): beside the kernels by oneDNN, a tenth faster than BLAS at these sizes."""
     slots = kernels.active()
     if slots is None or x.dtype != torch.float32 or x.dim() != 2 or not torch.backends.mkldnn.is_available():
-        return layer(x)  # type: ignore[no-any-return]
-    return _Affine.apply(slots, x, layer.weight, layer.bias)  # type: ignore[no-untyped-call, no-any-return]
+        return layer(x)
+    return _Affine.apply(slots, x, layer.weight, layer.bias)
 
 
 class _Affine(torch.autograd.Function):
@@ -162,7 +162,7 @@ class _Affine(torch.autograd.Function):
         return _by_onednn(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
         _, x_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
@@ -211,7 +211,7 @@ class EmbeddedNoise(NoiseNetwork):
 
     def forward(self, actions: Tensor, observations: Tensor, steps: Tensor, masks: Tensor | None = None) -> Tensor:
         """As `NoiseNetwork.forward`; there is no dropout."""
-        return self.body(observations, actions, steps)  # type: ignore[no-any-return]
+        return self.body(observations, actions, steps)
 
 
 NETWORKS: dict[str, type[NoiseNetwork]] = {

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.transformer_actor import Block
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.noise_networks import NoiseNetwork
+from surefoot.core.nn.transformer import Block
 from surefoot.core.nn.velocity import Sinusoids
 
 TIME_FEATURES = 256
@@ -129,5 +129,5 @@ class TransformerNoise(NoiseNetwork):
         shift, scale = self.told(nn.functional.silu(known)).unsqueeze(1).chunk(2, -1)
         tokens = self.norm(tokens) * (1 + scale) + shift
         if self.leave_first is None:
-            return self.leave(tokens).flatten(1)  # type: ignore[no-any-return]
+            return self.leave(tokens).flatten(1)
         return torch.cat([self.leave_first(tokens[:, 0]), self.leave(tokens[:, 1:]).flatten(1)], -1)

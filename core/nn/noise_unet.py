@@ -42,7 +42,7 @@ class ModulatedBlock(nn.Module):
         """(B, out) of (B, in) and (B, known)."""
         scale, shift = affine(self.modulation, known).chunk(2, -1)
         inner = self.two(scale * self.one(x) + shift)
-        return inner + (x if self.skip is None else affine(self.skip, x))  # type: ignore[no-any-return]
+        return inner + (x if self.skip is None else affine(self.skip, x))
 
 
 class UNetNoise(NoiseNetwork):
@@ -95,7 +95,7 @@ class UNetNoise(NoiseNetwork):
         value = _through(self.middle, value, known)
         for pair in self.up:
             value = _through(pair, torch.cat([value, beside.pop()], -1), known)
-        return self.last(self.end(value))  # type: ignore[no-any-return]
+        return self.last(self.end(value))
 
 
 def _through(pair: nn.Module, value: Tensor, known: Tensor) -> Tensor:

@@ -71,14 +71,24 @@ class RunningNormalizer(Normalizer):
         if values.shape[0] == 0:
             return
         exact = values.double()
-        count, mean = exact.shape[0], exact.mean(0)
-        shift = mean - self.total_mean
-        total = self.count + count
-        self.squares += (exact - mean).square().sum(0) + shift.square() * self.count * count / total
-        self.total_mean += shift * count / total
-        self.count.copy_(total)
+        mean = exact.mean(0)
+        merge(self.count, self.total_mean, self.squares, exact.shape[0], mean, (exact - mean).square().sum(0))
         self.mean.copy_(self.total_mean)
-        self.scale.copy_((self.squares / total + self.epsilon).sqrt())
+        self.scale.copy_((self.squares / self.count + self.epsilon).sqrt())
+
+
+def merge(
+    count: Tensor, mean: Tensor, squares: Tensor, more: Tensor | int, more_mean: Tensor, more_squares: Tensor
+) -> None:
+    """Take further values into a count, a mean and a sum of squared deviations, in place.
+
+    Source: as `RunningNormalizer`.
+    """
+    total = (count + more).clamp(min=1)
+    shift = more_mean - mean
+    squares += more_squares + shift.square() * count * more / total
+    mean += shift * more / total
+    count += more
 
 
 class RunningMoments:
@@ -103,11 +113,7 @@ class RunningMoments:
         count = weight.sum(1)
         mean = (exact * weight).sum(1) / count.clamp(min=1)
         squares = ((exact - mean.unsqueeze(1)).square() * weight).sum(1)
-        total = (self.count + count).clamp(min=1)
-        shift = mean - self.mean
-        self.squares += squares + shift.square() * self.count * count / total
-        self.mean += shift * count / total
-        self.count += count
+        merge(self.count, self.mean, self.squares, count, mean, squares)
 
     def _update_by_one(self, values: Tensor) -> None:
         """The same for one value of each stream, to the same bits: numpy's calls on few numbers are cheaper."""

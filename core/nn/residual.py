@@ -61,7 +61,7 @@ def affine(layer: nn.Linear, x: Tensor) -> Tensor:
     """(..., out) of a layer for (..., in): by the native module where kernels are in use."""
     slots = kernels.active()
     if slots is None or x.dim() != 2 or x.dtype != torch.float32:
-        return layer(x)  # type: ignore[no-any-return]
+        return layer(x)
     return kernels.mlp(slots, x, [layer.weight], [layer.bias])
 
 
@@ -74,4 +74,4 @@ class ResidualValue(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """(B,) values of (B, observation dim)."""
-        return self.network(observations).squeeze(-1)  # type: ignore[no-any-return]
+        return self.network(observations).squeeze(-1)

@@ -69,7 +69,7 @@ class TransducedMLP(nn.Module):
     def features(self, difference: Tensor, anchor: Tensor, members: Tensor | None = None) -> Tensor:
         """(..., B, t) features of (B, O + X) differences and anchors, each with x behind."""
         both = self.of_difference(difference, members=members) * self.of_anchor(anchor, members=members)
-        return both.unflatten(-1, (-1, self.embedding)).sum(-1)  # type: ignore[no-any-return]
+        return both.unflatten(-1, (-1, self.embedding)).sum(-1)
 
     def _parts(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         state, rest = inputs[..., : self.state_dim], inputs[..., self.state_dim :]
@@ -80,8 +80,8 @@ class TransducedMLP(nn.Module):
         """As `MLP.forward`, of (B, O + X) inputs; it has no dropout."""
         if masks is not None:
             raise ConfigError("a transduced network has no dropout: set it to 0")
-        return self.backbone(self.features(*self._parts(inputs), members), members=members)  # type: ignore[no-any-return]
+        return self.backbone(self.features(*self._parts(inputs), members), members=members)
 
     def member(self, inputs: Tensor, index: int) -> Tensor:
         """As `MLP.member`."""
-        return self(inputs, members=inputs.new_full((1,), index, dtype=torch.int64)).squeeze(0)  # type: ignore[no-any-return]
+        return self(inputs, members=inputs.new_full((1,), index, dtype=torch.int64)).squeeze(0)

@@ -46,7 +46,7 @@ class ConditionedBlock(nn.Module):
         """(B, out, C) of (B, in, C) and (B, known)."""
         scale, shift = self.modulation(mish(known)).unsqueeze(-1).chunk(2, 1)
         inner = self.two(scale * self.one(x) + shift)
-        return inner + (x if self.skip is None else self.skip(x))  # type: ignore[no-any-return]
+        return inner + (x if self.skip is None else self.skip(x))
 
 
 class UNetVelocity(VelocityNetwork):
@@ -120,7 +120,7 @@ class UNetVelocity(VelocityNetwork):
 
     def time_features(self, time: Tensor) -> Tensor:
         """As `VelocityNetwork.time_features`."""
-        return self.embed[1](mish(self.embed[0](self.sinusoids(time))))  # type: ignore[no-any-return]
+        return self.embed[1](mish(self.embed[0](self.sinusoids(time))))
 
     def forward(self, observations: Tensor, x: Tensor, time: Tensor, size: Tensor | None = None) -> Tensor:
         """As `VelocityNetwork.forward`."""
@@ -137,7 +137,7 @@ class UNetVelocity(VelocityNetwork):
         for (one, two), longer in zip(self.up, self.longer, strict=True):  # type: ignore[misc]
             value = two(one(torch.cat([value, beside.pop()], 1), known), known)  # type: ignore[has-type]
             value = longer(value)
-        return self.last(self.end(value)).transpose(1, 2).flatten(1)  # type: ignore[no-any-return]
+        return self.last(self.end(value)).transpose(1, 2).flatten(1)
 
 
 VELOCITIES[UNetVelocity.kind] = UNetVelocity

@@ -91,7 +91,7 @@ class PlainVelocity(VelocityNetwork):
 
     def forward(self, observations: Tensor, x: Tensor, time: Tensor, size: Tensor | None = None) -> Tensor:
         """As `VelocityNetwork.forward`."""
-        return self.mlp(torch.cat([observations, x, _column(time, x)], -1))  # type: ignore[no-any-return]
+        return self.mlp(torch.cat([observations, x, _column(time, x)], -1))
 
 
 class Sinusoids(nn.Module):
@@ -150,7 +150,7 @@ class EmbeddedVelocity(VelocityNetwork):
 
     def time_features(self, time: Tensor) -> Tensor:
         """As `VelocityNetwork.time_features`."""
-        return self.embed[1](mish(self.embed[0](self.sinusoids(time))))  # type: ignore[no-any-return]
+        return self.embed[1](mish(self.embed[0](self.sinusoids(time))))
 
     def condition(self, observations: Tensor) -> Tensor:
         """As `VelocityNetwork.condition`."""
@@ -159,7 +159,7 @@ class EmbeddedVelocity(VelocityNetwork):
     def forward(self, observations: Tensor, x: Tensor, time: Tensor, size: Tensor | None = None) -> Tensor:
         """As `VelocityNetwork.forward`."""
         embedded = self.time_features(time).expand(x.shape[0], -1)
-        return self.body(torch.cat([x, embedded, self.condition(observations)], -1))  # type: ignore[no-any-return]
+        return self.body(torch.cat([x, embedded, self.condition(observations)], -1))
 
 
 class ShortcutVelocity(EmbeddedVelocity):
@@ -201,12 +201,12 @@ class ShortcutVelocity(EmbeddedVelocity):
         both = [self.sinusoids(time), self.sinusoids(torch.zeros_like(time) if size is None else size)]
         rows = max(len(one) for one in both)
         joined = torch.cat([one.expand(rows, -1) for one in both], -1)
-        return self.embed[1](mish(self.embed[0](joined)))  # type: ignore[no-any-return]
+        return self.embed[1](mish(self.embed[0](joined)))
 
     def forward(self, observations: Tensor, x: Tensor, time: Tensor, size: Tensor | None = None) -> Tensor:
         """As `VelocityNetwork.forward`."""
         embedded = self.time_features(time, size) + self.condition(observations)
-        return self.body(torch.cat([x, embedded], -1))  # type: ignore[no-any-return]
+        return self.body(torch.cat([x, embedded], -1))
 
 
 def _condition(observation_dim: int, hidden: tuple[int, ...], activation: str) -> MLP | None:

@@ -99,10 +99,10 @@ class PolicyModule(ControlLoop, nn.Module):
     def read(self, observations: Any) -> Tensor:
         """(B, F) what the head reads: normalised observations, or features of several arrays or of a lone one."""
         if self.encoder is None:
-            return self.normalizer(observations)  # type: ignore[no-any-return]
+            return self.normalizer(observations)
         if not isinstance(observations, Mapping):
             observations = dict.fromkeys(self.encoder.arrays, observations)
-        return self.encoder(on_vectors(self.normalizer, observations, self.encoder.vectors))  # type: ignore[no-any-return]
+        return self.encoder(on_vectors(self.normalizer, observations, self.encoder.vectors))
 
     @property
     def action_dim(self) -> int:

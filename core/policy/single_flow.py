@@ -144,7 +144,7 @@ class SingleFlow:
         if action.dot(self.no_action):
             return None
         policy._memory = memory
-        return action  # type: ignore[no-any-return]
+        return action
 
     def _played(self, seen: Array, noise: Array, memory: Memory) -> tuple[Array, Memory]:
         """The first action of the queue, after planning where it is empty, and the memory after it."""
@@ -158,7 +158,7 @@ class SingleFlow:
 
     def _made(self, seen: Array, noise: Array) -> Array:
         out = self._one_step(seen, noise) if isinstance(self.actor, OneStepActor) else self._flow(seen, noise)
-        return np.minimum(np.maximum(out, -ONE, out=out), ONE, out=out)  # type: ignore[no-any-return]
+        return np.minimum(np.maximum(out, -ONE, out=out), ONE, out=out)
 
     def _one_step(self, seen: Array, noise: Array) -> Array:
         self.input[: self.seen], self.input[self.seen :] = seen, noise

@@ -160,7 +160,7 @@ def _decoder(path: pathlib.Path, ros: Any, schema: Any, channel: Any) -> Callabl
             f"{path}: messages of {channel.topic} are encoded as {channel.message_encoding!r}; "
             "ROS 2's cdr and json are read"
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _names(files: Sequence[pathlib.Path]) -> dict[str, str]:

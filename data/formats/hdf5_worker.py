@@ -100,7 +100,7 @@ def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int) -> int:
 
 
 def check_memory(wanted: dict[str, h5py.Dataset], sizes: dict[str, int], request: dict[str, Any]) -> int:
-    """Bytes that the arrays take in memory, refused where they are too many (`core.base.unpacking.Unpacked` has the rule).
+    """Bytes that the arrays take in memory, refused where they are too many (the rule: `core.base.unpacking.Unpacked`).
 
     Pictures, of bytes in three dimensions and more with the rows, are kept as bytes; numbers become float32.
     """

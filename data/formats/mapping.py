@@ -118,9 +118,9 @@ class _Loader(UniqueKeys):
     """Plain values only, no key twice, and no references: those can make a small text grow without end."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.events.AliasEvent):
             raise yaml.YAMLError("it has references (*name), which are not read")
-        return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        return super().compose_node(parent, index)
 
 
 def read_mapping(path: pathlib.Path) -> LogMapping:

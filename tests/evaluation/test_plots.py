@@ -9,7 +9,7 @@ import pytest
 
 from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.evaluation import plots
-from surefoot.evaluation.runs import CurvePoint
+from surefoot.evaluation.curves import CurvePoint
 
 CURVE = [CurvePoint(0, -1200.0, -1300.0, -1100.0), CurvePoint(5000, -200.0, -250.0, -150.0)]
 FLAT = [CurvePoint(0, -1200.0, float("nan"), float("nan")), CurvePoint(5000, -1100.0, -9e9, 9e9)]

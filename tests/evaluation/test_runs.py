@@ -10,7 +10,7 @@ import pytest
 from surefoot.core.base import schema
 from surefoot.core.base.errors import CheckpointError
 from surefoot.evaluation import RunData, load_runs
-from surefoot.evaluation.side_by_side import grouped, side_by_side
+from surefoot.evaluation.curves import grouped, side_by_side
 
 MakeRun = Callable[..., pathlib.Path]
 

@@ -13,10 +13,10 @@ from capture_guard import CaptureGuard
 from test_mbrcsl import dataset_of, learner_of, random_data
 
 from surefoot.core.actors.attribute_planner import AttributePlanner
-from surefoot.core.actors.transformer_actor import Block
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.engine.agent import Spec
 from surefoot.core.losses.attributes import AttributeModel, measured, preference_loss
+from surefoot.core.nn.transformer import Block
 from surefoot.core.policy.policy import Policy
 from surefoot.data.comparisons import compared, read_comparisons, starts
 from surefoot.offline import AlignDiff

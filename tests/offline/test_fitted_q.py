@@ -25,8 +25,9 @@ from surefoot.data import prepare
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import best_episodes, discounted_returns, scale_actions, short_notes
 from surefoot.data.store import store_from_dataset
-from surefoot.offline import BC, DT, IQL, RCSL, ReCOIL, fitted_q, single_actions
-from surefoot.offline.fitted_q import FittedQ, Rows, fitted_q_estimate
+from surefoot.offline import BC, DT, IQL, RCSL, ReCOIL
+from surefoot.offline.evaluation import fitted_q, single_actions
+from surefoot.offline.evaluation.fitted_q import FittedQ, Rows, fitted_q_estimate
 
 
 def policy_of_constant(action: float) -> Policy:

@@ -8,7 +8,7 @@ import pytest
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
-from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, thinned
+from surefoot.offline.evaluation.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, thinned
 
 LOW, HIGH = np.array([-1.0]), np.array([1.0])
 

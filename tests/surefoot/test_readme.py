@@ -17,7 +17,7 @@ from surefoot.cli.support import auto, config, grammar
 from surefoot.cli.support import help_text as helptext
 from surefoot.core.engine.agent import Agent
 from surefoot.offline import CQL, CQLConfig
-from surefoot.offline.fitted_q import FittedQ
+from surefoot.offline.evaluation.fitted_q import FittedQ
 from surefoot.runs.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data import Dataset, save
 from surefoot.data.prepare import discounted_returns
 from surefoot.evaluation import Bandit, plots
-from surefoot.offline import least_squares_q
+from surefoot.offline.evaluation import least_squares_q
 from surefoot.runs.summary import data_return
 from surefoot.studies import select as selecting
 from surefoot.studies import select_model

@@ -124,7 +124,7 @@ def mlp(
     parameters = (*weights, *biases, *norms.gains, *norms.shifts)
     if torch.is_grad_enabled() and (inputs.requires_grad or any(p.requires_grad for p in parameters)):
         how = (hidden, norms.after, norms.epsilon, dropout)
-        return _NativeMLP.apply(slots, how, len(weights), inputs, *parameters)  # type: ignore[no-any-return]
+        return _NativeMLP.apply(slots, how, len(weights), inputs, *parameters)
     calls = _calls(inputs, weights, biases, norms, dropout)
     found = [native.forward(x, w, b, False, hidden, n, d)[0] for x, w, b, n, d in calls]
     return found[0] if inputs.dim() == 2 else torch.stack(found)
@@ -266,7 +266,7 @@ def decayed(parameters: Sequence[Tensor], coefficients: Sequence[float]) -> tupl
     if _active is None:
         squares = [0.5 * c * p.square().sum() for p, c in zip(parameters, coefficients, strict=True)]
         return list(parameters), torch.stack(squares).sum()
-    found = [_Decayed.apply(p, c) for p, c in zip(parameters, coefficients, strict=True)]  # type: ignore[no-untyped-call]
+    found = [_Decayed.apply(p, c) for p, c in zip(parameters, coefficients, strict=True)]
     return [parameter for parameter, _ in found], torch.stack([loss for _, loss in found]).sum()
 
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from surefoot import cuda_ext
-
-if TYPE_CHECKING:
-    from surefoot.core.nn.native.tape import Recorder
 
 
 class Network(NamedTuple):
@@ -48,6 +45,38 @@ class Dropout(NamedTuple):
     """(B, sum of hidden widths) or, for each member its own, (E, B, sum of hidden widths); not differentiated."""
     sums: bool
     """Whether they multiply the layers' weighted sums, instead of what the layers give."""
+
+
+class Recording(Protocol):
+    """Who writes down the calls of this module, before they are made (`core.nn.native.tape.Recorder`)."""
+
+    def mlp_forward(
+        self,
+        network: Network,
+        inputs: Tensor,
+        row_stride: int,
+        saved: Tensor | None,
+        outputs: Tensor,
+        masks: Tensor | None,
+        mask_strides: tuple[int, int],
+    ) -> None:
+        """Of `forward`."""
+        ...
+
+    def mlp_backward(
+        self,
+        network: Network,
+        given: tuple[Tensor, Tensor, Tensor],
+        strides: tuple[int, int, int],
+        gradients: Sequence[Sequence[Tensor | None]],
+        input_gradients: Tensor | None,
+    ) -> None:
+        """Of `backward`."""
+        ...
+
+    def adam(self, numbers: tuple[Any, ...], changed: list[Tensor], read: list[Tensor]) -> None:
+        """Of `adam`."""
+        ...
 
 
 NO_NORMS = Norms()
@@ -274,16 +303,16 @@ def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
     return True
 
 
-_recorder: Recorder | None = None
+_recorder: Recording | None = None
 
 
-def recorder() -> Recorder | None:
+def recorder() -> Recording | None:
     """Who records just now."""
     return _recorder
 
 
 @contextlib.contextmanager
-def recording(by: Recorder) -> Iterator[None]:
+def recording(by: Recording) -> Iterator[None]:
     """Report every call to `by` while the block runs."""
     global _recorder
     before, _recorder = _recorder, by

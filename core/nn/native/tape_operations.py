@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from surefoot.core.nn.native.tape import Recorder
 
 
 class Unknown(Exception):
     """An operation, or a form of it, that the native module does not have."""
 
 
-def write(to: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+class Writer(Protocol):
+    """Who writes native instructions down (`core.nn.native.tape.Recorder`)."""
+
+    def element(self, name: str, out: Tensor, *operands: Tensor, strides: Sequence[int] | None = None) -> None:
+        """Write down out = name(operands), as `Recorder.element`."""
+        ...
+
+
+def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Write down `result = func(*args, **kwargs)`, which has been run, as native instructions.
 
     Raises:
@@ -86,10 +91,10 @@ WITH_OUT |= {torch.ops.aten.scatter}
 
 Given = dict[str, Any]
 """Arguments by the names of the operation's schema."""
-How = Callable[["Recorder", Tensor, Given], None]
+How = Callable[[Writer, Tensor, Given], None]
 
 
-def _number(to: Recorder, value: Any) -> Tensor:
+def _number(to: Writer, value: Any) -> Tensor:
     """A float32 operand of a tensor or number."""
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=torch.float32)
@@ -111,7 +116,7 @@ def _truth(value: Any) -> Tensor:
 def _floats(instruction: str, *names: str, **usual: float) -> How:
     """An instruction of float operands, named as in torch's schema, where the last have usual values."""
 
-    def how(to: Recorder, result: Tensor, given: Given) -> None:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
         if result.dtype != torch.float32:
             raise Unknown(f"{instruction} giving {result.dtype}")
         operands = [given[name] for name in names]
@@ -122,27 +127,27 @@ def _floats(instruction: str, *names: str, **usual: float) -> How:
 
 
 def _compare(instruction: str) -> How:
-    def how(to: Recorder, result: Tensor, given: Given) -> None:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
         to.element(instruction, result, _number(to, given["self"]), _number(to, given["other"]))
 
     return how
 
 
 def _logical(instruction: str) -> How:
-    def how(to: Recorder, result: Tensor, given: Given) -> None:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
         operands = [_truth(given[name]) for name in ("self", "other") if name in given]
         to.element(instruction, result, *operands)
 
     return how
 
 
-def _div(to: Recorder, result: Tensor, given: Given) -> None:
+def _div(to: Writer, result: Tensor, given: Given) -> None:
     if given.get("rounding_mode") is not None:
         raise Unknown("a rounding division")
     _floats("div", "self", "other")(to, result, given)
 
 
-def _pow(to: Recorder, result: Tensor, given: Given) -> None:
+def _pow(to: Writer, result: Tensor, given: Given) -> None:
     exponent = given["exponent"]
     if not isinstance(exponent, Tensor) and exponent == 2:
         _floats("square", "self")(to, result, given)
@@ -152,7 +157,7 @@ def _pow(to: Recorder, result: Tensor, given: Given) -> None:
         _floats("pow", "self", "exponent")(to, result, given)
 
 
-def _copy(to: Recorder, result: Tensor, given: Given) -> None:
+def _copy(to: Writer, result: Tensor, given: Given) -> None:
     source = given["src"] if "src" in given else given["self"]
     if result.dtype == torch.bool:
         to.element("logical_and", result, _truth(source), _truth(source))
@@ -165,7 +170,7 @@ def _copy(to: Recorder, result: Tensor, given: Given) -> None:
 def _chosen(condition: str, there: str, elsewhere: str) -> How:
     """One of two operands where a condition holds, and the other where it does not."""
 
-    def how(to: Recorder, result: Tensor, given: Given) -> None:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
         if result.dtype != torch.float32:
             raise Unknown(f"where giving {result.dtype}")
         operands = (_number(to, given[name]) for name in (there, elsewhere))
@@ -174,7 +179,7 @@ def _chosen(condition: str, there: str, elsewhere: str) -> How:
     return how
 
 
-def _softplus_backward(to: Recorder, result: Tensor, given: Given) -> None:
+def _softplus_backward(to: Writer, result: Tensor, given: Given) -> None:
     slope = torch.empty(given["self"].shape)  # beyond the threshold it is 1 within rounding anyway
     to.element("mul", slope, given["self"], _number(to, given["beta"]))
     to.element("sigmoid", slope, slope)
@@ -184,7 +189,7 @@ def _softplus_backward(to: Recorder, result: Tensor, given: Given) -> None:
 def _constant(value: float | None = None) -> How:
     """Filled with a number: `value`, or the one given."""
 
-    def how(to: Recorder, result: Tensor, given: Given) -> None:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
         names = ("fill_value", "value", "s")
         number = value if value is not None else next(given[name] for name in names if name in given)
         if isinstance(number, Tensor):
@@ -200,7 +205,7 @@ def _constant(value: float | None = None) -> How:
     return how
 
 
-def _same_always(to: Recorder, result: Tensor, given: Given) -> None:
+def _same_always(to: Writer, result: Tensor, given: Given) -> None:
     """What no input decides: as it is now."""
     to.element("copy", result, result.clone())
 
@@ -222,7 +227,7 @@ def _strides(result: Tensor, source: Tensor, reduced: set[int], keepdim: bool) -
 
 
 def _reduction(instruction: str, mean: bool = False) -> How:
-    def how(to: Recorder, result: Tensor, given: Given) -> None:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
         source = _number(to, given["self"])
         if result.dtype != torch.float32:
             raise Unknown(f"{instruction} giving {result.dtype}")
@@ -242,7 +247,7 @@ def _count(source: Tensor, dims: set[int]) -> int:
 def _spread(root: bool) -> How:
     """Variance or standard deviation: squares of the distances from the mean, in two passes."""
 
-    def how(to: Recorder, result: Tensor, given: Given) -> None:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
         source = _number(to, given["self"])
         if given.get("unbiased") is False or result.dtype != torch.float32:
             raise Unknown("a spread in an old form, or not of float32")
@@ -261,7 +266,7 @@ def _spread(root: bool) -> How:
     return how
 
 
-def _log_sum_exp(to: Recorder, result: Tensor, given: Given) -> None:
+def _log_sum_exp(to: Writer, result: Tensor, given: Given) -> None:
     source = _number(to, given["self"])
     reduced, keepdim = _dims(source, given), bool(given.get("keepdim"))
     highest = torch.empty([1 if dim in reduced else size for dim, size in enumerate(source.shape)])
@@ -278,7 +283,7 @@ def _log_sum_exp(to: Recorder, result: Tensor, given: Given) -> None:
     to.element("add", result, result, highest.view(result.shape), _number(to, 1))
 
 
-def _cat(to: Recorder, result: Tensor, given: Given) -> None:
+def _cat(to: Writer, result: Tensor, given: Given) -> None:
     dim, start = given.get("dim", 0), 0
     for tensor in given["tensors"]:
         if tensor.numel() == 0:  # torch lets these be of any shape
@@ -288,17 +293,17 @@ def _cat(to: Recorder, result: Tensor, given: Given) -> None:
         start += tensor.shape[dim]
 
 
-def _stack(to: Recorder, result: Tensor, given: Given) -> None:
+def _stack(to: Writer, result: Tensor, given: Given) -> None:
     for position, tensor in enumerate(given["tensors"]):
         _copy(to, result.select(given.get("dim", 0), position), {"src": tensor})
 
 
-def _select_backward(to: Recorder, result: Tensor, given: Given) -> None:
+def _select_backward(to: Writer, result: Tensor, given: Given) -> None:
     _constant(0.0)(to, result, given)
     _copy(to, result.select(given["dim"], given["index"]), {"src": given["grad_output"]})
 
 
-def _slice_backward(to: Recorder, result: Tensor, given: Given) -> None:
+def _slice_backward(to: Writer, result: Tensor, given: Given) -> None:
     _constant(0.0)(to, result, given)
     length = result.shape[given["dim"]]
     where = range(length)[slice(given["start"], given["end"], given["step"])]

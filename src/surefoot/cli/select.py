@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
 
 def select(arguments: argparse.Namespace) -> int:
     """Judge, rank, say what can be said, and spend the episodes that are allowed."""
-    from surefoot.offline.least_squares_q import LeastSquaresQConfig
+    from surefoot.offline.evaluation.least_squares_q import LeastSquaresQConfig
     from surefoot.runs.embedded import load
     from surefoot.studies import select as selecting
     from surefoot.studies.select_model import ModelJudgeConfig, notes, select_by_model

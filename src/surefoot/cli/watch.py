@@ -128,9 +128,9 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
         wrong with each folder that can't be read.
     """
     from surefoot.core.base.errors import SurefootError
-    from surefoot.evaluation.names import labelled
+    from surefoot.evaluation.curves import side_by_side
+    from surefoot.evaluation.label import labelled
     from surefoot.evaluation.results import run_folders
-    from surefoot.evaluation.side_by_side import side_by_side
     from surefoot.runs.live import read_live
     from surefoot.runs.run import Run, is_language
 

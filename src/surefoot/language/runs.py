@@ -30,6 +30,7 @@ from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.base.files import read_json, read_lines, write_json, written_aside
 from surefoot.core.base.schema import Many, Number, Plain, Record, Table, Text
 from surefoot.evaluation import RunData, hierarchical_interval, names, plots
+from surefoot.evaluation.label import labelled
 from surefoot.evaluation.passes import REWARD, RIGHT, pass_figures
 from surefoot.evaluation.runs import CONFIG_FORMAT, METRICS_FORMAT, SUMMARY_FORMAT
 from surefoot.language.plan import Plan, Progress
@@ -322,7 +323,7 @@ def look(folder: pathlib.Path) -> dict[str, Any]:
     what = "pass@1" if evaluations else "reward"
     return {
         "name": str(folder),
-        "label": names.labelled(made.method, None, made.told),
+        "label": labelled(made.method, None, made.told),
         "task": f"{what}, {pathlib.Path(made.prompts).stem}",
         "step": sum(reached.get(seed, 0) for seed in made.seeds) // len(made.seeds),
         "steps": made.loop.steps,

@@ -30,7 +30,7 @@ from surefoot.evaluation import (
 from surefoot.evaluation.model_calibration import MODEL, picture
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
-from surefoot.offline.least_squares_q import (
+from surefoot.offline.evaluation.least_squares_q import (
     LEAST_EPISODES,
     LeastSquaresJudge,
     LeastSquaresQConfig,

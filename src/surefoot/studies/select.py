@@ -1,13 +1,13 @@
 """Choosing among trained policies from data alone, and saying so where the data can't tell.
 
-The method is fixed. Each policy is judged by least-squares fitted-Q evaluation (`offline.least_squares_q`), whose
-members share features and resamples over all policies. The data's own behaviour is judged in the same way; its true
-value is known, so the difference is taken off every estimate, and where it is larger than the members' spread allows,
-all intervals are widened by that factor. Policies whose whole interval lies above the best return in the data are set
-aside: nothing in the data supports them. So are those whose whole interval lies below the least that the data's rewards
-allow: there the critics fail, and say nothing. The others are ranked by the lower end of their intervals. Doubly robust
-and self-normalised per-decision importance-sampling estimates stand beside, with the number of episodes that they rest
-on.
+The method is fixed. Each policy is judged by least-squares fitted-Q evaluation (`offline.evaluation.least_squares_q`),
+whose members share features and resamples over all policies. The data's own behaviour is judged in the same way; its
+true value is known, so the difference is taken off every estimate, and where it is larger than the members' spread
+allows, all intervals are widened by that factor. Policies whose whole interval lies above the best return in the data
+are set aside: nothing in the data supports them. So are those whose whole interval lies below the least that the data's
+rewards allow: there the critics fail, and say nothing. The others are ranked by the lower end of their intervals.
+Doubly robust and self-normalised per-decision importance-sampling estimates stand beside, with the number of episodes
+that they rest on.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ from surefoot.core.base.spec import in_words
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Array, Dataset
 from surefoot.evaluation.selection import rank_correlation, regret_at
-from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
-from surefoot.offline.single_actions import single_actions
+from surefoot.offline.evaluation.least_squares_q import (
+    LEAST_EPISODES,
+    LeastSquaresJudge,
+    LeastSquaresQConfig,
+    own_returns,
+)
+from surefoot.offline.evaluation.single_actions import single_actions
 from surefoot.runs.run import Run
 from surefoot.runs.summary import RESULT
 from surefoot.studies.select_behaviour import Behaviour

@@ -7,7 +7,7 @@ import numpy as np
 from surefoot.core.base.actions import to_agent
 from surefoot.data.dataset import Array
 from surefoot.evaluation import off_policy
-from surefoot.offline.least_squares_q import Critics, LeastSquaresJudge
+from surefoot.offline.evaluation.least_squares_q import Critics, LeastSquaresJudge
 
 KNOWN_DENSITY = "behaviour_log_density"
 """Name of the extra column of the log-density of each recorded action, in the units of actions, where it is known."""

@@ -18,7 +18,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added, BesideAdded
 from surefoot.data.store import store_from_dataset
-from surefoot.offline.fitted_q import Estimate, fitted_q_estimate
+from surefoot.offline.evaluation.fitted_q import Estimate, fitted_q_estimate
 from surefoot.runs.finishing import FITTED_Q, MISSING, MODEL, VALIDATION, attempted, why
 from surefoot.runs.machine import as_begun
 from surefoot.runs.progress_events import finite_or_none

@@ -1,13 +1,26 @@
-"""Evaluations of several seeds beside each other, so that a curve is over the same seeds at all of its points."""
+"""Learning curves: evaluations of several seeds beside each other, over the same seeds at all of a curve's points."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from surefoot.evaluation.statistics import hierarchical_interval
+
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvePoint:
+    """One point of a learning curve, averaged over seeds; nan bounds where one return is all there is."""
+
+    step: int
+    mean: float
+    low: float
+    high: float
 
 
 def side_by_side(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list[T]]]:
@@ -51,3 +64,16 @@ def grouped(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list[T]]]
     return [
         (step, [mine[step] for mine in by_seed.values() if step in mine]) for step in sorted(set[int]().union(*steps))
     ]
+
+
+def point_of(
+    step: int, rows: Sequence[Mapping[str, Any]], mean: str, episodes: str, bounds: tuple[float, float]
+) -> CurvePoint:
+    """The point of what each seed had at a step: its `episodes`, or where those are not alike its `mean` alone."""
+    found = [np.asarray(row.get(episodes) or (), dtype=np.float64) for row in rows]
+    if len({len(values) for values in found}) == 1 and len(found[0]) > 0:
+        interval = hierarchical_interval(found, bounds=bounds)
+    else:
+        means = [np.array([row[mean]], dtype=np.float64) for row in rows]
+        interval = hierarchical_interval(means, shared_episodes=False, bounds=bounds)
+    return CurvePoint(step, interval.estimate, interval.low, interval.high)

@@ -25,7 +25,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns, scaled_actions
 from surefoot.data.store import Store, Workspace
-from surefoot.offline.single_actions import PART, single_actions
+from surefoot.offline.evaluation.single_actions import PART, single_actions
 
 BATCH = 256
 """Rows of a training step."""

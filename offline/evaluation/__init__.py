@@ -1,0 +1,1 @@
+"""What policies are worth, from data alone: fitted-Q evaluation, by networks and by least squares."""
