@@ -18,8 +18,8 @@ from surefoot.core.nn.transduction import TransducedMLP
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added
-from surefoot.world_models.anchors import AnchoredActor, anchored, seeker_of, transduce
-from surefoot.world_models.learning import (
+from surefoot.world_models.ensemble.anchors import AnchoredActor, anchored, seeker_of, transduce
+from surefoot.world_models.ensemble.learning import (
     HOLDOUT,
     MODEL,
     BestSoFar,

@@ -25,8 +25,7 @@ from surefoot.data.sources import BesideAdded, whole_part
 from surefoot.model_based.alarm import AlarmConfig, Limits
 from surefoot.model_based.signals import imagined_signals, value_signals
 from surefoot.world_models.dynamics import Dynamics, Outcome
-from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import (
+from surefoot.world_models.ensemble.learning import (
     WEIGHTS,
     BestSoFar,
     EnsembleConfig,
@@ -36,6 +35,7 @@ from surefoot.world_models.learning import (
     model_sources,
     prepare_model,
 )
+from surefoot.world_models.imagine import imagine, rollout_noise
 
 STARTS = "starts"
 

@@ -19,10 +19,10 @@ from surefoot.online.agents import OffPolicyAgent
 from surefoot.online.model_replay import Members, Newest, ReplayBesideAdded, Split
 from surefoot.online.replay import Replay
 from surefoot.online.sac import SoftConfig, of_sac
-from surefoot.world_models.ensemble import gaussian_loss
+from surefoot.world_models.ensemble.gaussian import gaussian_loss
+from surefoot.world_models.ensemble.learning import ModelConfig, ensemble_of, known_notes, temperatures
+from surefoot.world_models.ensemble.renormalise import measured
 from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes, temperatures
-from surefoot.world_models.renormalise import measured
 
 MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
 FRESH_ROWS = 250

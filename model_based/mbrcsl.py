@@ -23,10 +23,10 @@ from surefoot.data.sources import Added
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.model_based.signals import over_best
 from surefoot.offline.rcsl import RCSL, RCSLConfig
-from surefoot.world_models import learning
 from surefoot.world_models.dynamics import Dynamics
-from surefoot.world_models.ensemble import DECAYS
-from surefoot.world_models.learning import BestSoFar, EnsembleConfig, ensemble_of, learn_model, prepare_model
+from surefoot.world_models.ensemble import learning
+from surefoot.world_models.ensemble.gaussian import DECAYS
+from surefoot.world_models.ensemble.learning import BestSoFar, EnsembleConfig, ensemble_of, learn_model, prepare_model
 from surefoot.world_models.paths import Paths, follow, nothing_kept, path_noise, path_notes, step_by_step
 
 STARTS, KEPT = "starts", "kept"

@@ -12,7 +12,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, algorithm_of, methods_of, require
 from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
-from surefoot.world_models.uncertainty import bellman_inconsistency
+from surefoot.world_models.ensemble.uncertainty import bellman_inconsistency
 
 
 @dataclasses.dataclass(frozen=True)

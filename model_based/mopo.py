@@ -10,8 +10,8 @@ from torch import Tensor
 
 from surefoot.core.engine.agent import algorithm_of, methods_of, require
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
-from surefoot.world_models import uncertainty
 from surefoot.world_models.dynamics import Outcome
+from surefoot.world_models.ensemble import uncertainty
 
 UNCERTAINTIES = ("aleatoric", "pairwise", "std")
 

@@ -18,10 +18,10 @@ from surefoot.model_based.mbpo import FRESH, FRESH_ROWS, HELD_EVERY, HOLDOUT, MO
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.model_replay import Members, Newest, Split
 from surefoot.online.replay import Replay
-from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
-from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
-from surefoot.world_models.renormalise import measured
-from surefoot.world_models.terminations import AUTO
+from surefoot.world_models.ensemble.learning import ModelConfig, ensemble_of, known_notes
+from surefoot.world_models.ensemble.planner import SEARCH, EnsemblePlanner
+from surefoot.world_models.ensemble.renormalise import measured
+from surefoot.world_models.known.terminations import AUTO
 
 ALL = "all"
 DECAYS = (2.5e-5, 5e-5, 7.5e-5, 1e-4)

@@ -18,8 +18,9 @@ from surefoot.core.base.errors import DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import segment_ids
 from surefoot.world_models.dynamics import Dynamics, StepNoise
-from surefoot.world_models.ensemble import GaussianEnsemble, Prediction, mixture
-from surefoot.world_models.token_dynamics import TokenDynamics
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import Prediction, mixture
+from surefoot.world_models.tokens.dynamics import TokenDynamics
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 """Of the intervals whose coverage is measured."""

@@ -17,7 +17,7 @@ from surefoot.core.nn.encoders import channels_first
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 from surefoot.world_models.dynamics import Outcome, StepNoise
-from surefoot.world_models.rssm import RSSM, Categories, Normals
+from surefoot.world_models.recurrent.rssm import RSSM, Categories, Normals
 
 IMAGE_SIZE = 64
 

@@ -25,17 +25,18 @@ from surefoot.core.engine.agent import Adam, Agent, Metrics, Rule, Update, algor
 from surefoot.core.engine.features import need_vector
 from surefoot.core.engine.sources import Batch, Source, Stores
 from surefoot.data.dataset import Dataset
-from surefoot.world_models import rewards, terminations
-from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Prediction, gaussian_loss, squared_error
-from surefoot.world_models.learning_rows import HOLDOUT, MODEL, Bootstrap, Fixed, split_rows
-from surefoot.world_models.mismatch import WEIGHTS as ROW_WEIGHTS
-from surefoot.world_models.mismatch import effective_sample_size
-from surefoot.world_models.renormalise import check_units
-from surefoot.world_models.rewards import LEARNED
-from surefoot.world_models.terminations import AUTO, named
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import DECAYS, Judge, Prediction, gaussian_loss, squared_error
+from surefoot.world_models.ensemble.mismatch import WEIGHTS as ROW_WEIGHTS
+from surefoot.world_models.ensemble.mismatch import effective_sample_size
+from surefoot.world_models.ensemble.renormalise import check_units
+from surefoot.world_models.ensemble.rows import HOLDOUT, MODEL, Bootstrap, Fixed, split_rows
+from surefoot.world_models.known import rewards, terminations
+from surefoot.world_models.known.rewards import LEARNED
+from surefoot.world_models.known.terminations import AUTO, named
 
 WEIGHTS = "model_weights"
-"""Column of a dataset's extras: how much a row counts (`world_models.mismatch`)."""
+"""Column of a dataset's extras: how much a row counts (`world_models.ensemble.mismatch`)."""
 READS = ("observations", "actions", "rewards", "next_observations")
 """Columns that a model learns from; `costs` too where it predicts them."""
 NEVER = 1e30

@@ -21,7 +21,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.losses.distributions import kl_categorical, kl_gaussian
 from surefoot.core.losses.masked import masked_mean
 from surefoot.core.nn.networks import MLP
-from surefoot.world_models.block_gru import BlockGRU
+from surefoot.world_models.recurrent.block_gru import BlockGRU
 
 
 class Categories(nn.Module):
