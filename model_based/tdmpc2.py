@@ -18,8 +18,8 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.distributions import gaussian_log_density
 from surefoot.core.losses.value_learning import linear_quantile, td_target
 from surefoot.core.nn import ensembles
-from surefoot.model_based.alarm import AlarmConfig
-from surefoot.model_based.signals import MET, met_signals
+from surefoot.model_based.base.alarm import AlarmConfig
+from surefoot.model_based.base.signals import MET, met_signals
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
 from surefoot.world_models.known.terminations import end_notes

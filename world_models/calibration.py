@@ -94,7 +94,8 @@ def windows(dataset: Dataset, most_steps: int = MOST_STEPS, most_starts: int = M
     steps = min(most_steps, int(np.bincount(segments).max()))
     starts = np.flatnonzero(segments[: len(rows) - steps + 1] == segments[steps - 1 :])
     starts = starts[np.linspace(0, len(starts) - 1, min(most_starts, len(starts))).round().astype(np.int64)]
-    return rows[starts[:, None] + np.arange(steps)]  # type: ignore[no-any-return]
+    windows: np.ndarray = rows[starts[:, None] + np.arange(steps)]
+    return windows
 
 
 def open_loop(model: Dynamics, dataset: Dataset) -> dict[str, Any]:

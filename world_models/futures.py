@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -104,7 +105,8 @@ def future_member(dynamics: Members, objective: Objective, draws: Tensor, t: int
         place = (drawn.future_shares(draws, futures, t) * count).long()
     else:
         place = (torch.arange(futures, device=draws.device) % count)[:, None].expand(-1, rows)
-    return asked[place]  # type: ignore[no-any-return]
+    member: Tensor = asked[place]
+    return member
 
 
 def check_futures(dynamics: Dynamics, objective: Objective) -> None:
@@ -208,10 +210,10 @@ def sums_of(
 
     A world that has `sums_of` of its own gives them where no derivatives are wanted (`world_models.ensemble.rollout`).
     """
-    own: Any = getattr(dynamics, "sums_of", None)
+    own: Callable[..., tuple[Tensor, Tensor] | None] | None = getattr(dynamics, "sums_of", None)
     found = None if own is None or torch.is_grad_enabled() else own(states, actions, draws, objective)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     shape = (objective.futures, *actions.shape[:2])
     now = states.unsqueeze(1).expand(*shape, states.shape[-1])
     returns = torch.zeros(shape, dtype=states.dtype, device=states.device)

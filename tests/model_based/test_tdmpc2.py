@@ -21,7 +21,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import TDMPC2
-from surefoot.model_based.alarm import Alarm
+from surefoot.model_based.base.alarm import Alarm
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
 from surefoot.world_models.latent.latent import discount_of

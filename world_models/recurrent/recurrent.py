@@ -34,7 +34,8 @@ def layers(inputs: int, outputs: int, units: int, count: int, zero: bool = False
 
 def rows(network: MLP, values: Tensor) -> Tensor:
     """(..., out) of (..., in), as one matrix of rows: what the kernels take."""
-    return network(values.flatten(0, -2)).unflatten(0, values.shape[:-1])  # type: ignore[no-any-return]
+    found: Tensor = network(values.flatten(0, -2)).unflatten(0, values.shape[:-1])
+    return found
 
 
 class Numbers(nn.Module):
