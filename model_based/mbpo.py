@@ -9,16 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
-from surefoot.core.nn.temperature import Temperature
 from surefoot.model_based.base.alarm import AlarmConfig
 from surefoot.model_based.base.measured import FRESH, FRESH_ROWS, HOLDOUT, MODEL, MeasuredModel
 from surefoot.model_based.base.signals import imagined_signals, met_limits, value_signals
 from surefoot.online.model_replay import ReplayBesideAdded
 from surefoot.online.replay import Replay
-from surefoot.online.sac import SoftConfig, of_sac
+from surefoot.online.sac import SAC, SoftConfig
 from surefoot.world_models.ensemble.learning import ModelConfig, ensemble_of, known_notes
 from surefoot.world_models.ensemble.renormalise import measured
 from surefoot.world_models.imagine import imagine, rollout_noise
@@ -66,7 +64,7 @@ def rollout_length(step: float, schedule: tuple[float, float, int, int]) -> int:
     return int(short + share * (long - short))
 
 
-class MBPO(MeasuredModel):
+class MBPO(MeasuredModel, SAC):
     r"""MBPO of Janner, Fu, Zhang and Levine, "When to Trust Your Model" (NeurIPS 2019).
 
     The losses are SAC's, on a batch of which `real_ratio` is of the replay buffer and the rest imagined: every
@@ -90,16 +88,12 @@ class MBPO(MeasuredModel):
     data = "refused"
     counts = ("imaginations",)
     config: MBPOConfig
-    actor: TanhGaussianActor
-    temperature: Temperature
-    target_entropy, targets = of_sac.target_entropy, of_sac.targets
-    actor_loss, temperature_loss = of_sac.actor_loss, of_sac.temperature_loss
     limits: Tensor
     imaginations: Tensor
 
     def build(self) -> None:
         """SAC's networks, the model, what rewards allow, and how often rows were imagined."""
-        of_sac.build(self)
+        super().build()
         self.model = ensemble_of(self.spec, self.config, units=lambda states: self.normalizer.inverse(states))
         self.register_buffer("limits", torch.zeros(5))
         self.register_buffer("held", torch.zeros(()))  # the holdout's loss
@@ -141,7 +135,7 @@ class MBPO(MeasuredModel):
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """SAC's, and the alarm's signals."""
-        loss, metrics = of_sac.critic_loss(self, batch, noise)
+        loss, metrics = super().critic_loss(batch, noise)
         signals = value_signals(metrics["q"], self.limits, self.config.discount, self.temperature(), self.decision_dim)
         return loss, signals
 
@@ -161,5 +155,5 @@ class MBPO(MeasuredModel):
             *(dataclasses.replace(rule, after=first, until=first + 1) for rule in asked),
             *(dataclasses.replace(rule, after=first + 1, every=c.imagine_every) for rule in asked),
             Rule(self.refresh, after=first + 1, every=c.imagine_every, **whole),
-            *(dataclasses.replace(entry, after=first) for entry in of_sac.updates(self)),
+            *(dataclasses.replace(entry, after=first) for entry in super().updates()),
         ]
