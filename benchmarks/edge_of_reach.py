@@ -29,7 +29,7 @@ from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.model_based.alarm import Alarm
+from surefoot.model_based.base.alarm import Alarm
 from surefoot.model_based.imagined_sac import ImaginedSAC
 from surefoot.model_based.ravl import RAVL
 from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise

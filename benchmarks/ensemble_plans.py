@@ -22,7 +22,7 @@ import torch
 from beside import compare, line_of
 
 from surefoot.core.nn.native import kernels
-from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import CEM
 

@@ -28,7 +28,7 @@ from surefoot.core.engine.sources import Stores
 from surefoot.core.nn.native import kernels
 from surefoot.data.store import Store
 from surefoot.model_based import LearnedDynamics
-from surefoot.world_models.ensemble import DECAYS
+from surefoot.world_models.ensemble.gaussian import DECAYS
 
 ROWS, STATE, ACTION, MEMBERS, BATCH, WIDTHS = 50_000, 17, 6, 7, 256, (200, 200, 200, 200)
 

@@ -33,7 +33,7 @@ def measure(system: str, backend: str, states: int, seconds: float) -> dict[str,
     import torch
 
     from surefoot import cuda_ext
-    from surefoot.world_models.exact import NativeDynamics
+    from surefoot.world_models.known.exact import NativeDynamics
     from surefoot.world_models.planners import MPPI
 
     torch.set_num_threads(1)

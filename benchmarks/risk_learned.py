@@ -33,12 +33,12 @@ from surefoot.evaluation import certificate, evaluate, hierarchical_interval
 from surefoot.model_based import LearnedDynamics
 from surefoot.runs.run import Run, load_agent
 from surefoot.runs.start import fit
-from surefoot.world_models.ensemble import GaussianEnsemble
-from surefoot.world_models.exact import NativeDynamics
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective
+from surefoot.world_models.known.exact import NativeDynamics
+from surefoot.world_models.known.terminations import AUTO
 from surefoot.world_models.planners import ICEM, PlannerPolicy
 from surefoot.world_models.risk import CVaR, Mean
-from surefoot.world_models.terminations import AUTO
 
 SYSTEM = "native/quadrotor-3d"
 MEMBERS, FLIGHTS, STEPS, UPDATES, BLOCK, BLOCKS, WANTED = 5, 256, 300, 20_000, 8, 8, 10_000

@@ -23,7 +23,7 @@ from surefoot.core.base.errors import DivergenceError
 from surefoot.core.engine.agent import Spec
 from surefoot.evaluation import Interval, difference_interval, hierarchical_interval
 from surefoot.runs.plan import agent_class
-from surefoot.streaming import obgd
+from surefoot.streaming import traces
 
 CARTPOLE_STEPS, CHEETAH_STEPS = 150_000, 200_000
 SEEDS, CHEETAH_SEEDS = 10, 5
@@ -137,8 +137,8 @@ def random_walk() -> dict[str, Any]:
         ended = (after < 0) | (after > 4)
         values = weights.numpy()
         following = np.where(ended, (after > 4).astype(float), values[rows, after.clip(0, 4)])  # the right exit pays 1
-        trace = obgd.accumulate(trace, torch.eye(5).double()[places], 0.8)
-        weights, _ = obgd.obgd_step(weights, trace, torch.from_numpy(following - values[rows, places]), kappa=2.0)
+        trace = traces.accumulate(trace, torch.eye(5).double()[places], 0.8)
+        weights, _ = traces.obgd_step(weights, trace, torch.from_numpy(following - values[rows, places]), kappa=2.0)
         trace[torch.from_numpy(ended)] = 0
         counted = ended & (episodes < WALK_EPISODES)
         errors[rows[counted], episodes[counted]] = np.sqrt(((weights.numpy() - truth) ** 2).mean(1))[counted]

@@ -1,8 +1,8 @@
 """Algorithms that learn a model of the world, or plan with one. One algorithm a file."""
 
 from surefoot.core.engine.agent import Agent
-from surefoot.model_based.alarm import Alarm, AlarmConfig
-from surefoot.model_based.cocoa_around import COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO
+from surefoot.model_based.base.alarm import Alarm, AlarmConfig
+from surefoot.model_based.cocoa import COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO
 from surefoot.model_based.combo import COMBO, COMBOConfig
 from surefoot.model_based.dreamer import Dreamer, DreamerConfig
 from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import types
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from surefoot.core.actors.heads import MLPActor
+from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Source, Stores, Uniform
+from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.transduction import TransducedMLP
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added
-from surefoot.world_models.anchors import AnchoredActor, anchored, seeker_of, transduce
-from surefoot.world_models.learning import (
+from surefoot.model_based.mobile import MOBILE, MOBILEConfig
+from surefoot.model_based.mopo import MOPO, MOPOConfig
+from surefoot.offline.cql import CQL, CQLConfig
+from surefoot.offline.iql import IQL, IQLConfig
+from surefoot.world_models.ensemble.anchors import AnchoredActor, anchored, seeker_of, transduce
+from surefoot.world_models.ensemble.learning import (
     HOLDOUT,
     MODEL,
     BestSoFar,
@@ -32,7 +38,6 @@ from surefoot.world_models.learning import (
 )
 
 BACKWARDS, SEEKING = "backwards", "seeking"
-Algorithm = TypeVar("Algorithm", bound=type[Any])
 TRANSDUCED = ("actor", "critic", "value")
 """Networks that are transduced, of those that an algorithm has."""
 
@@ -66,8 +71,10 @@ class COCOAConfig(EnsembleConfig):
         require(getattr(self, "dropout", 0) == 0, name, "dropout", getattr(self, "dropout", 0), "0")
 
 
-class COCOA:
+class COCOA(Agent):
     r"""COCOA of Song, Lee and Kim, "Compositional Conservatism" (ICLR 2024): the wrapper.
+
+    It is the first base of an agent whose second is the algorithm around which it is put.
 
     .. math::
         \bar s = \text{H steps of } \pi_{seek} \text{ in the model from } s, \quad \delta = s - \bar s, \quad
@@ -83,12 +90,12 @@ class COCOA:
     said. Anchors are computed anew for each network; there they are shared within an update, with the same numbers.
     """
 
-    inner: Any
-    """The algorithm around which it is put, as it is by itself."""
+    config: COCOAConfig
+    seeker: MLP
 
-    def build(self: Any) -> None:
+    def build(self) -> None:
         """The algorithm's networks, transduced; the models, and the policy that seeks anchors."""
-        self.inner.build(self)
+        super().build()
         c, spec = self.config, self.spec
         if not hasattr(self, "model"):
             self.model = ensemble_of(spec, c, units=lambda states: self.normalizer.inverse(states))
@@ -105,11 +112,11 @@ class COCOA:
             if isinstance(module, TransducedMLP):
                 module.anchored_by(self.anchors)
 
-    def anchors(self: Any, states: Tensor) -> Tensor:
+    def anchors(self, states: Tensor) -> Tensor:
         """(B, O) anchors of (B, O) states, without gradient."""
         return anchored(self.model, self.seeker, states, self.config.anchor_steps)
 
-    def policy(self: Any) -> Policy:
+    def policy(self) -> Policy:
         """A copy of the policy with the model and the seeker, which it acts by."""
         for module in self.actor.modules():
             if isinstance(module, TransducedMLP):
@@ -118,17 +125,18 @@ class COCOA:
         for module in self.actor.modules():
             if isinstance(module, TransducedMLP):
                 module.anchored_by(self.anchors)
+        assert isinstance(inner, MLPActor)
         head = AnchoredActor(inner, seeker, model, self.config.anchor_steps)
         return Policy.of(head, self.normalizer, self.action_low, self.action_high)
 
     @property
-    def _has_model(self: Any) -> bool:
+    def _has_model(self) -> bool:
         """Whether the algorithm itself learns the forward model."""
         return bool(getattr(self, "learned", False))
 
-    def prepare(self: Any, dataset: Dataset) -> Dataset:
+    def prepare(self, dataset: Dataset) -> Dataset:
         """As the algorithm; the statistics of both models."""
-        ready: Dataset = self.inner.prepare(self, dataset)
+        ready: Dataset = super().prepare(dataset)
         if not self._has_model:
             ready = prepare_model(self, ready)
         columns = {name: getattr(ready, name)[ready.valid] for name in ("observations", "actions", "rewards")}
@@ -136,33 +144,33 @@ class COCOA:
         self.reverse.fit_statistics(turned_round(columns))
         return ready
 
-    def notes(self: Any, dataset: Dataset) -> list[str]:
+    def notes(self, dataset: Dataset) -> list[str]:
         """How much of the run is the algorithm's."""
         c = self.config
         first = c.model_updates + c.seeker_updates
         weights = [] if self._has_model else weight_notes(dataset, c)
         own = [f"{self.name}: the policy is trained from step {first + 1:,} on", *weights]
-        return [*self.inner.notes(self, dataset), *own]
+        return [*super().notes(dataset), *own]
 
-    def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The algorithm's, the models', and the steps back towards the data."""
         c = self.config
         rows = {"observations": (self.spec.observation_dim,), "actions": (self.spec.action_dim,)}
         seeking = Added(c.reverse_starts * c.reverse_steps, rows, SEEKING)
         seeking.dtype = stores.data["rewards"].dtype
         return {
-            **self.inner.sources(self, stores),
+            **super().sources(stores),
             **({} if self._has_model else model_sources(stores, c)),
             BACKWARDS: Uniform(stores.data, stream=BACKWARDS),
             SEEKING: seeking,
         }
 
-    def reverse_loss(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def reverse_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Gaussian log-likelihood of the way back from the next state."""
         loss, metrics = self.reverse.loss(turned_round(batch))
         return loss, {"reverse_likelihood": metrics["model_likelihood"]}
 
-    def steps_back(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
+    def steps_back(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
         """Rows (state, action that leads towards the data), by the reverse model from next states of the data."""
         c, size = self.config, self.spec.action_dim
         states, direction = batch["next_observations"], batch["actions"].flip(0)  # of other rows: they are random
@@ -178,15 +186,15 @@ class COCOA:
         rows, chosen, valid = (torch.cat(column) for column in zip(*found, strict=True))
         return {SEEKING: {"observations": rows, "actions": chosen, "valid": valid}}, {"steps_back": valid.sum()}
 
-    def seeker_loss(self: Any, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def seeker_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the actions that lead towards the data."""
         error = torch.tanh(self.seeker(batch["observations"])) - batch["actions"]
         return error.square().mean(), {}
 
-    def updates(self: Any) -> list[Update | Rule]:
+    def updates(self) -> list[Update | Rule]:
         """The models; steps back and their clone; then the algorithm."""
         c, size = self.config, self.spec.action_dim
-        own = list(self.inner.updates(self))
+        own = list(super().updates())
         first, then = c.model_updates, c.seeker_updates
         learned = [e for e in own if {MODEL, HOLDOUT} & set(e.sources)] if self._has_model else learn_model(self, first)
         rest = [e for e in own if e not in learned]
@@ -211,19 +219,94 @@ def _later(entry: Update | Rule, steps: int) -> Update | Rule:
     return dataclasses.replace(entry, after=entry.after + steps, until=until)
 
 
-AROUND = ("build", "prepare", "notes", "sources", "updates")
-"""Methods of an algorithm that the wrapper calls in its own of that name."""
-
-
-def around(algorithm: Algorithm) -> Algorithm:
-    """A decorator: COCOA around an algorithm from data; its config has the settings of `COCOAConfig`."""
-    methods = {name: method for name, method in vars(COCOA).items() if not name.startswith("__")}
-    inner = types.SimpleNamespace(**{name: getattr(algorithm, name) for name in AROUND})
-    for name, method in {**methods, "inner": inner}.items():
-        setattr(algorithm, name, method)
-    return algorithm
-
-
 def turned_round(batch: Mapping[str, Any]) -> dict[str, Any]:
     """A batch as a model of the way back reads it: from next observations to observations."""
     return {**batch, "observations": batch["next_observations"], "next_observations": batch["observations"]}
+
+
+@dataclasses.dataclass(frozen=True)
+class COCOAIQLConfig(COCOAConfig, IQLConfig):
+    """Settings of COCOA around IQL."""
+
+    hidden: tuple[int, ...] = (100, 100)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        COCOAConfig.__post_init__(self)
+        IQLConfig.__post_init__(self)
+
+
+class COCOAIQL(COCOA, IQL):
+    """COCOA around IQL."""
+
+    name = "cocoa_iql"
+    Config: ClassVar[type] = COCOAIQLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    config: COCOAIQLConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class COCOACQLConfig(COCOAConfig, CQLConfig):
+    """Settings of COCOA around CQL."""
+
+    hidden: tuple[int, ...] = (256, 256, 256)
+    transducer: tuple[int, ...] = (256, 256, 256)
+    embedding: int = 32
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        COCOAConfig.__post_init__(self)
+        CQLConfig.__post_init__(self)
+        if self.layer_norm_actor or self.layer_norm_critic:
+            raise ConfigError(f"{algorithm_of(self)}: transduced networks have no layer norms; leave them out")
+
+
+class COCOACQL(COCOA, CQL):
+    """COCOA around CQL."""
+
+    name = "cocoa_cql"
+    Config: ClassVar[type] = COCOACQLConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    config: COCOACQLConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class COCOAMOPOConfig(COCOAConfig, MOPOConfig):
+    """Settings of COCOA around MOPO."""
+
+    hidden: tuple[int, ...] = (100, 100)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        COCOAConfig.__post_init__(self)
+        MOPOConfig.__post_init__(self)
+
+
+class COCOAMOPO(COCOA, MOPO):
+    """COCOA around MOPO."""
+
+    name = "cocoa_mopo"
+    Config: ClassVar[type] = COCOAMOPOConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    config: COCOAMOPOConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class COCOAMOBILEConfig(COCOAConfig, MOBILEConfig):
+    """Settings of COCOA around MOBILE."""
+
+    hidden: tuple[int, ...] = (100, 100)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        COCOAConfig.__post_init__(self)
+        MOBILEConfig.__post_init__(self)
+
+
+class COCOAMOBILE(COCOA, MOBILE):
+    """COCOA around MOBILE."""
+
+    name = "cocoa_mobile"
+    Config: ClassVar[type] = COCOAMOBILEConfig
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    config: COCOAMOBILEConfig

@@ -22,9 +22,9 @@ from surefoot.core.losses.masked import masked_mean, masked_quantile
 from surefoot.core.losses.returns import lambda_returns
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
-from surefoot.world_models.recurrent import Numbers, RecurrentModel, window_of
-from surefoot.world_models.recurrent_actor import SIZES, Behaviour, RecurrentActor, imagine
-from surefoot.world_models.rssm import States, random_states
+from surefoot.world_models.recurrent.actor import SIZES, Behaviour, RecurrentActor, imagine
+from surefoot.world_models.recurrent.recurrent import Numbers, RecurrentModel, window_of
+from surefoot.world_models.recurrent.rssm import States, random_states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class DreamerConfig(OffPolicyConfig, EncoderConfig):
 class Dreamer(OffPolicyAgent):
     r"""DreamerV3 of Hafner, Pasukonis, Ba and Lillicrap, "Mastering Diverse Domains through World Models" (2023).
 
-    A recurrent state-space model (`world_models.rssm`) is learned along windows; from each of its states s the policy
+    A recurrent state-space model (`recurrent.rssm`) is learned along windows; from each of its states s the policy
     is followed for H imagined steps, and learns from their returns, with S the running range from the 5th to the 95th
     percentile of R:
 

@@ -11,7 +11,7 @@ from surefoot.core.engine.sources import Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.world_models.calibration import calibration
-from surefoot.world_models.learning import (
+from surefoot.world_models.ensemble.learning import (
     READS,
     BestSoFar,
     EnsembleConfig,

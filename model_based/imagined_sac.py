@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,11 +22,10 @@ from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.sources import BesideAdded, whole_part
-from surefoot.model_based.alarm import AlarmConfig, Limits
-from surefoot.model_based.signals import imagined_signals, value_signals
+from surefoot.model_based.base.alarm import AlarmConfig, Limits
+from surefoot.model_based.base.signals import imagined_signals, value_signals
 from surefoot.world_models.dynamics import Dynamics, Outcome
-from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import (
+from surefoot.world_models.ensemble.learning import (
     WEIGHTS,
     BestSoFar,
     EnsembleConfig,
@@ -36,6 +35,7 @@ from surefoot.world_models.learning import (
     model_sources,
     prepare_model,
 )
+from surefoot.world_models.imagine import imagine, rollout_noise
 
 STARTS = "starts"
 
@@ -170,12 +170,12 @@ class ImaginedSAC(Agent):
         """What is learned from of a step in the world: here the step as it is."""
         return outcome
 
-    def imagine(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+    def imagine(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Any], Metrics]:
         """Rows of the present policy in the world, from states of the data."""
         c = self.config
         found = imagine(self.world(), self.actor.act, batch["observations"], noise, c.rollout_length, self.judge)
         rows = {**found.rows(), WEIGHTS: torch.ones_like(found.rewards).flatten()}  # which no model is trained on
-        return {MAIN: rows}, imagined_signals(found, self.limits[3:], c.real_ratio)  # type: ignore[dict-item]
+        return {MAIN: rows}, imagined_signals(found, self.limits[3:], c.real_ratio)
 
     # -- SAC ----------------------------------------------------------------------------------------------
 

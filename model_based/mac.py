@@ -20,8 +20,8 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.data.dataset import Dataset
-from surefoot.model_based.alarm import AlarmConfig, Limits
-from surefoot.model_based.signals import reward_excess, value_signals
+from surefoot.model_based.base.alarm import AlarmConfig, Limits
+from surefoot.model_based.base.signals import reward_excess, value_signals
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 from surefoot.world_models.chunk_model import ChunkModel

@@ -9,26 +9,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
-from surefoot.core.nn.temperature import Temperature
-from surefoot.model_based.alarm import AlarmConfig
-from surefoot.model_based.signals import imagined_signals, met_limits, value_signals
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.model_replay import Members, Newest, ReplayBesideAdded, Split
+from surefoot.model_based.base.alarm import AlarmConfig
+from surefoot.model_based.base.measured import FRESH, FRESH_ROWS, HOLDOUT, MODEL, MeasuredModel
+from surefoot.model_based.base.signals import imagined_signals, met_limits, value_signals
+from surefoot.online.model_replay import ReplayBesideAdded
 from surefoot.online.replay import Replay
-from surefoot.online.sac import SoftConfig, of_sac
-from surefoot.world_models.ensemble import gaussian_loss
+from surefoot.online.sac import SAC, SoftConfig
+from surefoot.world_models.ensemble.learning import ModelConfig, ensemble_of, known_notes
+from surefoot.world_models.ensemble.renormalise import measured
 from surefoot.world_models.imagine import imagine, rollout_noise
-from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes, temperatures
-from surefoot.world_models.renormalise import measured
 
-MODEL, HOLDOUT, FRESH, STARTS = "model", "model_holdout", "model_fresh", "starts"
-FRESH_ROWS = 250
-"""Newest rows on which the model is measured."""
-HELD_EVERY = 10
-"""One vector step in so many is held out from the model."""
+STARTS = "starts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +64,7 @@ def rollout_length(step: float, schedule: tuple[float, float, int, int]) -> int:
     return int(short + share * (long - short))
 
 
-class MBPO(OffPolicyAgent):
+class MBPO(MeasuredModel, SAC):
     r"""MBPO of Janner, Fu, Zhang and Levine, "When to Trust Your Model" (NeurIPS 2019).
 
     The losses are SAC's, on a batch of which `real_ratio` is of the replay buffer and the rest imagined: every
@@ -95,17 +88,12 @@ class MBPO(OffPolicyAgent):
     data = "refused"
     counts = ("imaginations",)
     config: MBPOConfig
-    actor: TanhGaussianActor
-    temperature: Temperature
-    target_entropy, targets = of_sac.target_entropy, of_sac.targets
-    actor_loss, temperature_loss = of_sac.actor_loss, of_sac.temperature_loss
     limits: Tensor
-    held: Tensor
     imaginations: Tensor
 
     def build(self) -> None:
         """SAC's networks, the model, what rewards allow, and how often rows were imagined."""
-        of_sac.build(self)
+        super().build()
         self.model = ensemble_of(self.spec, self.config, units=lambda states: self.normalizer.inverse(states))
         self.register_buffer("limits", torch.zeros(5))
         self.register_buffer("held", torch.zeros(()))  # the holdout's loss
@@ -116,9 +104,7 @@ class MBPO(OffPolicyAgent):
         c, buffer = self.config, stores.replay
         capacity = c.rollouts * max(c.length_schedule[2:]) * c.imagined_kept
         return {
-            MODEL: Members(buffer, HELD_EVERY, c.model_members, MODEL),
-            HOLDOUT: Split(buffer, HELD_EVERY, True, HOLDOUT),
-            FRESH: Newest(buffer, FRESH),
+            **self.model_sources(buffer, c.model_members),
             STARTS: Replay(buffer, STARTS),
             MAIN: ReplayBesideAdded(Replay(buffer, "real"), c.real_ratio, capacity, MAIN),
         }
@@ -129,28 +115,10 @@ class MBPO(OffPolicyAgent):
 
     # -- the model ----------------------------------------------------------------------------------------
 
-    def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Gaussian log-likelihood of the rows of each member."""
-        return self.model.loss(batch)
-
     def refresh(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """The model's statistics and the limits of values, of rows of the buffer; what it predicts stays as it is."""
         limits = met_limits(batch["rewards"].min(), batch["rewards"].max(), self.config.discount)
         return {**measured(self.model, batch), "limits": limits}, {}
-
-    def choose(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """The elites, by the holdout, and what its likelihood is; a model that came recalibrated is so anew."""
-        errors = self.model.holdout_errors(batch)
-        likelihood = self.model.holdout_errors(batch, None, gaussian_loss).mean()
-        found = {"model.elites": errors.argsort(stable=True)[: len(self.model.elites)]}
-        if bool((self.model.temperature != 1).any()):
-            found["model.temperature"] = temperatures(self.model, found, batch)
-        return {**found, "held": likelihood}, {"model_error": errors.mean(), "model_held": likelihood}
-
-    def drift(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """How much worse the model is on the newest rows, in nats a number (half of the loss, less its constant)."""
-        fresh = self.model.holdout_errors(batch, None, gaussian_loss).mean()
-        return {}, {"calibration_drift": 0.5 * (fresh - self.held)}
 
     # -- rows ---------------------------------------------------------------------------------------------
 
@@ -167,7 +135,7 @@ class MBPO(OffPolicyAgent):
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """SAC's, and the alarm's signals."""
-        loss, metrics = of_sac.critic_loss(self, batch, noise)
+        loss, metrics = super().critic_loss(batch, noise)
         signals = value_signals(metrics["q"], self.limits, self.config.discount, self.temperature(), self.decision_dim)
         return loss, signals
 
@@ -187,9 +155,5 @@ class MBPO(OffPolicyAgent):
             *(dataclasses.replace(rule, after=first, until=first + 1) for rule in asked),
             *(dataclasses.replace(rule, after=first + 1, every=c.imagine_every) for rule in asked),
             Rule(self.refresh, after=first + 1, every=c.imagine_every, **whole),
-            *(dataclasses.replace(entry, after=first) for entry in of_sac.updates(self)),
+            *(dataclasses.replace(entry, after=first) for entry in super().updates()),
         ]
-
-
-of_mbpo = methods_of(MBPO)
-"""For algorithms that are put together of its rules."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -20,13 +19,13 @@ from surefoot.core.nn.noise_unet import UNetNoise
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import best_return
 from surefoot.data.sources import Added
-from surefoot.model_based.alarm import AlarmConfig
-from surefoot.model_based.signals import over_best
+from surefoot.model_based.base.alarm import AlarmConfig
+from surefoot.model_based.base.signals import over_best
 from surefoot.offline.rcsl import RCSL, RCSLConfig
-from surefoot.world_models import learning
 from surefoot.world_models.dynamics import Dynamics
-from surefoot.world_models.ensemble import DECAYS
-from surefoot.world_models.learning import BestSoFar, EnsembleConfig, ensemble_of, learn_model, prepare_model
+from surefoot.world_models.ensemble import learning
+from surefoot.world_models.ensemble.gaussian import DECAYS
+from surefoot.world_models.ensemble.learning import BestSoFar, EnsembleConfig, ensemble_of, learn_model, prepare_model
 from surefoot.world_models.paths import Paths, follow, nothing_kept, path_noise, path_notes, step_by_step
 
 STARTS, KEPT = "starts", "kept"
@@ -164,7 +163,8 @@ class MBRCSL(RCSL):
     def phases(self) -> tuple[int, int, int]:
         """The last training steps of model, clone and paths."""
         c = self.config
-        return tuple(itertools.accumulate((c.model_updates, c.behaviour_updates, c.rollout_batches)))  # type: ignore[return-value]
+        cloned = c.model_updates + c.behaviour_updates
+        return c.model_updates, cloned, cloned + c.rollout_batches
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The data's rows, the model's, the first states of episodes, and the steps of paths that are kept."""
@@ -196,7 +196,8 @@ class MBRCSL(RCSL):
         """
 
         def predict(actions: Tensor, step: int) -> Tensor:
-            return self.average_behaviour(actions, observations, torch.full_like(actions[:1, 0], step))  # type: ignore[no-any-return]
+            velocity: Tensor = self.average_behaviour(actions, observations, torch.full_like(actions[:1, 0], step))
+            return velocity
 
         return implicit(predict, noise, self.noise_schedule, self.noise_schedule.steps, eta=1.0)
 

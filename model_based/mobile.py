@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Batch, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Batch, algorithm_of, require
 from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
-from surefoot.world_models.uncertainty import bellman_inconsistency
+from surefoot.world_models.ensemble.uncertainty import bellman_inconsistency
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,3 @@ class MOBILE(ImaginedSAC):
             "member_state": Noise("normal", each * (spec.observation_dim + 1)),
             "member_action": Noise("normal", each * spec.action_dim),
         }
-
-
-of_mobile = methods_of(MOBILE)
-"""For algorithms that are put together of its losses and methods."""

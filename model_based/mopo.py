@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import algorithm_of, methods_of, require
+from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
-from surefoot.world_models import uncertainty
 from surefoot.world_models.dynamics import Outcome
+from surefoot.world_models.ensemble import uncertainty
 
 UNCERTAINTIES = ("aleatoric", "pairwise", "std")
 
@@ -67,7 +67,3 @@ class MOPO(ImaginedSAC):
             return outcome
         lowered = outcome.rewards - self.config.penalty * self.uncertainty(states, actions)
         return outcome._replace(rewards=lowered)
-
-
-of_mopo = methods_of(MOPO)
-"""For algorithms that are put together of its losses and methods."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.model_based.imagined_sac import STARTS, ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.dynamics import Outcome
-from surefoot.world_models.uncertainty import largest_distance
+from surefoot.world_models.ensemble.uncertainty import largest_distance
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,15 +13,14 @@ from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Source, Stores
-from surefoot.model_based.alarm import AlarmConfig
-from surefoot.model_based.mbpo import FRESH, FRESH_ROWS, HELD_EVERY, HOLDOUT, MODEL, of_mbpo
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.model_replay import Members, Newest, Split
+from surefoot.model_based.base.alarm import AlarmConfig
+from surefoot.model_based.base.measured import FRESH, FRESH_ROWS, HOLDOUT, MODEL, MeasuredModel
+from surefoot.online.agents import OffPolicyConfig
 from surefoot.online.replay import Replay
-from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
-from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
-from surefoot.world_models.renormalise import measured
-from surefoot.world_models.terminations import AUTO
+from surefoot.world_models.ensemble.learning import ModelConfig, ensemble_of, known_notes
+from surefoot.world_models.ensemble.planner import SEARCH, EnsemblePlanner
+from surefoot.world_models.ensemble.renormalise import measured
+from surefoot.world_models.known.terminations import AUTO
 
 ALL = "all"
 DECAYS = (2.5e-5, 5e-5, 7.5e-5, 1e-4)
@@ -63,7 +62,7 @@ class PETSConfig(OffPolicyConfig, ModelConfig, AlarmConfig):
         require(self.offline_fraction == 0, algorithm_of(self), "offline_fraction", self.offline_fraction, only)
 
 
-class PETS(OffPolicyAgent):
+class PETS(MeasuredModel):
     r"""PETS of Chua, Calandra, McAllister and Levine (NeurIPS 2018): planning in an ensemble that is learned meanwhile.
 
     "Deep Reinforcement Learning in a Handful of Trials using Probabilistic Dynamics Models":
@@ -94,8 +93,6 @@ class PETS(OffPolicyAgent):
     rows_each = 64
     inherits: ClassVar[tuple[str, ...]] = ("model",)
     config: PETSConfig
-    choose, drift = of_mbpo.choose, of_mbpo.drift
-    held: Tensor
 
     def build(self) -> None:
         """The ensemble; its planner is made when it is asked, which refuses settings that are none."""
@@ -130,13 +127,7 @@ class PETS(OffPolicyAgent):
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows for each member, its holdout, the newest, and any rows."""
-        buffer = stores.replay
-        return {
-            MODEL: Members(buffer, HELD_EVERY, self.config.model_members, MODEL),
-            HOLDOUT: Split(buffer, HELD_EVERY, True, HOLDOUT),
-            FRESH: Newest(buffer, FRESH),
-            ALL: Replay(buffer, ALL),
-        }
+        return {**self.model_sources(stores.replay, self.config.model_members), ALL: Replay(stores.replay, ALL)}
 
     def notes(self, dataset: Any) -> list[str]:
         """Where no termination function is known, or no reward; not how to give one, which no policy holds."""
@@ -145,10 +136,6 @@ class PETS(OffPolicyAgent):
     def statistics(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """Means and deviations of the model's inputs and targets, of rows of the buffer; what it predicts stays."""
         return measured(self.model, batch), {}
-
-    def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Gaussian log-likelihood of the rows of each member."""
-        return self.model.loss(batch)
 
     def updates(self) -> list[Update | Rule]:
         """Statistics at the first step and after each measurement of the holdout; the model at every step."""

@@ -15,7 +15,7 @@ from surefoot.core.engine.sources import MAIN
 from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.learning import MODEL, WEIGHTS
+from surefoot.world_models.ensemble.learning import MODEL, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,14 +18,14 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.distributions import gaussian_log_density
 from surefoot.core.losses.value_learning import linear_quantile, td_target
 from surefoot.core.nn import ensembles
-from surefoot.model_based.alarm import AlarmConfig
-from surefoot.model_based.signals import MET, met_signals
+from surefoot.model_based.base.alarm import AlarmConfig
+from surefoot.model_based.base.signals import MET, met_signals
 from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.replay import ReplayWindows
-from surefoot.world_models.elites import shifted
-from surefoot.world_models.latent import discount_notes, discount_of, dropped_units, step_weights
-from surefoot.world_models.latent_planner import NETWORKS, LatentPlanner, networks
-from surefoot.world_models.terminations import end_notes
+from surefoot.world_models.known.terminations import end_notes
+from surefoot.world_models.latent.elites import shifted
+from surefoot.world_models.latent.latent import discount_notes, discount_of, dropped_units, step_weights
+from surefoot.world_models.latent.planner import NETWORKS, LatentPlanner, networks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ class TDMPC2(OffPolicyAgent):
              + \beta A\, \mathcal H(z_t)], \quad a \sim \pi(z_t)
 
     S is the running range from the 5th to the 95th percentile of the values at t = 0, at least 1. It acts by MPPI in
-    the latent space (`world_models.latent_planner`), and explores by the first action's deviation in the last search.
+    the latent space (`world_models.latent.planner`), and explores by the first action's deviation in the last search.
 
     Paper and code differ; here is what the code (nicklashansen/tdmpc2, July 2026) does: weights 20, 0.1, 0.1 where the
     paper prints 10, 0.5, 1; the entropy is that before the tanh, times the number of action dimensions A; a layer norm

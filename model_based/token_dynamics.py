@@ -15,12 +15,12 @@ from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, requ
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.world_models import terminations
 from surefoot.world_models.calibration import token_calibration
-from surefoot.world_models.learning import READS
-from surefoot.world_models.terminations import AUTO, named
-from surefoot.world_models.token_dynamics import TokenDynamics
-from surefoot.world_models.tokens import LAWS
+from surefoot.world_models.ensemble.learning import READS
+from surefoot.world_models.known import terminations
+from surefoot.world_models.known.terminations import AUTO, named
+from surefoot.world_models.tokens.dynamics import TokenDynamics
+from surefoot.world_models.tokens.tokens import LAWS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,9 +20,9 @@ from surefoot.data.prepare import prepare, returns_to_go
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
-from surefoot.world_models.token_transformer import log_likelihood
-from surefoot.world_models.tokens import LAWS
-from surefoot.world_models.trajectory_planner import NETWORKS, SEARCH, TrajectoryPlanner, networks
+from surefoot.world_models.tokens.planner import NETWORKS, SEARCH, TrajectoryPlanner, networks
+from surefoot.world_models.tokens.tokens import LAWS
+from surefoot.world_models.tokens.transformer import log_likelihood
 
 TO_GO = "to_go"
 

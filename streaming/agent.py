@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -24,24 +25,18 @@ from torch import Tensor
 from surefoot.core.actors.greedy_actor import GreedyActor
 from surefoot.core.actors.heads import CategoricalActor, MLPActor, SoftplusGaussianActor
 from surefoot.core.base.actions import middle_and_half
-from surefoot.core.base.errors import ConfigError, DivergenceError
-from surefoot.core.engine.agent import Agent, DatasetLike, Spec, require
+from surefoot.core.base.errors import DivergenceError, EnvironmentMismatchError
+from surefoot.core.engine.agent import DatasetLike, Spec, require
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
-from surefoot.streaming import kernel, loop, phases, saving, statistics
-from surefoot.streaming.behaviour import Behaviour
-from surefoot.streaming.buffers import add_buffers, add_inputs, checked_seeds
-from surefoot.streaming.config import StreamConfig, hidden_of
+from surefoot.cuda_ext.stream import ACT, ACT_BEFORE, LEARN, OBSERVE, SHIFT
+from surefoot.streaming import saving
 from surefoot.streaming.latency import Latency
-from surefoot.streaming.network import Layers
-from surefoot.streaming.noise import ExplorationNoise
 from surefoot.streaming.samples import Samples
-from surefoot.streaming.traces import Traces
-
-DTYPES = (torch.float32, torch.float64)
+from surefoot.streaming.streams import Streams
 
 
-class StreamingAgent(Agent):
+class StreamingAgent(Streams):
     """Learns from each sample as it comes: `begin`, `step`, or `act` and `learn`; `miss`; `save`, `load`, `policy`.
 
     A sample with a NaN, an infinity or a number beyond 1e18, like one that `miss` reports, is a gap: the last action is
@@ -50,56 +45,6 @@ class StreamingAgent(Agent):
     """
 
     policy_network: ClassVar[str] = "actor"
-    config: StreamConfig
-    acts = True
-    data = "refused"
-    reads = ()
-    kind: ClassVar[str] = ""
-    """Of the native kernel; empty where it has none."""
-    act_before: ClassVar[bool] = False
-    """Whether the next action is drawn before learning, since the TD error contains it."""
-
-    behaviour: ClassVar[Behaviour] = Behaviour()
-    """How actions are drawn, where the agent does not say it itself."""
-    learns_by: ClassVar[type[Traces] | None] = None
-    """What holds and steps the traces of the agent's networks, as its `traces`; None: it has none."""
-
-    networks: Mapping[str, Any]
-    traces: Any
-    critic_weights: Tensor
-    observation_count: Tensor
-    observation_mean: Tensor
-    observation_squares: Tensor
-    states: Tensor
-    chosen: Tensor
-    explored: Tensor
-    ready: Tensor
-    following: Tensor
-    next_chosen: Tensor
-    next_explored: Tensor
-    learned: Tensor
-    acted: Tensor
-    skipped: Tensor
-    missed: Tensor
-    running: Tensor
-    in_samples: Tensor
-    in_observations: Tensor
-    in_rewards: Tensor
-    in_first: Tensor
-    in_flags: Tensor
-    in_terminated: Tensor
-    in_truncated: Tensor
-    in_ended_with_first: Tensor
-    in_active: Tensor
-    in_noise: Tensor
-    in_epsilon: Tensor
-    out_actions: Tensor
-    out_td: Tensor
-
-    begin, step, learn, miss = loop.begin, loop.step, loop.learn, loop.miss
-    draw_noise, redraw_noise, draw_first_noise = phases.draw_noise, phases.redraw_noise, phases.draw_first_noise
-    keep_noise = phases.keep_noise
-    act = loop.act  # type: ignore[assignment]  # a step of the loop, not a function of a batch
 
     def __init__(
         self,
@@ -126,30 +71,14 @@ class StreamingAgent(Agent):
         Raises:
             ConfigError: an option that does not exist or is out of range, or a kernel that is not there.
         """
-        super().__init__(problem, config, **options)
-        require(dtype in DTYPES, self.name, "dtype", dtype, "torch.float32 or torch.float64")
-        self.seeds, self.dtype = checked_seeds(self.name, seeds), dtype
-        self.hidden = hidden_of(self.config, self.spec)
-        self.networks = self.make_networks()
-        self.stream_buffers: list[str] = []
-        self.add_buffers()
-        self.traces = None if self.learns_by is None else self.learns_by(self)
-        add_inputs(self)
-        self.acted_count, self.noise_row = self.acted.numpy(), self.in_noise.numpy()
-        draws = 2 if self.act_before else 1
-        self.noise = ExplorationNoise(self.seeds, draws, self.noise_width(), self.spec.discrete)
-        self.native = kernel.wanted(self, native)
-        self.kernel = kernel.make(self) if self.native else None
+        super().__init__(problem, config, seeds, dtype, native, **options)
         require(budget_us is None or budget_us > 0, self.name, "budget_us", budget_us, "> 0, or None")
         self.samples = Samples(self)
         self._chosen, self._next_chosen = self.chosen.numpy(), self.next_chosen.numpy()
         self._td = self.out_td.numpy()
         self.budget_us = budget_us
-        self.overruns = 0
-        """Steps that took longer than the budget."""
         self.latency = {"step": Latency(), "act": Latency(), "learn": Latency()}
         """How long the calls of each of these took; `print` shows a histogram."""
-        self.planned_steps: int = getattr(self.config, "planned_steps", 0)
         self.due = False  # `act` was called, and `learn` not yet
         self.act_ns = 0
         low, high = (np.asarray(bounds, np.float64) for bounds in (self.spec.action_low, self.spec.action_high))
@@ -158,44 +87,130 @@ class StreamingAgent(Agent):
         self._middle, self._half = (value.astype(own) for value in middle_and_half(low, high))
         self.later = np.ones(len(self.seeds), bool)
 
-    def build(self) -> None:
-        """Nothing: the buffers are made once the seeds are known."""
-
-    def make_networks(self) -> Mapping[str, Layers]:
-        """Name -> shape: of each there is a buffer of weights."""
-        return self.behaviour.networks(self)
-
-    def noise_width(self) -> int:
-        """N: random numbers for one action of one stream."""
-        return self.behaviour.noise_width(self)
-
-    def choose(self) -> tuple[Tensor, Tensor]:
-        """Actions at `following` by the present weights, and whether they were not greedy: (K, A) or (K,), (K,)."""
-        return self.behaviour.choose(self)
-
-    def improve(self, rows: Tensor) -> None:
-        """Learn the transition from `states` by `chosen` to `following` in the streams where (K,) `rows` is True."""
-        raise TypeError(f"{type(self).__name__} must define improve")
-
-    def add_buffer(self, name: str, value: Tensor) -> None:
-        """Register state that is saved with the streams: first dimension K."""
-        self.register_buffer(name, value)
-        self.stream_buffers.append(name)
-
-    def add_buffers(self) -> None:
-        """Register all that is kept of the streams; agents add their own."""
-        add_buffers(self)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Refuse `.to(...)`, `.double()` and the like: the native kernel holds the buffers' addresses."""
-        raise ConfigError(f"{self.name} learns on the CPU in the dtype it was made with; make another with dtype=...")
-
     def plan(self, steps: int) -> None:
         """Say how many steps are to come in all: what the epsilon schedule of q and sarsa is a fraction of."""
         require(steps >= 1, self.name, "planned_steps", steps, ">= 1")
         self.planned_steps = int(steps)
 
-    # -- the loop (begin, step, act, learn and miss are those of `loop`) --------------------------------------------
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def begin(self, observation: Any, *, streams: Any = None) -> Any:
+        """The first action of an episode.
+
+        An episode that was going on is given up: its traces are cleared, as at a truncation. The action takes the place
+        of one that `step` gave at the end, so that no step of schedules is counted, but for the very first.
+
+        Args:
+            observation: (O,) of one stream, (K, O) of K.
+            streams: (K,) bool, which streams begin; the others go on, and their rows are not read. None: all.
+
+        Raises:
+            EnvironmentMismatchError: another shape.
+        """
+        self.learn()
+        samples = self.samples
+        rows = np.ones(len(self.seeds), bool) if streams is None else np.asarray(streams)
+        if rows.shape != samples.ready.shape or rows.dtype != bool:
+            raise EnvironmentMismatchError(
+                f"streams has shape {rows.shape} and dtype {rows.dtype}; one bool is needed for each of this agent's "
+                f"{len(self.seeds)} streams"
+            )
+        samples.write(samples.observations, observation, "observation")
+        samples.cut(rows & samples.running)
+        samples.ready[rows], samples.running[rows] = False, True
+        usable = samples.usable(samples.observations)
+        samples.count_skipped(rows & ~usable)
+        samples.flags[:3] = 0
+        if rows.all() and not self.acted_count:
+            self.draw_noise()
+        else:
+            self.draw_first_noise(rows)
+        samples.run_for(rows & usable, OBSERVE | ACT | SHIFT)
+        return self.answer()
+
+    def step(self, observation: Any, reward: Any, terminated: Any, truncated: Any, *, first: Any = None) -> Any:
+        """Learn what the last action led to, and give the next one.
+
+        Args:
+            observation: (O,) or (K, O) that the last action led to; an episode's last one where it ended.
+            reward: a number, or (K,).
+            terminated: bool, or (K,): the task ended; nothing follows.
+            truncated: bool, or (K,): the episode was stopped; what would follow still counts.
+            first: like `observation`: where an episode ended, the next one's first observation, for environments
+                that reset themselves. Without it call `begin` after an end; the action returned then is for nothing.
+
+        Returns:
+            (A,) or (K, A) in the environment's units, within its bounds; the number of a choice or (K,) of them.
+
+        Raises:
+            EnvironmentMismatchError: another shape, or no episode is going on.
+            DivergenceError: what was learned is not finite; there is no action then.
+        """
+        start = time.perf_counter_ns()
+        self.learn()
+        usable = self.samples.receive(observation, reward, terminated, truncated, first)
+        self.draw_noise()
+        if usable is None:
+            self.run(OBSERVE | ACT_BEFORE | LEARN | SHIFT if self.act_before else OBSERVE | LEARN | ACT | SHIFT)
+        else:
+            self.samples.step_apart(usable, np.ones_like(usable), first is not None)
+        self.check_learned()
+        action = self.answer()
+        self.count_time("step", time.perf_counter_ns() - start)
+        return action
+
+    def act(  # type: ignore[override]  # a step of the loop, not a function of a batch
+        self, observation: Any, reward: Any, terminated: Any, truncated: Any, *, first: Any = None
+    ) -> Any:
+        """The next action before anything is learned: send it, then call `learn`. Arguments as `step`.
+
+        The action is by weights that don't know this transition yet. Where an episode ended there is no action to
+        wait for, and the step is taken as by `step`.
+        """
+        start = time.perf_counter_ns()
+        self.learn()
+        usable = self.samples.receive(observation, reward, terminated, truncated, first)
+        self.draw_noise()
+        if usable is None:
+            self.later[:] = True
+            self.run(OBSERVE | ACT_BEFORE)
+        else:
+            ended = self.samples.ended()
+            self.samples.step_apart(usable, ended, first is not None)
+            self.check_learned()
+            self.later[:] = usable & ~ended
+            self.keep_noise()  # streams that began an episode may have drawn for all
+            self.samples.run_for(self.later, OBSERVE | ACT_BEFORE)
+        self.due = True
+        action = self.answer(acting=True)
+        self.act_ns = time.perf_counter_ns() - start
+        self.latency["act"].add(self.act_ns)
+        return action
+
+    def learn(self) -> None:
+        """Learn the transition whose end `act` was given; without one that is due, do nothing.
+
+        Raises:
+            DivergenceError: what was learned is not finite.
+        """
+        if not self.due:
+            return
+        start = time.perf_counter_ns()
+        self.samples.run_for(self.later, LEARN | SHIFT)
+        self.due = False
+        self.count_time("learn", time.perf_counter_ns() - start, self.act_ns)
+        self.check_learned()
+
+    def miss(self) -> Any:
+        """Say that a sample did not come, in any stream; gives the last actions again.
+
+        To miss a sample of some streams only, give them rows of NaN in `step`.
+        """
+        self.learn()
+        self.samples.check_running()
+        self.samples.lose(np.ones(len(self.seeds), bool))
+        self.missed += 1
+        return self.answer()
 
     def answer(self, acting: bool = False) -> Any:
         """The actions to carry out, in the environment's units; `acting`: before they were shifted to `chosen`."""
@@ -256,13 +271,6 @@ class StreamingAgent(Agent):
             "overruns": self.overruns,
             "latency": {name: latency.summary() for name, latency in self.latency.items() if latency.count},
         }
-
-    def observation_scale(self, stream: int) -> tuple[Tensor, Tensor]:
-        """(O,) mean and scale, float64, by which a stream's observations are normalised now."""
-        mean = self.observation_mean[stream]
-        if not self.config.normalise_observations:
-            return torch.zeros_like(mean), torch.ones_like(mean)
-        return mean, statistics.deviation(self.observation_count, self.observation_squares)[stream]
 
     def copies(self) -> dict[str, str]:
         """None: nothing follows another network."""
@@ -355,45 +363,3 @@ class StreamingAgent(Agent):
             new.restore(position, self.state(position))
         new.planned_steps = self.planned_steps
         return new
-
-    # -- one call -----------------------------------------------------------------------------------------------
-
-    def run(self, wanted: int) -> None:
-        """Take the phases that are wanted, in their order, for the streams where `in_active` is 1."""
-        if self.kernel is not None:
-            self.kernel.run(wanted)
-        else:
-            phases.in_torch(self, wanted)
-
-    def put(self, name: str, value: Tensor, rows: Tensor) -> None:
-        """Write `value` into the buffer `name` in place, where (K,) `rows` is True."""
-        buffer = getattr(self, name)
-        mask = rows.view(-1, *(1,) * (buffer.dim() - 1))
-        buffer.copy_(torch.where(mask, value.to(buffer.dtype), buffer))
-
-    # -- what `improve` is written with ---------------------------------------------------------------------------
-
-    @property
-    def done(self) -> Tensor:
-        """(K,) bool: whether the episode ended with this transition, in whatever way."""
-        return (self.in_terminated | self.in_truncated).bool()
-
-    def bootstrap(self) -> Tensor:
-        """(K,) 0 where nothing follows, else 1."""
-        ended = self.done if self.config.official_time_limit else self.in_terminated.bool()
-        return (~ended).to(self.dtype)
-
-    def count_learned(self, delta: Tensor, rows: Tensor) -> None:
-        """After a learning step: the counter and the TD error."""
-        self.learned += rows
-        self.out_td.copy_(torch.where(rows, delta.double(), self.out_td))
-
-    def forget(self, rows: Tensor) -> None:
-        """Drop what is kept of an episode beside the running transition, in the streams where (K,) `rows` is True."""
-        if self.traces is not None:
-            self.traces.forget(rows)
-
-    def fade(self, lost: Tensor) -> None:
-        """Let the same grow old by (K,) float64 numbers of transitions that can't be learned."""
-        if self.traces is not None:
-            self.traces.fade(lost)

@@ -15,21 +15,17 @@ from surefoot.core.engine.agent import require
 from surefoot.core.losses.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.streaming import statistics
 from surefoot.streaming.agent import StreamingAgent
-from surefoot.streaming.config import check_streaming
 from surefoot.streaming.network import SLOPE, Layers
+from surefoot.streaming.streams import StreamsConfig
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class AVGConfig:
+class AVGConfig(StreamsConfig):
     """Settings of AVG; the defaults are those published for Hopper and Walker2d. It needs tuning for each suite."""
 
     hidden: tuple[int, ...] | None = (256, 256)
-    discount: float = 0.99
-    normalise_observations: bool = True
-    official_time_limit: bool = False  # treat truncation as an end, without bootstrapping, as the official code does
-    observation_limit: float | None = None  # after 100 samples, skip one further from the mean, in deviations
     actor_learning_rate: float = 1.1e-5
     critic_learning_rate: float = 7.7e-5
     temperature: float = 0.3  # weight of the entropy
@@ -38,7 +34,7 @@ class AVGConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        check_streaming(self)
+        super().__post_init__()
         for field in ("actor_learning_rate", "critic_learning_rate", "epsilon"):
             require(0 < getattr(self, field) < float("inf"), "avg", field, getattr(self, field), "> 0")
         require(0 <= self.temperature < float("inf"), "avg", "temperature", self.temperature, ">= 0")
@@ -91,7 +87,7 @@ class AVG(StreamingAgent):
         "halfcheetah": {"actor_learning_rate": 6.3e-3, "critic_learning_rate": 8.7e-3, "temperature": 0.07},
         "dog": {"actor_learning_rate": 6e-6, "critic_learning_rate": 8e-5, "temperature": 0.009, "discount": 0.95},
     }
-    config: AVGConfig  # type: ignore[assignment]
+    config: AVGConfig
 
     actor_weights: Tensor
     actor_second: Tensor
@@ -136,7 +132,8 @@ class AVG(StreamingAgent):
 
     def squashed(self, chosen: np.ndarray) -> np.ndarray:
         """tanh of the samples."""
-        return np.tanh(chosen)  # type: ignore[no-any-return]
+        squashed: np.ndarray = np.tanh(chosen)
+        return squashed
 
     def _heads(self, flat: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.networks["actor"].outputs_of(flat, states).chunk(2, -1)

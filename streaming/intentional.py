@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from surefoot.core.engine.agent import algorithm_of, require
-from surefoot.streaming import stream_ac, stream_q
-from surefoot.streaming.agent import StreamingAgent
-from surefoot.streaming.behaviour import EpsilonGreedy, Sampling
-from surefoot.streaming.stream_ac import StreamACConfig
-from surefoot.streaming.stream_q import EpsilonConfig, check_trace_cut
-from surefoot.streaming.traces import Traces
+from surefoot.streaming import stream_ac
+from surefoot.streaming.stream_ac import StreamAC, StreamACConfig
+from surefoot.streaming.stream_q import StreamQ, StreamQConfig
+from surefoot.streaming.traces import TraceAgent
 
 EPSILON = 1e-8
 
@@ -35,10 +33,9 @@ class IntentionalACConfig(StreamACConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class IntentionalQConfig(EpsilonConfig):
+class IntentionalQConfig(StreamQConfig):
     """Settings of intentional Q. Those of ObGD (kappa, step_size, optimizer, ...) have no effect."""
 
-    trace_cut: str = "watkins"  # watkins: before a step from an exploratory action; official: after it, one late
     eta_critic: float = 0.25  # intended share of the TD error that a step removes
     clip: float = 20.0  # TD errors are clipped at so many root mean squares of past ones
     clip_decay: float = 0.9998  # of the averages over past TD errors
@@ -46,7 +43,6 @@ class IntentionalQConfig(EpsilonConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        check_trace_cut(self)
         _check(self, ("eta_critic", "clip"))
 
 
@@ -102,58 +98,62 @@ def intentional_step(
     return step.unsqueeze(-1) * traces / h, second, sigma
 
 
-class Intentional(Traces):
-    """The traces of both agents, with the clipped TD error and another step in place of `ascend`.
+class IntentionalAgent(TraceAgent):
+    """What both agents have in common: traces, with the clipped TD error and another step in place of `ascend`.
 
     Source: Sharifnassab, Elsayed, De Asis, Mahmood and Sutton, "Intentional Updates for Streaming Reinforcement
     Learning" (2026). Their code does not clear traces at truncation; this does. How fast the average of TD errors, by
     which the policy's step is divided, decays, is taken to be as for their squares.
     """
 
-    def __init__(self, agent: Any) -> None:
-        """Give the agent the buffers of traces, and of its averages."""
-        super().__init__(agent)
-        k = len(agent.seeds)
-        for name, network in agent.networks.items():
-            agent.add_buffer(f"{name}_second", torch.zeros(k, network.size, dtype=agent.dtype))
-            agent.add_buffer(f"{name}_sigma", torch.zeros(k, dtype=agent.dtype))
-        agent.add_buffer("error_squares", torch.ones(k, dtype=torch.float64))
-        agent.add_buffer("error_sizes", torch.zeros(k, dtype=torch.float64))
+    config: IntentionalACConfig | IntentionalQConfig
+    error_squares: Tensor
+    error_sizes: Tensor
+
+    def add_buffers(self) -> None:
+        """Those of traces, and of the averages."""
+        super().add_buffers()
+        k = len(self.seeds)
+        for name, network in self.networks.items():
+            self.add_buffer(f"{name}_second", torch.zeros(k, network.size, dtype=self.dtype))
+            self.add_buffer(f"{name}_sigma", torch.zeros(k, dtype=self.dtype))
+        self.add_buffer("error_squares", torch.ones(k, dtype=torch.float64))
+        self.add_buffer("error_sizes", torch.zeros(k, dtype=torch.float64))
 
     def clipped(self, delta: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """TD error within 20 root mean squares of those so far, and that divided by their average size."""
-        agent, c = self.agent, self.config
-        n = (agent.learned + 1).double()
+        c = self.config
+        n = (self.learned + 1).double()
         correction = 1 - c.clip_decay**n
-        squares = c.clip_decay * agent.error_squares + (1 - c.clip_decay) * delta.double().square()
+        squares = c.clip_decay * self.error_squares + (1 - c.clip_decay) * delta.double().square()
         limit = c.clip * (squares / correction).sqrt()
         clipped = delta.double().clamp(-limit, limit)
-        sizes = c.clip_decay * agent.error_sizes + (1 - c.clip_decay) * clipped.abs()
-        agent.put("error_squares", squares, rows)
-        agent.put("error_sizes", sizes, rows)
+        sizes = c.clip_decay * self.error_sizes + (1 - c.clip_decay) * clipped.abs()
+        self.put("error_squares", squares, rows)
+        self.put("error_sizes", sizes, rows)
         relative = clipped / (sizes / correction).clamp(min=EPSILON)
-        return clipped.to(agent.dtype), relative.to(agent.dtype)
+        return clipped.to(self.dtype), relative.to(self.dtype)
 
     def move(
         self, name: str, gradient: Tensor, error: Tensor, eta: float, rows: Tensor, kept: Tensor | None = None
     ) -> None:
         """w <- w + error * intentional step, for the streams of (K,) `rows`; as `ascend`, which it replaces."""
-        agent, c = self.agent, self.config
+        c = self.config
         weights, traces, second, sigma = (
-            getattr(agent, f"{name}_{part}") for part in ("weights", "traces", "second", "sigma")
+            getattr(self, f"{name}_{part}") for part in ("weights", "traces", "second", "sigma")
         )
         decay = c.discount * c.decay
         traces = (decay if kept is None else decay * kept.unsqueeze(-1)) * traces + gradient
         step, second, sigma = intentional_step(
-            traces, gradient, second, sigma, agent.learned + 1, eta=eta, decay=decay, beta2=c.beta2
+            traces, gradient, second, sigma, self.learned + 1, eta=eta, decay=decay, beta2=c.beta2
         )
-        agent.put(f"{name}_weights", weights + error.unsqueeze(-1) * step, rows)
-        agent.put(f"{name}_traces", traces, rows)
-        agent.put(f"{name}_second", second, rows)
-        agent.put(f"{name}_sigma", sigma, rows)
+        self.put(f"{name}_weights", weights + error.unsqueeze(-1) * step, rows)
+        self.put(f"{name}_traces", traces, rows)
+        self.put(f"{name}_second", second, rows)
+        self.put(f"{name}_sigma", sigma, rows)
 
 
-class IntentionalAC(StreamingAgent):
+class IntentionalAC(IntentionalAgent, StreamAC):
     r"""Intentional AC(lambda): stream AC's gradients, steps that remove an intended share of the TD error.
 
     .. math::
@@ -167,36 +167,31 @@ class IntentionalAC(StreamingAgent):
     Config = IntentionalACConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
     config: IntentionalACConfig
-    chooses = True
-    behaviour = Sampling()
-    learns_by = Intentional
+    kind = ""
 
     def improve(self, rows: Tensor) -> None:
         """One step: as stream AC's, but for the size."""
         delta, value = stream_ac.td_error(self, rows)
-        clipped, relative = self.traces.clipped(delta, rows)
-        self.traces.move("actor", stream_ac.actor_gradient(self, clipped.sign()), relative, self.config.eta_actor, rows)
-        self.traces.move("critic", stream_ac.critic_gradient(self, value), clipped, self.config.eta_critic, rows)
-        self.traces.finish(delta, rows)
+        clipped, relative = self.clipped(delta, rows)
+        self.move("actor", stream_ac.actor_gradient(self, clipped.sign()), relative, self.config.eta_actor, rows)
+        self.move("critic", stream_ac.critic_gradient(self, value), clipped, self.config.eta_critic, rows)
+        self.finish(delta, rows)
 
 
-class IntentionalQ(StreamingAgent):
+class IntentionalQ(IntentionalAgent, StreamQ):
     r"""Intentional Q(lambda): stream Q's gradients, steps that remove an intended share of the TD error."""
 
     name = "intentional_q"
     Config = IntentionalQConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
     config: IntentionalQConfig
-    chooses = True
-    policy_network = "critic"
-    behaviour = EpsilonGreedy()
-    learns_by = Intentional
+    kind = ""
 
     def improve(self, rows: Tensor) -> None:
         """One step: as stream Q's, but for the size."""
-        delta, gradient = stream_q.td_error(self, rows)
-        clipped, _ = self.traces.clipped(delta, rows)
+        delta, gradient = self.td_error(rows)
+        clipped, _ = self.clipped(delta, rows)
         watkins = self.config.trace_cut == "watkins"
         kept = (~self.explored).to(self.dtype) if watkins else None
-        self.traces.move("critic", gradient, clipped, self.config.eta_critic, rows, kept)
-        self.traces.finish(delta, rows, cut=None if watkins else self.explored)
+        self.move("critic", gradient, clipped, self.config.eta_critic, rows, kept)
+        self.finish(delta, rows, cut=None if watkins else self.explored)

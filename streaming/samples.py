@@ -10,8 +10,9 @@ import torch
 
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.base.precision import FirstSteps
+from surefoot.cuda_ext.stream import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
 from surefoot.streaming import statistics
-from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
+from surefoot.streaming.streams import Streams
 
 LARGEST = 1e18
 """Numbers of a sample beyond this are no measurements, and their squares are near the end of float32."""
@@ -25,7 +26,7 @@ class Samples:
     Held by a streaming agent; a view takes a microsecond less for each access than a tensor.
     """
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Streams) -> None:
         """Look at the buffers of an agent, which holds this as its `samples`."""
         self.agent = agent
         self.single = len(agent.seeds) == 1  # whether the caller gives one stream without its dimension

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,13 +15,9 @@ from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.base.spec import PROBLEM
 from surefoot.core.engine.agent import Spec
-from surefoot.streaming import kernel
-from surefoot.streaming.config import hidden_of
+from surefoot.streaming.streams import Streams, hidden_of, why_not
 
-if TYPE_CHECKING:
-    from surefoot.streaming.agent import StreamingAgent
-
-    A = TypeVar("A", bound=StreamingAgent)
+A = TypeVar("A", bound=Streams)
 
 KIND = "streaming agent"
 SAVED = Record(
@@ -39,13 +35,13 @@ SAVED = Record(
 )
 
 
-def save(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
+def save(agent: Streams, path: str | os.PathLike[str]) -> None:
     """Write an agent's buffers and description."""
     tensors = {name: getattr(agent, name) for name in agent.stream_buffers}
     checkpoint.save(path, tensors, {"kind": KIND, **_description(agent)})
 
 
-def load(agent: StreamingAgent, path: str | os.PathLike[str]) -> None:
+def load(agent: Streams, path: str | os.PathLike[str]) -> None:
     """Take buffers into an agent that has the same description."""
     tensors, meta = _read(path)
     own = _description(agent)
@@ -83,7 +79,7 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
         problem, configured = Spec.from_json(meta["problem"]), kind.configure(**config)
     except (ConfigError, CheckpointError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    missing = kernel.why_not(len(hidden_of(configured, problem)))
+    missing = why_not(len(hidden_of(configured, problem)))
     if meta["native"] and "native" not in options and missing:
         raise ConfigError(
             f"{path}: it ran in the native kernel, and {missing}: {kind.__name__}.open(path, native=False) goes on in "
@@ -105,7 +101,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[s
     return tensors, meta
 
 
-def _description(agent: StreamingAgent) -> dict[str, Any]:
+def _description(agent: Streams) -> dict[str, Any]:
     value = {
         "algorithm": agent.name,
         "problem": agent.spec.to_json(),
@@ -119,7 +115,7 @@ def _description(agent: StreamingAgent) -> dict[str, Any]:
     return json.loads(json.dumps(value))  # tuples as the lists that they are read back as
 
 
-def _take(agent: StreamingAgent, tensors: dict[str, torch.Tensor], meta: dict[str, Any], path: Any) -> None:
+def _take(agent: Streams, tensors: dict[str, torch.Tensor], meta: dict[str, Any], path: Any) -> None:
     if set(tensors) != set(agent.stream_buffers):
         odd = sorted(set(tensors) ^ set(agent.stream_buffers))
         raise CheckpointError(f"{path}: written by another version of surefoot: {', '.join(odd)} differ")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from surefoot.core.engine.agent import require
-from surefoot.streaming import actions
-from surefoot.streaming.agent import StreamingAgent
-from surefoot.streaming.behaviour import Sampling
-from surefoot.streaming.config import OFFICIAL, StreamConfig
-from surefoot.streaming.network import Pass
-from surefoot.streaming.traces import Traces
+from surefoot.streaming import exploration
+from surefoot.streaming.network import Layers, Pass
+from surefoot.streaming.traces import OFFICIAL, StreamConfig, TraceAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +29,7 @@ class StreamACConfig(StreamConfig):
         require(0 <= self.entropy < float("inf"), "stream_ac", "entropy", self.entropy, ">= 0")
 
 
-class StreamAC(StreamingAgent):
+class StreamAC(TraceAgent):
     r"""Stream AC(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -51,34 +49,51 @@ class StreamAC(StreamingAgent):
     chooses = True
     kind = "ac"
 
-    behaviour = Sampling()
-    learns_by = Traces
+    actor_weights: Tensor
+
+    def make_networks(self) -> Mapping[str, Layers]:
+        """A value; and logits, or means and what the standard deviations are the softplus of."""
+        outputs = self.spec.action_dim if self.spec.discrete else 2 * self.spec.action_dim
+        return {"critic": self.network_of(1), "actor": self.network_of(outputs)}
+
+    def noise_width(self) -> int:
+        """A uniform number for a choice, or a normal one for each dimension."""
+        return 1 if self.spec.discrete else self.spec.action_dim
+
+    def choose(self) -> tuple[Tensor, Tensor]:
+        """A sample of the policy at `following`."""
+        outputs = self.networks["actor"].forward(self.actor_weights, self.following).outputs
+        if self.spec.discrete:
+            chosen = exploration.sample_softmax(outputs, self.in_noise[:, 0])
+        else:
+            chosen = exploration.sample_gaussian(outputs, self.in_noise)
+        return chosen, torch.zeros_like(self.explored)
 
     def improve(self, rows: Tensor) -> None:
         """One step of AC(lambda): both networks by the same TD error."""
         delta, value = td_error(self, rows)
-        self.traces.ascend("actor", actor_gradient(self, delta.sign()), delta, self.config.kappa_actor, rows)
-        self.traces.ascend("critic", critic_gradient(self, value), delta, self.config.kappa_critic, rows)
-        self.traces.finish(delta, rows)
+        self.ascend("actor", actor_gradient(self, delta.sign()), delta, self.config.kappa_actor, rows)
+        self.ascend("critic", critic_gradient(self, value), delta, self.config.kappa_critic, rows)
+        self.finish(delta, rows)
 
 
-def td_error(agent: Any, rows: Tensor) -> tuple[Tensor, Pass]:
+def td_error(agent: TraceAgent, rows: Tensor) -> tuple[Tensor, Pass]:
     """(K,) r + gamma (1 - d) v(s') - v(s), and the pass that gave v(s)."""
     c, critic, w = agent.config, agent.networks["critic"], agent.critic_weights
-    reward = agent.traces.reward(rows)
+    reward = agent.scaled_reward(rows)
     value = critic.forward(w, agent.states)
     following = critic.forward(w, agent.following).outputs
     return reward + c.discount * agent.bootstrap() * following.squeeze(-1) - value.outputs.squeeze(-1), value
 
 
-def actor_gradient(agent: Any, sign: Tensor) -> Tensor:
+def actor_gradient(agent: StreamAC, sign: Tensor) -> Tensor:
     """(K, P) gradient of log pi(a|s) + tau sign H(pi(.|s)); (K,) `sign` of the TD error."""
     actor, w = agent.networks["actor"], agent.actor_weights
     policy = actor.forward(w, agent.states)
-    derivative = actions.softmax_gradient if agent.spec.discrete else actions.gaussian_gradient
+    derivative = exploration.softmax_gradient if agent.spec.discrete else exploration.gaussian_gradient
     return actor.backward(w, policy, derivative(policy.outputs, agent.chosen, agent.config.entropy * sign))
 
 
-def critic_gradient(agent: Any, value: Pass) -> Tensor:
+def critic_gradient(agent: TraceAgent, value: Pass) -> Tensor:
     """(K, P) gradient of v(s)."""
     return agent.networks["critic"].backward(agent.critic_weights, value, torch.ones_like(value.outputs))

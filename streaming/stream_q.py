@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import algorithm_of, require
-from surefoot.streaming.actions import of_choice
-from surefoot.streaming.agent import StreamingAgent
-from surefoot.streaming.behaviour import EpsilonGreedy
-from surefoot.streaming.config import OFFICIAL, StreamConfig
-from surefoot.streaming.kernel import TRACE_CUTS
-from surefoot.streaming.traces import Traces
+from surefoot.cuda_ext.stream import TRACE_CUTS
+from surefoot.streaming.exploration import epsilon_at, epsilon_greedy, of_choice
+from surefoot.streaming.network import Layers
+from surefoot.streaming.traces import OFFICIAL, StreamConfig, TraceAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +43,49 @@ class StreamQConfig(EpsilonConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        check_trace_cut(self)
+        known = self.trace_cut in TRACE_CUTS
+        require(known, algorithm_of(self), "trace_cut", self.trace_cut, "watkins or official")
 
 
-def check_trace_cut(config: Any) -> None:
-    """Refuse another word."""
-    known = config.trace_cut in TRACE_CUTS
-    require(known, algorithm_of(config), "trace_cut", config.trace_cut, "watkins or official")
+class EpsilonGreedyAgent(TraceAgent):
+    """Choices by an epsilon-greedy policy of action values q(s, .), which `critic` gives."""
+
+    config: EpsilonConfig
+    chooses = True
+    policy_network = "critic"
+
+    def make_networks(self) -> Mapping[str, Layers]:
+        """One value for each choice."""
+        if not self.spec.discrete:
+            raise ConfigError(
+                f"{self.name} learns discrete actions, and this problem's actions are continuous; "
+                "use stream_ac, intentional_ac or avg"
+            )
+        return {"critic": self.network_of(self.spec.action_dim)}
+
+    def noise_width(self) -> int:
+        """Whether to explore, and by which choice."""
+        return 2
+
+    def set_epsilon(self) -> None:
+        """Epsilon falls in a fraction of the planned steps."""
+        c, step = self.config, max(int(self.acted), 1)
+        self.in_epsilon.fill_(epsilon_at(step, self.planned_steps, c.exploration_fraction, c.last_epsilon))
+
+    def choose(self) -> tuple[Tensor, Tensor]:
+        """The greedy choice at `following`, or any with probability epsilon."""
+        values = self.networks["critic"].forward(self.critic_weights, self.following).outputs
+        return epsilon_greedy(values, self.in_noise, self.in_epsilon)
+
+    def value_of_choice(self) -> tuple[Tensor, Tensor]:
+        """(K,) q(s, a) of the choice that was made, and its (K, P) gradient."""
+        critic, w = self.networks["critic"], self.critic_weights
+        values = critic.forward(w, self.states)
+        taken = torch.nn.functional.one_hot(self.chosen, self.spec.action_dim).to(self.dtype)
+        return of_choice(values.outputs, self.chosen), critic.backward(w, values, taken)
 
 
-class StreamQ(StreamingAgent):
+class StreamQ(EpsilonGreedyAgent):
     r"""Stream Q(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -69,33 +102,19 @@ class StreamQ(StreamingAgent):
     config: StreamQConfig
     kind = "q"
 
-    chooses = True
-    policy_network = "critic"
-    behaviour = EpsilonGreedy()
-    learns_by = Traces
-
     def improve(self, rows: Tensor) -> None:
         """One step of Q(lambda)."""
-        c, (delta, gradient) = self.config, td_error(self, rows)
+        c, (delta, gradient) = self.config, self.td_error(rows)
         if c.trace_cut == "watkins":
-            self.traces.ascend("critic", gradient, delta, c.kappa_critic, rows, kept=(~self.explored).to(self.dtype))
-            self.traces.finish(delta, rows)
+            self.ascend("critic", gradient, delta, c.kappa_critic, rows, kept=(~self.explored).to(self.dtype))
+            self.finish(delta, rows)
         else:
-            self.traces.ascend("critic", gradient, delta, c.kappa_critic, rows)
-            self.traces.finish(delta, rows, cut=self.explored)
+            self.ascend("critic", gradient, delta, c.kappa_critic, rows)
+            self.finish(delta, rows, cut=self.explored)
 
-
-def td_error(agent: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(K,) r + gamma (1 - d) max q(s', .) - q(s, a), and the (K, P) gradient of q(s, a)."""
-    reward = agent.traces.reward(rows)
-    best = agent.networks["critic"].forward(agent.critic_weights, agent.following).outputs.amax(-1)
-    value, gradient = value_of_choice(agent)
-    return reward + agent.config.discount * agent.bootstrap() * best - value, gradient
-
-
-def value_of_choice(agent: Any) -> tuple[Tensor, Tensor]:
-    """(K,) q(s, a) of the choice that was made, and its (K, P) gradient."""
-    critic, w = agent.networks["critic"], agent.critic_weights
-    values = critic.forward(w, agent.states)
-    taken = torch.nn.functional.one_hot(agent.chosen, agent.spec.action_dim).to(agent.dtype)
-    return of_choice(values.outputs, agent.chosen), critic.backward(w, values, taken)
+    def td_error(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(K,) r + gamma (1 - d) max q(s', .) - q(s, a), and the (K, P) gradient of q(s, a)."""
+        reward = self.scaled_reward(rows)
+        best = self.networks["critic"].forward(self.critic_weights, self.following).outputs.amax(-1)
+        value, gradient = self.value_of_choice()
+        return reward + self.config.discount * self.bootstrap() * best - value, gradient

@@ -7,12 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.streaming.actions import of_choice
-from surefoot.streaming.agent import StreamingAgent
-from surefoot.streaming.behaviour import EpsilonGreedy
-from surefoot.streaming.config import OFFICIAL
-from surefoot.streaming.stream_q import EpsilonConfig, value_of_choice
-from surefoot.streaming.traces import Traces
+from surefoot.streaming.exploration import of_choice
+from surefoot.streaming.stream_q import EpsilonConfig, EpsilonGreedyAgent
+from surefoot.streaming.traces import OFFICIAL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +17,7 @@ class StreamSARSAConfig(EpsilonConfig):
     """Settings of stream SARSA(lambda)."""
 
 
-class StreamSARSA(StreamingAgent):
+class StreamSARSA(EpsilonGreedyAgent):
     r"""Stream SARSA(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -36,16 +33,12 @@ class StreamSARSA(StreamingAgent):
     config: StreamSARSAConfig
     kind = "sarsa"
     act_before = True
-    chooses = True
-    policy_network = "critic"
-    behaviour = EpsilonGreedy()
-    learns_by = Traces
 
     def improve(self, rows: Tensor) -> None:
         """One step of SARSA(lambda)."""
-        c, reward = self.config, self.traces.reward(rows)
+        c, reward = self.config, self.scaled_reward(rows)
         following = self.networks["critic"].forward(self.critic_weights, self.following).outputs
-        value, gradient = value_of_choice(self)
+        value, gradient = self.value_of_choice()
         delta = reward + c.discount * self.bootstrap() * of_choice(following, self.next_chosen) - value
-        self.traces.ascend("critic", gradient, delta, c.kappa_critic, rows)
-        self.traces.finish(delta, rows)
+        self.ascend("critic", gradient, delta, c.kappa_critic, rows)
+        self.finish(delta, rows)

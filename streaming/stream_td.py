@@ -13,12 +13,9 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import DatasetLike, Spec
 from surefoot.core.policy.policy import Policy
 from surefoot.streaming import statistics
-from surefoot.streaming.agent import StreamingAgent
-from surefoot.streaming.behaviour import network
-from surefoot.streaming.config import OFFICIAL, StreamConfig
 from surefoot.streaming.network import Network
 from surefoot.streaming.stream_ac import critic_gradient, td_error
-from surefoot.streaming.traces import Traces
+from surefoot.streaming.traces import OFFICIAL, StreamConfig, TraceAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +23,7 @@ class StreamTDConfig(StreamConfig):
     """Settings of stream TD(lambda)."""
 
 
-class StreamTD(StreamingAgent):
+class StreamTD(TraceAgent):
     r"""Stream TD(lambda) of Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works".
 
     .. math::
@@ -41,10 +38,6 @@ class StreamTD(StreamingAgent):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": OFFICIAL}
     config: StreamTDConfig
     kind = "td"
-    learns_by = Traces
-
-    reward_count: Tensor
-    reward_squares: Tensor
 
     def __init__(self, problem: Spec | DatasetLike | int, config: Any = None, **options: Any) -> None:
         """As every streaming agent; `problem` may be the width of an observation alone."""
@@ -55,13 +48,13 @@ class StreamTD(StreamingAgent):
 
     def make_networks(self) -> dict[str, Network]:
         """A value of the observation."""
-        return {"critic": network(self, 1)}
+        return {"critic": self.network_of(1)}
 
     def improve(self, rows: Tensor) -> None:
         """One step of semi-gradient TD(lambda)."""
         delta, value = td_error(self, rows)
-        self.traces.ascend("critic", critic_gradient(self, value), delta, self.config.kappa_critic, rows)
-        self.traces.finish(delta, rows)
+        self.ascend("critic", critic_gradient(self, value), delta, self.config.kappa_critic, rows)
+        self.finish(delta, rows)
 
     def predict(self, observations: Any, stream: int = 0) -> np.ndarray:
         """(B,) values of (B, O) observations in the environment's units, in units of reward.

@@ -2,7 +2,8 @@
 
 from surefoot.world_models.chunk_model import ChunkModel
 from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise
-from surefoot.world_models.ensemble import GaussianEnsemble, Prediction
-from surefoot.world_models.token_dynamics import TokenDynamics
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import Prediction
+from surefoot.world_models.tokens.dynamics import TokenDynamics
 
 __all__ = ["ChunkModel", "Dynamics", "GaussianEnsemble", "Outcome", "Prediction", "StepNoise", "TokenDynamics"]

@@ -18,8 +18,9 @@ from surefoot.core.base.errors import DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import segment_ids
 from surefoot.world_models.dynamics import Dynamics, StepNoise
-from surefoot.world_models.ensemble import GaussianEnsemble, Prediction, mixture
-from surefoot.world_models.token_dynamics import TokenDynamics
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import Prediction, mixture
+from surefoot.world_models.tokens.dynamics import TokenDynamics
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 """Of the intervals whose coverage is measured."""
@@ -93,7 +94,8 @@ def windows(dataset: Dataset, most_steps: int = MOST_STEPS, most_starts: int = M
     steps = min(most_steps, int(np.bincount(segments).max()))
     starts = np.flatnonzero(segments[: len(rows) - steps + 1] == segments[steps - 1 :])
     starts = starts[np.linspace(0, len(starts) - 1, min(most_starts, len(starts))).round().astype(np.int64)]
-    return rows[starts[:, None] + np.arange(steps)]  # type: ignore[no-any-return]
+    windows: np.ndarray = rows[starts[:, None] + np.arange(steps)]
+    return windows
 
 
 def open_loop(model: Dynamics, dataset: Dataset) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from surefoot.core.base.errors import ConfigError
 
 RewardsOf = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(..., S) states, (..., A) actions and (..., S) next states -> (...) rewards, where they are known and not learned."""
+Terminates = Callable[[Tensor], Tensor]
+"""(..., S) next states in the environment's units -> (...) bool: the episode ends (`known.terminations`)."""
 
 
 class Outcome(NamedTuple):

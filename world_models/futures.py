@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -68,6 +69,12 @@ class Objective:
         return self.futures == 1 and self.cost_limit is None and isinstance(self.risk, Mean)
 
 
+class Members(Protocol):
+    """What has members, of which each future of a plan keeps or draws one."""
+
+    members: int
+
+
 class Futures(NamedTuple):
     """Trajectories of F futures; states after an end are those of the end."""
 
@@ -81,7 +88,7 @@ class Futures(NamedTuple):
     """(F, ..., H) bool: has ended at this step or before."""
 
 
-def future_member(dynamics: Dynamics, objective: Objective, draws: Tensor, t: int) -> Tensor | None:
+def future_member(dynamics: Members, objective: Objective, draws: Tensor, t: int) -> Tensor | None:
     """(F, B) int64 members of step t of F futures; None: the mean of all that are asked, or there is one.
 
     Futures of "tsinf" keep the members one after another, so that each has an equal share; those of "ts1" draw one at
@@ -98,7 +105,8 @@ def future_member(dynamics: Dynamics, objective: Objective, draws: Tensor, t: in
         place = (drawn.future_shares(draws, futures, t) * count).long()
     else:
         place = (torch.arange(futures, device=draws.device) % count)[:, None].expand(-1, rows)
-    return asked[place]  # type: ignore[no-any-return]
+    member: Tensor = asked[place]
+    return member
 
 
 def check_futures(dynamics: Dynamics, objective: Objective) -> None:
@@ -200,12 +208,12 @@ def sums_of(
     After an end nothing is earned, but each step costs what that of the end did: were it free, a plan that can't keep
     its cost limit would crash as soon as it can.
 
-    A world that has `sums_of` of its own gives them where no derivatives are wanted (`world_models.ensemble_rollout`).
+    A world that has `sums_of` of its own gives them where no derivatives are wanted (`world_models.ensemble.rollout`).
     """
-    own: Any = getattr(dynamics, "sums_of", None)
+    own: Callable[..., tuple[Tensor, Tensor] | None] | None = getattr(dynamics, "sums_of", None)
     found = None if own is None or torch.is_grad_enabled() else own(states, actions, draws, objective)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     shape = (objective.futures, *actions.shape[:2])
     now = states.unsqueeze(1).expand(*shape, states.shape[-1])
     returns = torch.zeros(shape, dtype=states.dtype, device=states.device)

@@ -92,7 +92,8 @@ def drawn_members(world: Dynamics, uniform: Tensor) -> Tensor:
     """(B,) members of a world for (B,) uniform numbers in [0, 1): each of those that it asks, its elites, as likely."""
     of_elites = getattr(world, "draw_elites", None)
     if of_elites is not None:
-        return of_elites(uniform)  # type: ignore[no-any-return]
+        member: Tensor = of_elites(uniform)
+        return member
     return (uniform * world.members).long().clamp(max=world.members - 1)
 
 

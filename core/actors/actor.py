@@ -51,13 +51,13 @@ _HOMES = {
     "blended_chunk": "surefoot.core.actors.chunk_actors",
     "greedy": "surefoot.core.actors.greedy_actor",
     "held_noise": "surefoot.core.actors.memory_actors",
-    "latent_planner": "surefoot.world_models.latent_planner",
-    "ensemble_planner": "surefoot.world_models.ensemble_planner",
+    "latent_planner": "surefoot.world_models.latent.planner",
+    "ensemble_planner": "surefoot.world_models.ensemble.planner",
     "attribute_planner": "surefoot.core.actors.attribute_planner",
-    "trajectory_planner": "surefoot.world_models.trajectory_planner",
-    "latent_prior": "surefoot.world_models.latent",
-    "recurrent": "surefoot.world_models.recurrent_actor",
-    "anchored": "surefoot.world_models.anchors",
+    "trajectory_planner": "surefoot.world_models.tokens.planner",
+    "latent_prior": "surefoot.world_models.latent.latent",
+    "recurrent": "surefoot.world_models.recurrent.actor",
+    "anchored": "surefoot.world_models.ensemble.anchors",
 }
 """Kind of actor -> module that defines it, of those that are not in `core.actors.heads`."""
 

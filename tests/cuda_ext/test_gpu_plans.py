@@ -202,7 +202,7 @@ def test_a_gpu_plans_what_the_processor_plans(name: str, settings: PlanSettings)
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 def test_planners_on_a_gpu_plan_in_one_kernel_what_they_plan_step_by_step() -> None:
-    from surefoot.world_models.exact import NativeDynamics
+    from surefoot.world_models.known.exact import NativeDynamics
     from surefoot.world_models.planners import MPPI as Planner
 
     world, slow = (NativeDynamics("native/cartpole-swingup", backend=backend) for backend in ("native", "twin"))

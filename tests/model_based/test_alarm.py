@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.model_based.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
-from surefoot.model_based.signals import imagined_signals, met_limits, met_signals, value_signals
+from surefoot.model_based.base.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
+from surefoot.model_based.base.signals import imagined_signals, met_limits, met_signals, value_signals
 from surefoot.world_models.imagine import Rollouts
 
 USUAL = AlarmConfig()

@@ -23,7 +23,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS, COCOAIQL
 from surefoot.model_based.cocoa import SEEKING
-from surefoot.world_models.ensemble import Prediction
+from surefoot.world_models.ensemble.gaussian import Prediction
 
 KINDS = ("cocoa_iql", "cocoa_cql", "cocoa_mopo", "cocoa_mobile")
 SMALL: dict[str, Any] = {

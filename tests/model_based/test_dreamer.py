@@ -22,7 +22,7 @@ from surefoot.evaluation import evaluate
 from surefoot.model_based import Dreamer
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.world_models.recurrent import window_of
+from surefoot.world_models.recurrent.recurrent import window_of
 
 SIZES: dict[str, Any] = {
     "deterministic": 6, "blocks": 2, "recurrent_hidden": 5, "units": 7, "count": 1, "groups": 2, "classes": 3,

@@ -20,7 +20,7 @@ from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Uniform
 from surefoot.core.policy.policy import Policy
 from surefoot.model_based import MAC
-from surefoot.model_based.alarm import AlarmConfig
+from surefoot.model_based.base.alarm import AlarmConfig
 from surefoot.world_models.dynamics import Outcome, StepNoise
 
 SPEC = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))

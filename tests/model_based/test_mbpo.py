@@ -11,7 +11,7 @@ from surefoot.core.engine.agent import Rule, Spec
 from surefoot.core.engine.sources import MAIN
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs import make_vec
-from surefoot.model_based.alarm import Alarm
+from surefoot.model_based.base.alarm import Alarm
 from surefoot.model_based.mbpo import MBPO, rollout_length
 from surefoot.online import spec_of
 from surefoot.online.loop import make_loop

@@ -14,9 +14,9 @@ from surefoot.core.engine.sources import MAIN, Stores
 from surefoot.data.store import store_from_dataset
 from surefoot.model_based import ALGORITHMS
 from surefoot.model_based.rambo import RAMBO
+from surefoot.world_models.ensemble.learning import MODEL, WEIGHTS
+from surefoot.world_models.ensemble.mismatch import near_best
 from surefoot.world_models.futures import Objective
-from surefoot.world_models.learning import MODEL, WEIGHTS
-from surefoot.world_models.mismatch import near_best
 
 MODELS = {"model_hidden": (7, 5), "model_decays": (), "model_members": 4, "model_elites": 3, "model_rows": 16}
 

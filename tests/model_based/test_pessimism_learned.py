@@ -25,7 +25,7 @@ from surefoot.model_based.mopo import MOPO
 from surefoot.model_based.morel import MOReL
 from surefoot.model_based.rambo import RAMBO
 from surefoot.world_models.dynamics import Outcome, StepNoise
-from surefoot.world_models.ensemble import Prediction
+from surefoot.world_models.ensemble.gaussian import Prediction
 
 OPTIONS = {
     "hidden": (16, 16), "rollouts": 400, "rollout_length": 1, "imagine_every": 50, "imagined_kept": 2, "discount": 0.5,

@@ -18,10 +18,10 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import PETS
-from surefoot.model_based.alarm import Alarm
+from surefoot.model_based.base.alarm import Alarm
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.world_models.ensemble_planner import EnsemblePlanner
+from surefoot.world_models.ensemble.planner import EnsemblePlanner
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import CEM
 from surefoot.world_models.planners.base import PLAN
@@ -128,8 +128,8 @@ def test_a_policy_is_saved_and_its_file_holds_no_code(tmp_path: pathlib.Path) ->
     one, other = (evaluate([p], "native/cartpole-balance", 2, num_envs=2)[0] for p in (policy, loaded))
     assert (one.returns == other.returns).all()
     own = {
-        "termination": "surefoot.world_models.terminations:never",
-        "reward_function": "surefoot.world_models.rewards:ones",
+        "termination": "surefoot.world_models.known.terminations:never",
+        "reward_function": "surefoot.world_models.known.rewards:ones",
     }
     for option, word in own.items():
         with pytest.raises(ConfigError, match=f"{option}=.* is code, which no policy file holds"):

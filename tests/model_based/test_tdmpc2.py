@@ -21,10 +21,10 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import TDMPC2
-from surefoot.model_based.alarm import Alarm
+from surefoot.model_based.base.alarm import Alarm
 from surefoot.online import spec_of
 from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.world_models.latent import discount_of
+from surefoot.world_models.latent.latent import discount_of
 
 SIZES: dict[str, Any] = {
     "latent_dim": 8, "hidden": (9, 6), "encoder_hidden": (7,), "group": 4, "bins": 13, "limit": 3.0, "critics": 3,

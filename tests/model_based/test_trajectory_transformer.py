@@ -13,7 +13,7 @@ from test_mbrcsl import dataset_of, learner_of
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.policy.policy import Policy
 from surefoot.model_based import TrajectoryTransformer
-from surefoot.world_models.trajectory_planner import NETWORKS, SEARCH, TrajectoryPlanner, networks
+from surefoot.world_models.tokens.planner import NETWORKS, SEARCH, TrajectoryPlanner, networks
 
 SMALL: dict[str, Any] = {
     "bins": 5, "context": 4, "past": 1, "horizon": 3, "width": 8, "layers": 1, "heads": 2, "beams": 4, "dropout": 0.0,

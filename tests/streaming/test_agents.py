@@ -13,8 +13,17 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Spec
-from surefoot.streaming import ALGORITHMS, StreamAC, StreamingAgent, StreamQ, StreamSARSA, StreamTD, actions, stream_ac
-from surefoot.streaming.actions import epsilon_at
+from surefoot.streaming import (
+    ALGORITHMS,
+    StreamAC,
+    StreamingAgent,
+    StreamQ,
+    StreamSARSA,
+    StreamTD,
+    exploration,
+    stream_ac,
+)
+from surefoot.streaming.exploration import epsilon_at
 
 PLAIN: dict[str, Any] = {"normalise_observations": False, "scale_rewards": False, "hidden": (), "dtype": torch.float64}
 """A linear function of raw numbers, for results that can be worked out."""
@@ -96,23 +105,23 @@ def test_policy_derivatives_are_autograds(weight: float) -> None:
     taken = torch.randn(3, 2, generator=random, dtype=torch.float64)
     total = normal.log_prob(taken).sum(-1) + weights * normal.entropy().sum(-1)
     (expected,) = torch.autograd.grad(total.sum(), outputs)
-    torch.testing.assert_close(actions.gaussian_gradient(outputs.detach(), taken, weights), expected)
+    torch.testing.assert_close(exploration.gaussian_gradient(outputs.detach(), taken, weights), expected)
     choices = torch.tensor([0, 3, 2])
     softmax = torch.distributions.Categorical(logits=outputs)
     (expected,) = torch.autograd.grad((softmax.log_prob(choices) + weights * softmax.entropy()).sum(), outputs)
-    torch.testing.assert_close(actions.softmax_gradient(outputs.detach(), choices, weights), expected)
+    torch.testing.assert_close(exploration.softmax_gradient(outputs.detach(), choices, weights), expected)
 
 
 def test_softmax_draws_the_first_choice_whose_cumulative_probability_exceeds_the_number() -> None:
     logits = torch.log(torch.tensor([0.2, 0.5, 0.3])).expand(6, 3)
     numbers = torch.tensor([0.0, 0.19, 0.21, 0.69, 0.71, 1.0])
-    assert actions.sample_softmax(logits, numbers).tolist() == [0, 0, 1, 1, 2, 2]
+    assert exploration.sample_softmax(logits, numbers).tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_random_draw_of_the_greedy_choice_is_not_exploration() -> None:
     values = torch.tensor([[1.0, 3.0, 3.0]]).expand(5, 3)
     uniform = torch.tensor([[0.05, 0.0], [0.05, 0.4], [0.05, 0.99], [0.5, 0.0], [0.1, 0.0]])
-    chosen, explored = actions.epsilon_greedy(values, uniform, torch.tensor(0.1).double())
+    chosen, explored = exploration.epsilon_greedy(values, uniform, torch.tensor(0.1).double())
     assert chosen.tolist() == [0, 1, 2, 1, 1]
     assert explored.tolist() == [True, False, True, False, False]
 

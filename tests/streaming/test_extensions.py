@@ -51,7 +51,7 @@ def test_errors_are_clipped_at_so_many_root_mean_squares() -> None:
         limit = 2 * math.sqrt(squares / (1 - 0.5**n))
         expected = max(-limit, min(limit, delta))
         sizes = 0.5 * sizes + 0.5 * abs(expected)
-        clipped, relative = agent.traces.clipped(torch.tensor([delta]).double(), rows)
+        clipped, relative = agent.clipped(torch.tensor([delta]).double(), rows)
         assert float(clipped) == pytest.approx(expected)
         assert float(relative) == pytest.approx(expected / (sizes / (1 - 0.5**n)))
         agent.learned += 1

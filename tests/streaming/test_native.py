@@ -11,9 +11,11 @@ import torch
 from stream_problems import ARM, STREAM_X, Samples, buffers, make, name_of
 
 from surefoot.core.engine.agent import Spec
-from surefoot.streaming import StreamAC, StreamingAgent, StreamTD, kernel
+from surefoot.cuda_ext.stream import OBSERVE
+from surefoot.streaming import StreamAC, StreamingAgent, StreamTD
+from surefoot.streaming.streams import why_not
 
-pytestmark = pytest.mark.skipif(bool(kernel.why_not()), reason=f"no native kernel: {kernel.why_not()}")
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no native kernel: {why_not()}")
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -115,7 +117,7 @@ def test_native_statistics_are_exact_far_from_zero() -> None:
     agent = make(StreamTD, Spec(1, 0, (), ()), native=True)
     observation, run = agent.in_observations.numpy()[0], agent.kernel.run
     for observation[0] in values:
-        run(kernel.OBSERVE)
+        run(OBSERVE)
     assert float(agent.observation_mean[0]) == pytest.approx(values.mean(), rel=1e-12)
     assert float(agent.observation_squares[0]) / (len(values) - 1) == pytest.approx(values.var(ddof=1), rel=1e-9)
 

@@ -16,7 +16,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.evaluation import RunData, write_report
 from surefoot.evaluation.alarms import alarm_lines, worth
 from surefoot.model_based import TDMPC2, ImaginedSAC
-from surefoot.model_based.alarm import Alarm, Ring
+from surefoot.model_based.base.alarm import Alarm, Ring
 from surefoot.offline import BC
 from surefoot.runs.extend import extend
 from surefoot.runs.processes.stopping import Stopped

@@ -13,7 +13,7 @@ import pytest
 from surefoot.core.base.errors import MainGuardError
 from surefoot.envs.vector import make_env
 from surefoot.runs import trust
-from surefoot.world_models.terminations import imported
+from surefoot.world_models.known.terminations import imported
 
 COUNTED = """
 import os, pathlib

@@ -17,8 +17,8 @@ from surefoot.evaluation import certificate
 from surefoot.play.plan import planning_policy, world_for
 from surefoot.runs.run import Run, load_agent
 from surefoot.world_models.futures import Objective
+from surefoot.world_models.known.terminations import never
 from surefoot.world_models.planners import make_planner
-from surefoot.world_models.terminations import never
 
 
 def test_an_exact_world_is_planned_in_and_the_numbers_are_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,8 @@ from surefoot.data.dataset import Dataset
 from surefoot.evaluation.model_calibration import MODEL, picture, refuse_uneven, words
 from surefoot.evaluation.plots import to_svg
 from surefoot.world_models.calibration import LARGEST, calibration, covered, likelihood, windows
-from surefoot.world_models.ensemble import GaussianEnsemble, Prediction
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import Prediction
 
 NORMAL = torch.distributions.Normal(0.0, 1.0)
 

@@ -12,8 +12,8 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.nn.native import kernels, native
 from surefoot.core.nn.networks import MLP
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.ensemble import (
-    GaussianEnsemble,
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import (
     Prediction,
     gaussian_loss,
     mixture,
@@ -21,8 +21,8 @@ from surefoot.world_models.ensemble import (
     squared_error,
     weighted_mean,
 )
-from surefoot.world_models.renormalise import renormalised
-from surefoot.world_models.uncertainty import (
+from surefoot.world_models.ensemble.renormalise import renormalised
+from surefoot.world_models.ensemble.uncertainty import (
     bellman_inconsistency,
     ensemble_std,
     ensemble_variance,
@@ -176,7 +176,7 @@ def test_one_member_a_row_by_counting_equals_all_members_and_a_choice(monkeypatc
     index = member[None, ..., None].expand(1, 4, 6, 4)
     assert torch.allclose(chosen.mean, every.mean.gather(0, index)[0])
     assert torch.allclose(chosen.log_variance, every.log_variance.gather(0, index)[0])
-    monkeypatch.setattr("surefoot.world_models.ensemble._countable", lambda *tensors: False)
+    monkeypatch.setattr("surefoot.world_models.ensemble.gaussian.countable", lambda *tensors: False)
     again = ensemble.predict(batch["observations"], batch["actions"], member)
     assert torch.allclose(chosen.mean, again.mean, rtol=1e-12)
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from surefoot.core.nn.native import native
-from surefoot.world_models import ensemble_rollout
-from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble import rollout as ensemble_rollout
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective, sums_of
 from surefoot.world_models.planners import CEM
 from surefoot.world_models.risk import CVaR

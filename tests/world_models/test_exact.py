@@ -11,7 +11,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.rollout import rollout
 from surefoot.envs.systems import SYSTEMS
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.exact import NativeDynamics, Observed
+from surefoot.world_models.known.exact import NativeDynamics, Observed
 
 ALIASES = sorted("native/" + name.replace("_", "-") for name in SYSTEMS)
 

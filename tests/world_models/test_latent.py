@@ -11,9 +11,9 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.elites import drawn_elite, gumbel, refit, shifted
-from surefoot.world_models.latent import Bins, LatentCritic, LatentModel, kept_units
-from surefoot.world_models.latent_planner import NETWORKS, SEARCH, LatentPlanner, networks
+from surefoot.world_models.latent.elites import drawn_elite, gumbel, refit, shifted
+from surefoot.world_models.latent.latent import Bins, LatentCritic, LatentModel, kept_units
+from surefoot.world_models.latent.planner import NETWORKS, SEARCH, LatentPlanner, networks
 
 SIZES: dict[str, Any] = {
     **NETWORKS, **SEARCH, "encoder_hidden": (7,), "latent_dim": 8, "hidden": (9, 6), "group": 4, "bins": 21,

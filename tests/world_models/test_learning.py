@@ -18,8 +18,9 @@ from surefoot.core.engine.learner import Learner
 from surefoot.core.nn.native import kernels
 from surefoot.model_based.dynamics import LearnedDynamics
 from surefoot.world_models.calibration import one_step
-from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble
-from surefoot.world_models.learning import (
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import DECAYS
+from surefoot.world_models.ensemble.learning import (
     HOLDOUT,
     MODEL,
     BestSoFar,

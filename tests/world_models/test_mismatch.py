@@ -8,8 +8,8 @@ import torch
 from small_models import learner, linear
 
 from surefoot.core.base.errors import ConfigError, DataError
-from surefoot.world_models.learning import HOLDOUT, MODEL
-from surefoot.world_models.mismatch import (
+from surefoot.world_models.ensemble.learning import HOLDOUT, MODEL
+from surefoot.world_models.ensemble.mismatch import (
     by_value,
     effective_sample_size,
     near,

@@ -12,8 +12,8 @@ import torch
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.evaluation import evaluate
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.exact import Observed
-from surefoot.world_models.mujoco import HIDDEN, REFUSED, MujocoDynamics
+from surefoot.world_models.known.exact import Observed
+from surefoot.world_models.known.mujoco import HIDDEN, REFUSED, MujocoDynamics
 from surefoot.world_models.planners import ICEM, PlannerPolicy
 
 pytest.importorskip("mujoco")

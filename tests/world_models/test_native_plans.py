@@ -10,8 +10,8 @@ import torch
 from surefoot import cuda_ext
 from surefoot.core.actors.memory import Memory
 from surefoot.cuda_ext.plan import plans_natively
-from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective
+from surefoot.world_models.known.exact import NativeDynamics
 from surefoot.world_models.planners import CEM, ICEM, MPPI
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.planners.icem import ELITES

@@ -17,15 +17,15 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.plan import plans_natively
 from surefoot.evaluation import evaluate
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective, Score, sample_futures, score, sums_of
+from surefoot.world_models.known.exact import NativeDynamics
 from surefoot.world_models.planners import CEM, ICEM, ILQR, MPPI, GradientShooting, PlannerPolicy, make_planner
 from surefoot.world_models.planners.base import DRAWS, PLAN, shifted
 from surefoot.world_models.planners.cem import Best, truncated
 from surefoot.world_models.planners.derivatives import expand
 from surefoot.world_models.planners.ilqr import box_newton
 from surefoot.world_models.risk import CVaR, Mean
-from surefoot.world_models.token_dynamics import TokenDynamics
+from surefoot.world_models.tokens.dynamics import TokenDynamics
 
 SMALL: dict[str, Any] = {
     "cem": CEM(horizon=6, samples=40, iterations=3),

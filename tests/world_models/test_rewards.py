@@ -15,9 +15,9 @@ from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.names import native_ids
 from surefoot.envs.systems import system
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.ensemble import GaussianEnsemble
-from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.rewards import KNOWN, in_range, named, notes, reward_of
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.known.exact import NativeDynamics
+from surefoot.world_models.known.rewards import KNOWN, in_range, named, notes, reward_of
 
 UNKNOWN = "native/bicycle"
 """Its observations don't tell how far along the road the car is."""

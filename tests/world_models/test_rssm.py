@@ -8,10 +8,10 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.spec import Array
-from surefoot.world_models.block_gru import BlockLinear
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.recurrent import ImageDecoder, Numbers, RecurrentModel
-from surefoot.world_models.rssm import RSSM, Categories, Normals, random_states
+from surefoot.world_models.recurrent.block_gru import BlockLinear
+from surefoot.world_models.recurrent.recurrent import ImageDecoder, Numbers, RecurrentModel
+from surefoot.world_models.recurrent.rssm import RSSM, Categories, Normals, random_states
 
 KINDS = pytest.mark.parametrize("random", [Categories(3, 4), Normals(5)])
 

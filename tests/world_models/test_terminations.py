@@ -15,8 +15,8 @@ from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.names import native_ids
 from surefoot.envs.systems import system
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.terminations import KNOWN, named, notes, termination_of
+from surefoot.world_models.known.exact import NativeDynamics
+from surefoot.world_models.known.terminations import KNOWN, named, notes, termination_of
 
 
 def ends(env_id: str, *values: float, width: int = 11) -> bool:

@@ -16,9 +16,9 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.model_based import LearnedTokenDynamics
 from surefoot.world_models.calibration import token_calibration
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.token_dynamics import TokenDynamics
-from surefoot.world_models.token_transformer import TokenTransformer, log_likelihood, of_rows
-from surefoot.world_models.tokens import Bins, drawn, uniform_of, without_tail
+from surefoot.world_models.tokens.dynamics import TokenDynamics
+from surefoot.world_models.tokens.tokens import Bins, drawn, uniform_of, without_tail
+from surefoot.world_models.tokens.transformer import TokenTransformer, log_likelihood, of_rows
 
 
 def test_uniform_bins_are_as_wide_and_quantile_bins_as_full() -> None:

@@ -31,4 +31,5 @@ def make_planner(name: str, **settings: Any) -> Planner:
     for key in given:
         if key not in known:
             raise ConfigError(f"the planner {name} has no setting {key!r}; its settings are {', '.join(known)}")
-    return PLANNERS[name](**given)  # type: ignore[no-any-return]
+    planner: Planner = PLANNERS[name](**given)
+    return planner

@@ -27,7 +27,8 @@ class Expansion(NamedTuple):
 def smooth(dynamics: Dynamics) -> Dynamics:
     """The world with derivatives: its own `differentiable()` where it has one, else itself."""
     made = getattr(dynamics, "differentiable", None)
-    return dynamics if made is None else made()  # type: ignore[no-any-return]
+    found: Dynamics = dynamics if made is None else made()
+    return found
 
 
 def slope_of(world: Dynamics, total: Tensor, point: Tensor, create_graph: bool = False) -> Tensor:

@@ -12,8 +12,8 @@ from surefoot.cuda_ext.gpu import usable
 from surefoot.cuda_ext.plan import PlanSettings, plan_rows, plans_natively
 from surefoot.world_models.draws import colouring
 from surefoot.world_models.dynamics import Dynamics
-from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective, noisy_futures
+from surefoot.world_models.known.exact import NativeDynamics
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.risk import CVaR, Mean, WorstCase
 

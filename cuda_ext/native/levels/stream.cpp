@@ -147,7 +147,7 @@ T* of_stream(T* all, const StreamNetwork<T>& net, long stream) {
   return all + stream * net.stride;
 }
 
-/// Traces with the gradient `s.above`, and the step size that the bound allows (ObGD, streaming/obgd.py).
+/// Traces with the gradient `s.above`, and the step size that the bound allows (ObGD, streaming/traces.py).
 template <class T>
 Move<T> prepare(const Stream<T>& s, const StreamNetwork<T>& net, Turn turn, double delta, bool cut) {
   const StreamSettings& c = s.settings;

@@ -25,9 +25,9 @@ from surefoot.play.actors import Actor
 from surefoot.runs.run import Run, load_agent
 from surefoot.runs.trust import demand
 from surefoot.world_models.dynamics import Dynamics
-from surefoot.world_models.exact import NativeDynamics
 from surefoot.world_models.futures import Objective, shares
-from surefoot.world_models.mujoco import HIDDEN, MujocoDynamics
+from surefoot.world_models.known.exact import NativeDynamics
+from surefoot.world_models.known.mujoco import HIDDEN, MujocoDynamics
 from surefoot.world_models.planners import Planner, PlannerPolicy
 from surefoot.world_models.risk import Mean
 

@@ -32,11 +32,11 @@ from surefoot.data.store import store_from_dataset
 from surefoot.runs.algorithms import ALGORITHMS
 from surefoot.studies.select import Candidate, Estimate, Selection, bounds_of, check, interval, widening
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.terminations import termination_of
+from surefoot.world_models.known.terminations import termination_of
 
 if TYPE_CHECKING:
     from surefoot.core.policy.policy import Policy
-    from surefoot.world_models.ensemble import GaussianEnsemble
+    from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 
 Act = Callable[[int, Tensor], Tensor]
 """Step and (B, O) observations -> (B, A) actions in the environment's units."""

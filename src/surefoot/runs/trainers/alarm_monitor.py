@@ -8,7 +8,7 @@ from typing import Any
 from surefoot import model_based
 from surefoot.core.base.errors import CheckpointError
 from surefoot.core.policy.policy import Policy
-from surefoot.model_based.alarm import Alarm, Ring
+from surefoot.model_based.base.alarm import Alarm, Ring
 from surefoot.runs.plan import agent_class
 from surefoot.runs.run import Run
 

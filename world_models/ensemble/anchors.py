@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor, Evaluation, MLPActor, actor_class
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.transduction import TransducedMLP
-from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 
 
 @torch.no_grad()

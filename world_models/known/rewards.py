@@ -18,7 +18,7 @@ from surefoot.core.base.actions import to_agent, to_environment
 from surefoot.core.base.placed import Placed
 from surefoot.envs.names import is_native, short_name
 from surefoot.world_models.dynamics import RewardsOf
-from surefoot.world_models.terminations import AUTO, checked, imported
+from surefoot.world_models.known.terminations import AUTO, checked, imported
 
 LEARNED = "learned"
 """Word for a reward that the model predicts, as it does next states."""

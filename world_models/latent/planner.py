@@ -12,8 +12,8 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.elites import drawn_elite, refit, shifted
-from surefoot.world_models.latent import LatentCritic, LatentModel, PolicyPrior, SimplicialMLP
+from surefoot.world_models.latent.elites import drawn_elite, refit, shifted
+from surefoot.world_models.latent.latent import LatentCritic, LatentModel, PolicyPrior, SimplicialMLP
 
 SEARCH: dict[str, Any] = {
     "horizon": 3,
@@ -61,7 +61,7 @@ class LatentPlanner(Actor):
     .. math:: G = \sum_{t < H} \gamma^t \hat r_t + \gamma^H \hat Q(z_H, \pi(z_H))
 
     Of N plans of H actions, some are the prior's own, drawn once; the others are drawn anew in each iteration from a
-    normal that is refitted to the best (`world_models.elites.refit`). What is carried out is the first action of one of
+    normal that is refitted to the best (`elites.refit`). What is carried out is the first action of one of
     the last elites, drawn by their weights. The mean plan is the memory.
 
     All candidates of a row share the noise of the action behind the horizon (common random numbers), and the value

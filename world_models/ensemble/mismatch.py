@@ -102,7 +102,8 @@ def value_gradient(dataset: Dataset, discount: float = 0.99, features: int = 256
     directions, phases = source.normal(size=(width, features)) / np.sqrt(width), source.uniform(0, 2 * np.pi, features)
 
     def angles(observations: Array) -> Array:
-        return (observations - mean) / deviation @ directions + phases  # type: ignore[no-any-return]
+        turned: np.ndarray = (observations - mean) / deviation @ directions + phases
+        return turned
 
     waves = np.cos(angles(dataset.observations))
     target = returns_to_go(dataset, discount, dtype=np.float64)

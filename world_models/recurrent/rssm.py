@@ -21,7 +21,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.losses.distributions import kl_categorical, kl_gaussian
 from surefoot.core.losses.masked import masked_mean
 from surefoot.core.nn.networks import MLP
-from surefoot.world_models.block_gru import BlockGRU
+from surefoot.world_models.recurrent.block_gru import BlockGRU
 
 
 class Categories(nn.Module):
@@ -144,7 +144,8 @@ class RSSM(nn.Module):
     def deterministic_after(self, states: Tensor, actions: Tensor) -> Tensor:
         """(B, D) after (B, D + Z) states and (B, A) actions in [-1, 1]."""
         before, z = states.split([self.deterministic, self.random.size], -1)
-        return self.cell(before, torch.cat([z, actions], -1))  # type: ignore[no-any-return]
+        after: Tensor = self.cell(before, torch.cat([z, actions], -1))
+        return after
 
     def imagined(self, states: Tensor, actions: Tensor, noise: Tensor | None) -> Tensor:
         """(..., D + Z) the next states by the prior, for (..., D + Z) states, (..., A) actions, (..., n) noise."""

@@ -1,4 +1,7 @@
-"""Exploration noise of K streams, drawn a little at a time, so that no step waits for it."""
+"""Exploration: noise of K streams, drawn a little at a time so that no step waits for it, and what actions make of it.
+
+How actions are drawn, and what log pi and entropy are the derivatives of, are pure functions of K streams at once.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from surefoot.core.base.random import generator
 
@@ -49,11 +54,13 @@ class ExplorationNoise:
         due = (row + 1) * self._pieces // BLOCK
         if due > self._drawn:
             self._draw(due)
-        return self._present[row, draw]  # type: ignore[no-any-return]
+        numbers: np.ndarray = self._present[row, draw]
+        return numbers
 
     def at_beginning(self, step: int, stream: int) -> np.ndarray:
         """(N,) numbers for a stream that begins an episode by itself before that step; its others stay as they are."""
-        return self._numbers(generator(self.seeds[stream], "begin", step), 1)[0, 0]  # type: ignore[no-any-return]
+        numbers: np.ndarray = self._numbers(generator(self.seeds[stream], "begin", step), 1)[0, 0]
+        return numbers
 
     def _turn_to(self, block: int) -> None:
         if block != self._block + 1:
@@ -78,3 +85,64 @@ class ExplorationNoise:
         if self.uniform:
             return source.random(shape, dtype=np.float32)
         return source.standard_normal(shape, dtype=np.float32)
+
+
+def sample_gaussian(outputs: Tensor, normal: Tensor) -> Tensor:
+    """(K, A) mean + softplus(raw) noise of (K, 2 A) outputs (mean, raw) and (K, A) standard normal noise."""
+    mean, raw = outputs.chunk(2, -1)
+    return mean + nn.functional.softplus(raw) * normal
+
+
+def gaussian_gradient(outputs: Tensor, actions: Tensor, entropy: Tensor) -> Tensor:
+    """(K, 2 A) derivative of log pi(a) + entropy H by the outputs (mean, raw) of a normal with std softplus(raw).
+
+    Args:
+        outputs: (K, 2 A).
+        actions: (K, A) as they were drawn, not clipped.
+        entropy: (K,) weights of the entropy, which is the sum of log std and constants.
+    """
+    mean, raw = outputs.chunk(2, -1)
+    std = nn.functional.softplus(raw)
+    score = (actions - mean) / std
+    by_std = (score.square() - 1 + entropy.unsqueeze(-1)) / std
+    return torch.cat([score / std, by_std * torch.sigmoid(raw)], -1)
+
+
+def sample_softmax(logits: Tensor, uniform: Tensor) -> Tensor:
+    """(K,) first choice whose cumulative probability exceeds (K,) uniform numbers; (K, n) logits."""
+    total = torch.softmax(logits, -1).cumsum(-1)
+    return (total <= uniform.unsqueeze(-1)).sum(-1).clamp(max=logits.shape[-1] - 1)
+
+
+def softmax_gradient(logits: Tensor, choices: Tensor, entropy: Tensor) -> Tensor:
+    """(K, n) derivative of log pi(choice) + entropy H by (K, n) logits; (K,) weights of the entropy."""
+    log_p = torch.log_softmax(logits, -1)
+    p = log_p.exp()
+    chosen = nn.functional.one_hot(choices, logits.shape[-1]).to(p.dtype)
+    h = -(p * log_p).sum(-1, keepdim=True)
+    return chosen - p - entropy.unsqueeze(-1) * p * (log_p + h)
+
+
+def epsilon_greedy(values: Tensor, uniform: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
+    """(K,) choices, and (K,) whether they are not the greedy ones: a random draw of the greedy choice is greedy.
+
+    Args:
+        values: (K, n); the greedy choice is the first of the largest.
+        uniform: (K, 2) in [0, 1): explore where the first is below epsilon; the second says which choice.
+        epsilon: () share of random choices.
+    """
+    choices = values.shape[-1]
+    greedy = values.argmax(-1)
+    drawn = (uniform[:, 1] * choices).long().clamp(max=choices - 1)
+    chosen = torch.where(uniform[:, 0] < epsilon, drawn, greedy)
+    return chosen, chosen != greedy
+
+
+def of_choice(values: Tensor, choices: Tensor) -> Tensor:
+    """(K,) of (K, n) values, those of (K,) choices."""
+    return values.gather(-1, choices.unsqueeze(-1)).squeeze(-1)
+
+
+def epsilon_at(step: int, planned_steps: int, exploration_fraction: float, last: float) -> float:
+    """Share of random choices at `step` >= 1: falls from 1 to `last` in a fraction of the planned steps."""
+    return max(1 + (last - 1) * step / (exploration_fraction * planned_steps), last)

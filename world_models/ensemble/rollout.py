@@ -9,17 +9,15 @@ comes after an end is counted. Numbers are those of `GaussianEnsemble.step` with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from surefoot.core.nn.native import kernels
 from surefoot.world_models.draws import future_normals_of
+from surefoot.world_models.ensemble.gaussian import GaussianMembers
 from surefoot.world_models.futures import Objective, future_member
-
-if TYPE_CHECKING:
-    from surefoot.world_models.ensemble import GaussianEnsemble
 
 _FLOATS = 8_000_000
 """That inputs of all steps may take at once: states of a batch are planned for in parts of so many."""
@@ -42,7 +40,7 @@ class _Networks(NamedTuple):
 
 @torch.no_grad()
 def sums_in_ensemble(
-    model: GaussianEnsemble, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective
+    model: GaussianMembers, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor] | None:
     """As `futures.sums_of`; None where it is not for this way: the noise of a mixture."""
     random = objective.futures > 1 and objective.spread in ("both", "aleatoric")
@@ -64,7 +62,7 @@ def sums_in_ensemble(
     return torch.cat([returns for returns, _ in found], 1), torch.cat([costs for _, costs in found], 1)
 
 
-def _networks(model: GaussianEnsemble, random: bool) -> _Networks:
+def _networks(model: GaussianMembers, random: bool) -> _Networks:
     width = model.noise_dim
     weights, biases = ([*group] for group in (model.network.weights, model.network.biases))
     units = torch.ones_like(model.target_scale)
@@ -83,7 +81,7 @@ def _networks(model: GaussianEnsemble, random: bool) -> _Networks:
 
 
 def _sums(
-    model: GaussianEnsemble,
+    model: GaussianMembers,
     networks: _Networks,
     states: Tensor,
     actions: Tensor,
@@ -133,7 +131,7 @@ def _sums(
     return _summed(results, ends, objective.discount, (futures, rows, candidates))
 
 
-def _order(member: Tensor | None, blocks: int, model: GaussianEnsemble) -> tuple[Tensor, list[list[int]]]:
+def _order(member: Tensor | None, blocks: int, model: GaussianMembers) -> tuple[Tensor, list[list[int]]]:
     """(H or 1, blocks) the order in which blocks of one member lie side by side, and how many each member has."""
     if member is None:
         return torch.arange(blocks, device=model.elites.device)[None], []
@@ -165,7 +163,7 @@ def _mean(networks: _Networks, inputs: Tensor, elites: Tensor) -> Tensor:
     return found.mean(0).unflatten(0, inputs.shape[:2])
 
 
-def _noisy(model: GaussianEnsemble, out: Tensor, normal: Tensor) -> Tensor:
+def _noisy(model: GaussianMembers, out: Tensor, normal: Tensor) -> Tensor:
     """(blocks, N, D) of means and log-variances with (blocks, 1, D) noise, in units of the means."""
     width = model.noise_dim
     deviation = model.clamped(out[..., width:]).mul_(0.5).exp_()

@@ -17,7 +17,7 @@ from surefoot.core.nn.encoders import channels_first
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 from surefoot.world_models.dynamics import Outcome, StepNoise
-from surefoot.world_models.rssm import RSSM, Categories, Normals
+from surefoot.world_models.recurrent.rssm import RSSM, Categories, Normals
 
 IMAGE_SIZE = 64
 
@@ -34,7 +34,8 @@ def layers(inputs: int, outputs: int, units: int, count: int, zero: bool = False
 
 def rows(network: MLP, values: Tensor) -> Tensor:
     """(..., out) of (..., in), as one matrix of rows: what the kernels take."""
-    return network(values.flatten(0, -2)).unflatten(0, values.shape[:-1])  # type: ignore[no-any-return]
+    found: Tensor = network(values.flatten(0, -2)).unflatten(0, values.shape[:-1])
+    return found
 
 
 class Numbers(nn.Module):

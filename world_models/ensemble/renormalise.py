@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent
-from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 
 
 @torch.no_grad()

@@ -16,12 +16,8 @@ from torch import Tensor, nn
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.nn.native import native
 from surefoot.core.nn.networks import MLP
-from surefoot.world_models.dynamics import Outcome, RewardsOf, StepNoise
-from surefoot.world_models.ensemble_rollout import sums_in_ensemble
-from surefoot.world_models.futures import Objective
+from surefoot.world_models.dynamics import RewardsOf, Terminates
 
-Terminates = Callable[[Tensor], Tensor]
-"""(..., S) next states in the environment's units -> (...) bool: the episode ends (`world_models.terminations`)."""
 DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
 """Weight decay of each layer of the usual network, four hidden ones of 200: MBPO's."""
 
@@ -86,8 +82,8 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return (values * weights).sum(-1) / weights.expand_as(values).sum(-1)
 
 
-class GaussianEnsemble(nn.Module):
-    """A learned `Dynamics`: E members side by side, of which the best few, the elites, are asked.
+class GaussianMembers(nn.Module):
+    """The networks of a `GaussianEnsemble`: E members side by side, of which the best few, the elites, are asked.
 
     States are in the environment's units and actions in [-1, 1]; inputs are normalised within. Targets are the change
     of the state and the reward, and the cost where it is predicted, raw or, with `normalize_targets`, divided by
@@ -324,7 +320,7 @@ class GaussianEnsemble(nn.Module):
 
         Under `vmap`, on a GPU and where a step is recorded they can't be: all members are evaluated, one is kept.
         """
-        if _countable(inputs, member, self.network.weights[0]):
+        if countable(inputs, member, self.network.weights[0]):
             order = member.argsort(stable=True)
             counts = torch.bincount(member, minlength=self.members).tolist()
             parts = inputs[order].split(counts)
@@ -332,39 +328,6 @@ class GaussianEnsemble(nn.Module):
             return torch.empty_like(found).index_copy(0, order, found)
         every = self.network(inputs)
         return every.gather(0, member.view(1, -1, 1).expand(1, -1, every.shape[-1])).squeeze(0)
-
-    def draw_elites(self, uniform: Tensor) -> Tensor:
-        """(...) int64 members for `StepNoise`, each elite equally likely, of uniform numbers in [0, 1)."""
-        return self.elites[(uniform * len(self.elites)).long().clamp(max=len(self.elites) - 1)]
-
-    def outcome(self, states: Tensor, actions: Tensor, values: Tensor) -> Outcome:
-        """What follows from (..., D) predicted values, means or samples, at (..., S) states under (..., A) actions."""
-        following = states + values[..., : self.state_dim]
-        rewards = values[..., self.state_dim]
-        rewards = rewards if self.rewards_of is None else self.rewards_of(states, actions, following)
-        costs = values[..., self.state_dim + 1] if self.costs else torch.zeros_like(rewards)
-        costs = costs if self.costs_of is None else self.costs_of(following)
-        ended = torch.zeros_like(rewards, dtype=torch.bool) if self.terminates is None else self.terminates(following)
-        return Outcome(following, rewards, costs, ended)
-
-    def step(self, states: Tensor, actions: Tensor, noise: StepNoise) -> Outcome:
-        """One step, as `Dynamics.step`.
-
-        With a member for each row it is TS1 where members are drawn anew at every step (`draw_elites`), and TSinf where
-        they are kept over a trajectory; without, the elites' mixture, whose mean it is without normal numbers.
-        """
-        prediction = self.predict(states, actions, noise.member)
-        values = prediction.mean if noise.normal is None else prediction.mean + prediction.std * noise.normal
-        return self.outcome(states, actions, values)
-
-    def sums_of(
-        self, states: Tensor, actions: Tensor, draws: Tensor, objective: Objective
-    ) -> tuple[Tensor, Tensor] | None:
-        """As `futures.sums_of`, in few operations; None where that is for single steps (`ensemble_rollout`)."""
-        weight = self.network.weights[0]
-        if not _countable(states, actions, weight) or {states.dtype, actions.dtype} != {weight.dtype}:
-            return None
-        return sums_in_ensemble(self, states, actions, draws, objective)
 
 
 def mixture(predictions: Prediction) -> Prediction:
@@ -388,7 +351,7 @@ def _same_lead(states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     return states.expand(*lead, -1), actions.expand(*lead, -1)
 
 
-def _countable(*tensors: Tensor) -> bool:
+def countable(*tensors: Tensor) -> bool:
     """Whether python may read these tensors' values at no cost: on a CPU, not under `vmap`, not in a recorded step."""
     plain = all(t.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
     return plain and native.recorder() is None and not torch.compiler.is_compiling()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surefoot.streaming import obgd
+from surefoot.streaming import traces
 
 FEATURES = torch.tensor([[1.0, 0.0], [0.5, 1.0], [0.0, 2.0]], dtype=torch.float64)
 REWARDS = (1.0, -0.5, 2.0)
@@ -25,7 +25,7 @@ def delta_at(t: int, weights: Tensor) -> Tensor:
 def test_backward_and_forward_views_agree_on_frozen_weights() -> None:
     trace, backward = torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
     for t in range(3):
-        trace = obgd.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
+        trace = traces.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
         backward += delta_at(t, START).unsqueeze(-1) * trace
     torch.testing.assert_close(trace, torch.tensor([[0.8784, 2.72]], dtype=torch.float64))
     values = [0.3, -0.05, -0.4, 0.0]
@@ -52,9 +52,9 @@ TABLE = {
 def test_obgd_takes_the_steps_worked_out_by_hand(kappa: float) -> None:
     weights, trace = START, torch.zeros(1, 2, dtype=torch.float64)
     for t, row in enumerate(TABLE[kappa]):
-        trace = obgd.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
+        trace = traces.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
         delta = delta_at(t, weights)
-        weights, step = obgd.obgd_step(weights, trace, delta, kappa=kappa)
+        weights, step = traces.obgd_step(weights, trace, delta, kappa=kappa)
         if row is not None:
             assert (float(delta), float(step)) == pytest.approx(row[:2], abs=1.5e-7)
             assert weights[0].tolist() == pytest.approx(row[2], abs=1.5e-7)
@@ -65,16 +65,18 @@ def test_adaptive_obgd_takes_the_steps_worked_out_by_hand() -> None:
     steps = (0.3275, 0.1835782, 0.1539051)
     after = ((0.6275, -0.2), (0.4001788, -0.4595538), (0.6357200, -0.1950950))
     for t in range(3):
-        trace = obgd.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
+        trace = traces.accumulate(trace, FEATURES[t : t + 1], DISCOUNT * LAMBDA)
         count = torch.tensor([t + 1])
-        weights, second, step = obgd.adaptive_obgd_step(weights, trace, second, count, delta_at(t, weights), kappa=2.0)
+        weights, second, step = traces.adaptive_obgd_step(
+            weights, trace, second, count, delta_at(t, weights), kappa=2.0
+        )
         assert float(step) == pytest.approx(steps[t], abs=1.5e-7)
         assert weights[0].tolist() == pytest.approx(after[t], abs=1.5e-7)
 
 
 def test_plain_sgd_moves_by_rate_error_and_trace() -> None:
     trace, delta = torch.tensor([[1.0, -2.0]]), torch.tensor([-3.0])
-    assert obgd.sgd_step(torch.zeros(1, 2), trace, delta, learning_rate=0.1)[0].tolist() == pytest.approx([-0.3, 0.6])
+    assert traces.sgd_step(torch.zeros(1, 2), trace, delta, learning_rate=0.1)[0].tolist() == pytest.approx([-0.3, 0.6])
 
 
 vectors = st.lists(st.floats(-50, 50), min_size=1, max_size=20).map(lambda v: torch.tensor([v], dtype=torch.float64))
@@ -86,13 +88,13 @@ errors = st.floats(-1e3, 1e3).map(lambda v: torch.tensor([v], dtype=torch.float6
 def test_a_step_never_moves_more_than_one_over_kappa(
     trace: Tensor, delta: Tensor, kappa: float, step_size: float
 ) -> None:
-    weights, _ = obgd.obgd_step(torch.zeros_like(trace), trace, delta, kappa=kappa, step_size=step_size)
+    weights, _ = traces.obgd_step(torch.zeros_like(trace), trace, delta, kappa=kappa, step_size=step_size)
     moved, size = float(weights.abs().sum()), float(trace.abs().sum())
     bound = step_size * kappa * max(abs(float(delta)), 1) * size
     assert moved <= (1 + 1e-12) / kappa
     if bound > 1 + 1e-9:
         assert moved == pytest.approx(abs(float(delta)) / (kappa * max(abs(float(delta)), 1)))
-        other, _ = obgd.obgd_step(torch.zeros_like(trace), trace, delta, kappa=kappa, step_size=2 * step_size)
+        other, _ = traces.obgd_step(torch.zeros_like(trace), trace, delta, kappa=kappa, step_size=2 * step_size)
         torch.testing.assert_close(other, weights)  # alpha cancels
 
 
@@ -104,7 +106,7 @@ def test_regression_on_inputs_within_kappa_never_changes_the_errors_sign(
     x = x.clamp(-kappa, kappa)
     weights = torch.full_like(x, weight)
     before = target - (weights * x).sum(-1)
-    weights, step = obgd.obgd_step(weights, x, before, kappa=kappa)
+    weights, step = traces.obgd_step(weights, x, before, kappa=kappa)
     after = target - (weights * x).sum(-1)
     slack = 1e-9 * (1 + abs(target) + float((weights * x).abs().sum()))
     assert float(before * after) >= -slack * abs(float(before))
@@ -119,7 +121,7 @@ def test_the_share_of_an_error_that_a_linear_step_takes_is_bounded(
 ) -> None:
     width = min(trace.shape[1], slope.shape[1])
     trace, slope = trace[:, :width], slope[:, :width]  # slope: grad v(s) - gamma grad v(s')
-    moved, _ = obgd.obgd_step(torch.zeros_like(trace), trace, delta, kappa=kappa)
+    moved, _ = traces.obgd_step(torch.zeros_like(trace), trace, delta, kappa=kappa)
     change = abs(float((moved * slope).sum()))  # of the TD error
     assert change <= float(slope.abs().max()) * min(abs(float(delta)), 1) / kappa * (1 + 1e-9) + 1e-12
 
@@ -128,10 +130,10 @@ def test_k_networks_are_stepped_as_each_alone() -> None:
     generator = torch.Generator().manual_seed(3)
     weights, trace, second = (torch.randn(4, 6, generator=generator, dtype=torch.float64) for _ in range(3))
     delta, second, count = torch.tensor([0.1, -2.0, 30.0, 0.0]).double(), second.abs(), torch.tensor([1, 2, 3, 400])
-    together, moments, steps = obgd.adaptive_obgd_step(weights, trace, second, count, delta, kappa=3.0)
+    together, moments, steps = traces.adaptive_obgd_step(weights, trace, second, count, delta, kappa=3.0)
     for k in range(4):
         rows = (value[k : k + 1] for value in (weights, trace, second, count, delta))
-        alone, moment, step = obgd.adaptive_obgd_step(*rows, kappa=3.0)
+        alone, moment, step = traces.adaptive_obgd_step(*rows, kappa=3.0)
         torch.testing.assert_close(together[k : k + 1], alone)
         torch.testing.assert_close(moments[k : k + 1], moment)
         torch.testing.assert_close(steps[k : k + 1], step)
@@ -151,8 +153,8 @@ def test_the_random_walks_error_is_the_reference_value() -> None:
         rows = np.arange(streams)
         following = np.where(ended, (after > 4).astype(float), values[rows, after.clip(0, 4)])  # the exit's reward
         delta = torch.from_numpy(following - values[rows, places])
-        trace = obgd.accumulate(trace, torch.eye(5).double()[places], 0.8)
-        weights, _ = obgd.obgd_step(weights, trace, delta, kappa=2.0)
+        trace = traces.accumulate(trace, torch.eye(5).double()[places], 0.8)
+        weights, _ = traces.obgd_step(weights, trace, delta, kappa=2.0)
         trace[torch.from_numpy(ended)] = 0
         places, episodes = np.where(ended, 2, after), episodes + ended
         for number, error in errors.items():

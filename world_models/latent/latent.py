@@ -120,12 +120,14 @@ class LatentModel(nn.Module):
 
     def following(self, states: Tensor, actions: Tensor) -> Tensor:
         """(..., V) states after (..., A) actions."""
-        return self.dynamics(torch.cat([states, actions], -1))  # type: ignore[no-any-return]
+        following: Tensor = self.dynamics(torch.cat([states, actions], -1))
+        return following
 
     def termination_logits(self, states: Tensor) -> Tensor:
         """(...) log-odds that an episode has terminated where it reached (..., V) states; of models that learn it."""
         assert self.termination is not None
-        return self.termination(states).squeeze(-1)  # type: ignore[no-any-return]
+        logits: Tensor = self.termination(states).squeeze(-1)
+        return logits
 
     def termination_loss(self, states: Tensor, terminations: Tensor, mask: Tensor) -> Tensor:
         """() cross-entropy of (B, T) terminations where (B, T, V) states were reached, a mean over the mask."""

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.engine.agent import Batch, Metrics
-from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise
-from surefoot.world_models.ensemble import Terminates
-from surefoot.world_models.token_transformer import TokenTransformer, log_likelihood
-from surefoot.world_models.tokens import Bins, drawn, uniform_of
+from surefoot.world_models.dynamics import Dynamics, Outcome, StepNoise, Terminates
+from surefoot.world_models.tokens.tokens import Bins, drawn, uniform_of
+from surefoot.world_models.tokens.transformer import TokenTransformer, log_likelihood
 
 COLUMNS = ("observations", "actions", "rewards", "next_observations")
 

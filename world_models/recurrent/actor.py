@@ -12,8 +12,8 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.two_hot import symlog
-from surefoot.world_models.recurrent import layers
-from surefoot.world_models.rssm import RSSM, random_states
+from surefoot.world_models.recurrent.recurrent import layers
+from surefoot.world_models.recurrent.rssm import RSSM, random_states
 
 LEAST, MOST = 0.1, 1.0
 """Of the deviation of an action."""

@@ -12,15 +12,15 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.memory import DRAWS, Memory
 from surefoot.core.base.errors import ConfigError
-from surefoot.world_models import rewards, terminations
 from surefoot.world_models.dynamics import check_costs
-from surefoot.world_models.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective, check_futures
+from surefoot.world_models.known import rewards, terminations
+from surefoot.world_models.known.rewards import LEARNED
+from surefoot.world_models.known.terminations import AUTO, NONE
 from surefoot.world_models.planners.base import PLAN
 from surefoot.world_models.planners.cem import CEM
-from surefoot.world_models.rewards import LEARNED
 from surefoot.world_models.risk import parse_risk
-from surefoot.world_models.terminations import AUTO, NONE
 
 SEARCH: dict[str, Any] = {
     "horizon": 15,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from surefoot.core.base.random import generator
-from surefoot.streaming import noise
-from surefoot.streaming.noise import BLOCK, ExplorationNoise
+from surefoot.streaming import exploration
+from surefoot.streaming.exploration import BLOCK, ExplorationNoise
 
 
 @pytest.mark.parametrize("uniform", [False, True])
@@ -43,7 +43,7 @@ def test_no_step_draws_more_than_its_share(streams: int, most: int, monkeypatch:
     drawn: list[Any] = []
     numbers = ExplorationNoise._numbers
     source = ExplorationNoise(range(streams), 1, 6, False)
-    monkeypatch.setattr(noise, "generator", None)  # none is made any more
+    monkeypatch.setattr(exploration, "generator", None)  # none is made any more
     monkeypatch.setattr(
         ExplorationNoise, "_numbers", lambda self, *arguments: drawn.append(0) or numbers(self, *arguments)
     )
@@ -51,4 +51,4 @@ def test_no_step_draws_more_than_its_share(streams: int, most: int, monkeypatch:
         before = len(drawn)
         source.at(step)
         assert len(drawn) - before <= most  # pieces of 16 steps of one stream
-    assert len(drawn) >= 3 * streams * (BLOCK // noise.PIECE) - most
+    assert len(drawn) >= 3 * streams * (BLOCK // exploration.PIECE) - most

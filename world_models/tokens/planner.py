@@ -11,8 +11,8 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
-from surefoot.world_models.token_transformer import Past, TokenTransformer, of_rows
-from surefoot.world_models.tokens import Bins, drawn, uniform_of, without_tail
+from surefoot.world_models.tokens.tokens import Bins, drawn, uniform_of, without_tail
+from surefoot.world_models.tokens.transformer import Past, TokenTransformer, of_rows
 
 SEARCH: dict[str, Any] = {
     "past": 5,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.envs.names import is_native, short_name
-from surefoot.world_models.ensemble import Terminates
+from surefoot.world_models.dynamics import Terminates
 
 AUTO, NONE = "auto", "none"
 """Words for the function of the environment's id, and for none."""

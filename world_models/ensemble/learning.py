@@ -25,17 +25,18 @@ from surefoot.core.engine.agent import Adam, Agent, Metrics, Rule, Update, algor
 from surefoot.core.engine.encoder_config import need_vector
 from surefoot.core.engine.sources import Batch, Source, Stores
 from surefoot.data.dataset import Dataset
-from surefoot.world_models import rewards, terminations
-from surefoot.world_models.ensemble import DECAYS, GaussianEnsemble, Judge, Prediction, gaussian_loss, squared_error
-from surefoot.world_models.learning_rows import HOLDOUT, MODEL, Bootstrap, Fixed, split_rows
-from surefoot.world_models.mismatch import WEIGHTS as ROW_WEIGHTS
-from surefoot.world_models.mismatch import effective_sample_size
-from surefoot.world_models.renormalise import check_units
-from surefoot.world_models.rewards import LEARNED
-from surefoot.world_models.terminations import AUTO, named
+from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
+from surefoot.world_models.ensemble.gaussian import DECAYS, Judge, Prediction, gaussian_loss, squared_error
+from surefoot.world_models.ensemble.mismatch import WEIGHTS as ROW_WEIGHTS
+from surefoot.world_models.ensemble.mismatch import effective_sample_size
+from surefoot.world_models.ensemble.renormalise import check_units
+from surefoot.world_models.ensemble.rows import HOLDOUT, MODEL, Bootstrap, Fixed, split_rows
+from surefoot.world_models.known import rewards, terminations
+from surefoot.world_models.known.rewards import LEARNED
+from surefoot.world_models.known.terminations import AUTO, named
 
 WEIGHTS = "model_weights"
-"""Column of a dataset's extras: how much a row counts (`world_models.mismatch`)."""
+"""Column of a dataset's extras: how much a row counts (`world_models.ensemble.mismatch`)."""
 READS = ("observations", "actions", "rewards", "next_observations")
 """Columns that a model learns from; `costs` too where it predicts them."""
 NEVER = 1e30
@@ -176,6 +177,13 @@ class BestSoFar(nn.Module):
         return changed
 
 
+def model_of(agent: Agent) -> GaussianEnsemble:
+    """The ensemble that an agent learns as its `model`."""
+    model = agent.model
+    assert isinstance(model, GaussianEnsemble)
+    return model
+
+
 def learn_model(agent: Agent, until: int | None = None, best: str = "model_best") -> list[Update | Rule]:
     """The entries of `Agent.updates` that train `agent.model`, to be put first.
 
@@ -192,8 +200,7 @@ def learn_model(agent: Agent, until: int | None = None, best: str = "model_best"
 
     def model_loss(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Gaussian log-likelihood of the rows of each member."""
-        model: GaussianEnsemble = agent.model  # type: ignore[assignment]
-        return model.loss(batch, batch.get(WEIGHTS))
+        return model_of(agent).loss(batch, batch.get(WEIGHTS))
 
     def final(model: GaussianEnsemble, kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Members and elites as they stay, and the temperatures of their variances where those are wanted."""
@@ -202,8 +209,7 @@ def learn_model(agent: Agent, until: int | None = None, best: str = "model_best"
 
     def keep_best(batch: Batch, noise: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
         """Measure the holdout, keep the members that improved; restore them where that was the last epoch."""
-        model: GaussianEnsemble = agent.model  # type: ignore[assignment]
-        kept: BestSoFar = getattr(agent, best)
+        model, kept = model_of(agent), getattr(agent, best)
         judge = JUDGES[c.model_judged_by]
         errors = model.holdout_errors(batch, batch.get(WEIGHTS), judge)
         changed = kept.measured(model, errors, c.model_improvement, c.model_patience)
@@ -219,17 +225,19 @@ def learn_model(agent: Agent, until: int | None = None, best: str = "model_best"
         """Measure for the last time, restore the members kept, and sort the elites."""
         found, metrics = keep_best(batch, noise)
         changed = {name.removeprefix(f"{best}."): value for name, value in found.items()}
-        model: GaussianEnsemble = agent.model  # type: ignore[assignment]
         stopped = torch.ones_like(changed["stopped"])
-        return {**found, f"{best}.stopped": stopped, **final(model, changed, batch)}, metrics
+        return {**found, f"{best}.stopped": stopped, **final(model_of(agent), changed, batch)}, metrics
 
-    holdout = {"source": HOLDOUT, "rows": c.model_holdout_limit, "changes": (best, "model")}
+    measured = Rule(
+        keep_best, (best, "model"), source=HOLDOUT, rows=c.model_holdout_limit, every=keeper.epoch, until=until
+    )
+    last = until is None
     adam = Adam(c.model_learning_rate)
     switch = f"{best}.stopped"
     return [
         Update(model_loss, ("model",), adam, MODEL, until=until, unless=switch, rows=c.model_rows),
-        Rule(keep_best, every=keeper.epoch, until=until, **holdout),  # type: ignore[arg-type]
-        Rule(restore_best, every=until or 1, until=until or 0, last=until is None, **holdout),  # type: ignore[arg-type]
+        measured,
+        dataclasses.replace(measured, change=restore_best, every=until or 1, until=until or 0, last=last),
     ]
 
 
@@ -318,7 +326,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
         DataError: costs are to be predicted and the data has none, or a value is not finite.
         ConfigError: observations were normalised, and a model that came with `init=` reads them as they are.
     """
-    model: GaussianEnsemble = agent.model  # type: ignore[assignment]
+    model = model_of(agent)
     check_units(agent, model)
     c, valid = agent.config, np.flatnonzero(dataset.valid)
     train = valid[split_rows(len(valid), c.model_holdout, c.model_holdout_limit)[0]]

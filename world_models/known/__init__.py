@@ -1,0 +1,1 @@
+"""What need not be learned: exact worlds, tasks' rewards, and where their episodes end."""
