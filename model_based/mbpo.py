@@ -15,9 +15,9 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.nn.temperature import Temperature
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.model_based.signals import imagined_signals, met_limits, value_signals
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.model_replay import Members, Newest, ReplayBesideAdded, Split
-from surefoot.online.replay import Replay
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.loops.model_replay import Members, Newest, ReplayBesideAdded, Split
+from surefoot.online.loops.replay import Replay
 from surefoot.online.sac import SoftConfig, of_sac
 from surefoot.world_models.ensemble import gaussian_loss
 from surefoot.world_models.imagine import imagine, rollout_noise

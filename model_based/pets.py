@@ -15,9 +15,9 @@ from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update
 from surefoot.core.engine.sources import Source, Stores
 from surefoot.model_based.alarm import AlarmConfig
 from surefoot.model_based.mbpo import FRESH, FRESH_ROWS, HELD_EVERY, HOLDOUT, MODEL, of_mbpo
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.model_replay import Members, Newest, Split
-from surefoot.online.replay import Replay
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.loops.model_replay import Members, Newest, Split
+from surefoot.online.loops.replay import Replay
 from surefoot.world_models.ensemble_planner import SEARCH, EnsemblePlanner
 from surefoot.world_models.learning import ModelConfig, ensemble_of, known_notes
 from surefoot.world_models.renormalise import measured

@@ -12,7 +12,7 @@ from surefoot.core.losses.value_learning import mc_return
 from surefoot.data.dataset import Dataset
 from surefoot.offline.calql import CalQL, CalQLConfig, calibrated, with_returns_to_go
 from surefoot.offline.cql import of_cql
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)

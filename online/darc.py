@@ -13,10 +13,10 @@ from surefoot.core.engine.agent import Metrics, Rule, Update, require
 from surefoot.core.engine.sources import joined
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import Temperature
-from surefoot.online import hybrid
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.dynamics_gap import DynamicsGap
-from surefoot.online.hybrid import (
+from surefoot.online.base import hybrid
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.base.dynamics_gap import DynamicsGap
+from surefoot.online.base.hybrid import (
     BOTH,
     SIMULATED,
     HybridConfig,

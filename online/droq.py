@@ -14,7 +14,7 @@ from surefoot.core.base import dropout
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Rule, Update, require
 from surefoot.core.nn.networks import Critic
-from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.redq import REDQ, REDQConfig, of_redq
 
 

@@ -15,8 +15,8 @@ from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.steered import SteeredActor
 from surefoot.core.engine.agent import Agent, algorithm_of, methods_of, require
 from surefoot.core.policy.policy import Policy
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.base.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
 from surefoot.online.sac import SoftConfig, of_sac
 
 

@@ -11,7 +11,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch
 from surefoot.offline.cql import of_cql
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)

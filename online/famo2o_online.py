@@ -10,7 +10,7 @@ from surefoot.core.actors.family import StochasticBalanceModel
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch
 from surefoot.offline.famo2o import FamO2OConfig, of_famo2o
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ from surefoot.core.actors.flow_actor import OneStepActor
 from surefoot.core.engine.agent import require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.offline.fql import FQLConfig, of_fql
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.replay import joined_windows
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.loops.replay import joined_windows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,9 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
-from surefoot.online import hybrid
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.dynamics_gap import (
+from surefoot.online.base import hybrid
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.base.dynamics_gap import (
     SPREADS,
     DynamicsGap,
     clipped_gap,
@@ -27,7 +27,7 @@ from surefoot.online.dynamics_gap import (
     log_shares,
     spread_of,
 )
-from surefoot.online.hybrid import (
+from surefoot.online.base.hybrid import (
     BOTH,
     SIMULATED,
     HybridConfig,
@@ -71,7 +71,7 @@ class H2O(OffPolicyAgent):
         y &= r + \gamma (1 - d) \min_i \hat Q_i(s', a'), \quad a' \sim \pi(s')
 
     Actor and temperature are SAC's, over both halves of the batch. Both ratios come from the discriminators of
-    `online.dynamics_gap`, stepped first; all other losses are then taken at the same parameters.
+    `online.base.dynamics_gap`, stepped first; all other losses are then taken at the same parameters.
     """
 
     name = "h2o"

@@ -17,8 +17,8 @@ from surefoot.core.losses.value_learning import gae, mc_return, td_target
 from surefoot.core.nn.networks import Value, pairs
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.natural_gradient import TRPOConfig, of_trpo
-from surefoot.online.on_policy_agent import OnPolicyAgent, head_gain, in_parts
+from surefoot.online.base.on_policy_agent import OnPolicyAgent, head_gain, in_parts
+from surefoot.online.trpo import TRPOConfig, of_trpo
 
 
 @dataclasses.dataclass(frozen=True)

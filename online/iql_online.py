@@ -6,7 +6,7 @@ import dataclasses
 
 from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.offline.iql import IQL, IQLConfig, of_iql
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)

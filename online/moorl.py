@@ -14,8 +14,8 @@ from surefoot.core.engine.agent import Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.nn.networks import Critic
 from surefoot.core.policy.policy import Policy
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.replay import Alternation, Replay, alternating_choices, drawn_choices
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.loops.replay import Alternation, Replay, alternating_choices, drawn_choices
 from surefoot.online.sac import SoftConfig, of_sac
 
 SELECTORS = ("random", "alternate")

@@ -11,8 +11,8 @@ from torch import Tensor
 from surefoot.core.engine.agent import require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.offline.qc import QC, QCConfig, of_qc
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.replay import joined_windows
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.loops.replay import joined_windows
 
 
 @dataclasses.dataclass(frozen=True)

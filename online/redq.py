@@ -17,7 +17,7 @@ from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.temperature import Temperature
-from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.sac import SoftConfig
 
 

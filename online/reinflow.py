@@ -19,9 +19,9 @@ from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import (
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_config import EpochsConfig
+from surefoot.online.base.pretrained import (
     STEPS,
     TRANSITIONS,
     FlowOptions,

@@ -14,8 +14,8 @@ from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
-from surefoot.online.on_policy_agent import OnPolicyAgent, in_parts, kept_of
-from surefoot.online.pretrained import settle
+from surefoot.online.base.on_policy_agent import OnPolicyAgent, in_parts, kept_of
+from surefoot.online.base.pretrained import settle
 from surefoot.online.reinflow import FAR, ReinFlowConfig, of_reinflow
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.redq import REDQConfig, of_redq
 from surefoot.online.wsrl import ENSEMBLE, WSRLConfig
 

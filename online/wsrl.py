@@ -13,7 +13,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, Rule, Update, require
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
-from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.redq import REDQConfig, of_redq
 
 

@@ -15,7 +15,7 @@ from surefoot.core.losses.distributions import tanh_gaussian_log_density
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Array, Dataset
-from surefoot.safe.cost_critics import (
+from surefoot.safe.constraint.cost_critics import (
     COSTS_TOO,
     ThresholdConfig,
     add_threshold,

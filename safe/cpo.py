@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
-from surefoot.online.natural_gradient import Surface, TRPOConfig, conjugate_gradient, fisher_product, of_trpo
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.safe.constrained import ConstraintConfig, add_cost_critic, cost_advantages, cost_update, nan_keeps
+from surefoot.online.base.natural_gradient import Surface, conjugate_gradient, fisher_product
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.trpo import TRPOConfig, of_trpo
+from surefoot.safe.constraint.constrained import (
+    ConstraintConfig,
+    add_cost_critic,
+    cost_advantages,
+    cost_update,
+    nan_keeps,
+)
 
 NO_GRADIENT = 1e-6
 """Squared norm of the cost's gradient below which the constraint says nothing."""

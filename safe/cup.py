@@ -12,10 +12,10 @@ from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.features import named
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
-from surefoot.online.on_policy_agent import OnPolicyAgent, in_parts
+from surefoot.online.base.on_policy_agent import OnPolicyAgent, in_parts
 from surefoot.online.ppo import of_ppo
-from surefoot.safe.constrained import add_penalty, cost_advantages, with_costs
-from surefoot.safe.multipliers import HeldMultiplier
+from surefoot.safe.constraint.constrained import add_penalty, cost_advantages, with_costs
+from surefoot.safe.constraint.multipliers import HeldMultiplier
 from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
 

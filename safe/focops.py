@@ -10,9 +10,9 @@ from torch import Tensor
 from surefoot.core.engine.agent import Batch, Metrics, require
 from surefoot.core.losses.masked import reduce
 from surefoot.core.losses.policy_gradient import log_ratio, ratio, ratio_metrics
-from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
 from surefoot.online.ppo import of_ppo
-from surefoot.safe.constrained import with_multiplier
+from surefoot.safe.constraint.constrained import with_multiplier
 from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
 

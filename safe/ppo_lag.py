@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from surefoot.core.engine.agent import algorithm_of, require
-from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
 from surefoot.online.ppo import PPO, PPOConfig, of_ppo
-from surefoot.safe.constrained import PenaltyConfig, with_multiplier
+from surefoot.safe.constraint.constrained import PenaltyConfig, with_multiplier
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,11 +15,11 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
-from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.sac import SoftConfig, of_sac
-from surefoot.safe.constrained import MultiplierConfig, multiplier_rule
-from surefoot.safe.costs import checked_costs, cost_notes
-from surefoot.safe.multipliers import HeldMultiplier
+from surefoot.safe.constraint.constrained import MultiplierConfig, multiplier_rule
+from surefoot.safe.constraint.costs import checked_costs, cost_notes
+from surefoot.safe.constraint.multipliers import HeldMultiplier
 
 
 @dataclasses.dataclass(frozen=True)

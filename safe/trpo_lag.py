@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from surefoot.core.engine.agent import algorithm_of
-from surefoot.online.natural_gradient import TRPOConfig, of_trpo
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.safe.constrained import PenaltyConfig, with_multiplier
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.trpo import TRPOConfig, of_trpo
+from surefoot.safe.constraint.constrained import PenaltyConfig, with_multiplier
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Batch, Source, Stores, Uniform, joined
-from surefoot.online.replay import Replay
+from surefoot.online.loops.replay import Replay
 from surefoot.online.sac import SAC, SoftConfig
 
 REAL, SIMULATED = "real", "simulated"

@@ -18,8 +18,17 @@ from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
-from surefoot.online.on_policy_agent import head_gain, in_parts
-from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
+from surefoot.online.base.on_policy_agent import head_gain, in_parts
+from surefoot.safe.constraint.multipliers import (
+    FORMS,
+    HeldMultiplier,
+    Lagrange,
+    Multiplier,
+    centred,
+    check_gains,
+    penalised,
+    pid,
+)
 
 READ_BY = {"initial_multiplier": FORMS[:2], "multiplier_rate": FORMS[:1], "gains": FORMS[1:]}
 """Option -> rules of the multiplier that read it."""

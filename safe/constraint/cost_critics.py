@@ -21,12 +21,12 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.safe.costs import checked_costs, cost_notes
-from surefoot.safe.multipliers import Multiplier, check_gains, discounted_threshold
+from surefoot.safe.constraint.costs import checked_costs, cost_notes
+from surefoot.safe.constraint.multipliers import Multiplier, check_gains, discounted_threshold
 
 
 class AssignedMultiplier(nn.Module):
-    """A constraint's weight that a rule of `safe.multipliers` sets at every training step, kept as parameters."""
+    """A constraint's weight that a rule of `multipliers` sets at every training step, kept as parameters."""
 
     def __init__(self, rule: Multiplier) -> None:
         """Begin at the rule's start, whose tensors must all be single numbers."""
