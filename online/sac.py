@@ -80,7 +80,7 @@ class SAC(OffPolicyAgent):
             "log_std_range": (-5.0, 2.0),
         },
     }
-    config: SACConfig
+    config: SoftConfig
     annotate = rows_of_steps
 
     def build(self) -> None:

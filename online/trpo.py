@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.online.base.natural_gradient import Surface, TrustRegionConfig, natural_step
@@ -81,7 +81,3 @@ class TRPO(OnPolicyAgent):
             Rule(self.policy_step, ("actor",), on="block"),
             Update(self.critic_loss, ("value",), Adam(self.config.learning_rate)),
         ]
-
-
-of_trpo = methods_of(TRPO)
-"""For algorithms that are put together of its losses and methods."""
