@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import joined
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic
-from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
-from surefoot.online.base import hybrid
-from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.dynamics_gap import (
     SPREADS,
-    DynamicsGap,
     clipped_gap,
     importance_weights,
     log_shares,
@@ -30,12 +23,12 @@ from surefoot.online.base.dynamics_gap import (
 from surefoot.online.base.hybrid import (
     BOTH,
     SIMULATED,
+    HybridAgent,
     HybridConfig,
     Parts,
     half_of,
     hybrid_updates,
 )
-from surefoot.online.sac import of_sac
 
 MOST_PENALTY = 1000.0
 """The difference of values that the penalty weighs is clipped there (t6-thu/H2O)."""
@@ -60,7 +53,7 @@ class H2OConfig(HybridConfig):
         require(self.gap_spread in SPREADS, "h2o", "gap_spread", self.gap_spread, " or ".join(SPREADS))
 
 
-class H2O(OffPolicyAgent):
+class H2O(HybridAgent):
     r"""H2O of Niu et al., "When to Trust Your Simulator" (NeurIPS 2022), as t6-thu/H2O has it.
 
     .. math::
@@ -77,21 +70,12 @@ class H2O(OffPolicyAgent):
     name = "h2o"
     Config = H2OConfig
     PRESETS = {"official": {"gap_spread": "zero_rows"}}  # noqa: RUF012
-    data = "required"
-    wants_gap: ClassVar[bool] = True
     config: H2OConfig
-    actor: TanhGaussianActor
-    critic: Critic
-    target_critic: Critic
-    temperature: Temperature
     spread: Tensor
-    target_entropy = of_sac.target_entropy
 
     def build(self) -> None:
         """SAC's networks, the discriminators, and the spread of next observations."""
-        of_sac.build(self)
-        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
+        super().build()
         self.register_buffer("spread", torch.ones(self.spec.observation_dim))
 
     def prepare(self, dataset: Dataset) -> Dataset:
@@ -100,10 +84,9 @@ class H2O(OffPolicyAgent):
         self.spread.copy_(torch.from_numpy(spread_of(prepared.observations[prepared.valid], self.config.gap_spread)))
         return prepared
 
-    sources, discriminator_loss = hybrid.sources, hybrid.discriminator_loss
-    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss
-
-    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def critic_loss(  # type: ignore[override]  # rows of two sources, apart
+        self, parts: Parts, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Metrics]:
         """Squared TD errors, those of simulated rows weighted, and the penalty on values where the gap is wide."""
         batch = joined(parts)
         q, target = self.critic(batch["observation_actions"]), self.targets(batch, noise)
@@ -118,7 +101,7 @@ class H2O(OffPolicyAgent):
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) reward and value of a next action, with or without its entropy."""
         if self.config.entropy_backup:
-            return of_sac.targets(self, batch, noise)  # type: ignore[no-any-return]
+            return super().targets(batch, noise)
         following = batch["next_observations"]
         action = self.actor.act(following, noise["next_action"])
         next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)))
