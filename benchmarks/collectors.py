@@ -22,10 +22,10 @@ from study import Cell, git_commit, study_main
 
 from surefoot.envs.acting import spec_of
 from surefoot.envs.training import make_training
-from surefoot.online.loop import make_loop
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.loop import make_loop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.online.ppo import PPO, PPOConfig
-from surefoot.online.team import Elsewhere
+from surefoot.online.remote.team import Elsewhere
 from surefoot.runs.inputs import training_environment
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import team_environment

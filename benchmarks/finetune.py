@@ -37,7 +37,7 @@ from surefoot.evaluation import evaluate
 from surefoot.evaluation.plots import COLOURS, MARKERS
 from surefoot.offline import FlowBC
 from surefoot.online import ALGORITHMS
-from surefoot.online.loop import make_loop
+from surefoot.online.loops.loop import make_loop
 from surefoot.runs.embedded import generate
 
 SYSTEM, BEHAVIOUR, TRANSITIONS = "native/point-maze", "medium", 20_000

@@ -46,7 +46,7 @@ def measure(name: str, horizon: int) -> dict[str, float]:
     from surefoot.core.nn.native import kernels
     from surefoot.envs import make_vec
     from surefoot.online import ALGORITHMS, spec_of
-    from surefoot.online.on_policy import OnPolicyLoop
+    from surefoot.online.loops.on_policy import OnPolicyLoop
 
     torch.set_num_threads(1)
     kernels.keep_memory()

@@ -33,9 +33,9 @@ from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.llm.losses import group_baseline, token_returns
 from surefoot.online import PPO, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.on_policy_config import EpochsConfig
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_config import EpochsConfig
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 GROUP, ENVS, EPISODES, POINTS = 8, 32, 100, 4
 

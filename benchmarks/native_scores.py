@@ -15,7 +15,8 @@ import numpy as np
 
 from surefoot.core.base.files import write_json
 from surefoot.cuda_ext.system import System
-from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
+from surefoot.envs.acting.sums import EpisodeBatch
+from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.systems import SYSTEMS
 from surefoot.evaluation.dataset_map import mapped
 from surefoot.runs.embedded import embedded, generate

@@ -65,7 +65,7 @@ def measure_ours(what: str, updates: int, seed: int) -> dict[str, Any]:
         from surefoot.core.engine.agent import Spec
         from surefoot.envs.vector import make_vec
         from surefoot.online import SAC
-        from surefoot.online.off_policy import OffPolicyLoop
+        from surefoot.online.loops.off_policy import OffPolicyLoop
 
         env: Any = make_vec("HalfCheetah-v5", 1)
         agent = SAC(Spec(OBSERVATION, ACTION, (-1.0,) * ACTION, (1.0,) * ACTION)).fresh(seed)

@@ -35,7 +35,7 @@ def ours(environment: str, steps: int, seed: int) -> dict[str, Any]:
 
     from surefoot.envs import make_vec
     from surefoot.online import PPO, spec_of
-    from surefoot.online.loop import make_loop
+    from surefoot.online.loops.loop import make_loop
 
     torch.set_num_threads(1)
     env = make_vec(environment, 1)

@@ -28,7 +28,7 @@ from surefoot.core.nn.native import kernels
 from surefoot.envs import make_vec
 from surefoot.envs.episodes import run_episodes
 from surefoot.online import PPO, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 SYSTEM, EPISODES = "native/cartpole-swingup", 64
 HERE = pathlib.Path(__file__).parent

@@ -24,8 +24,8 @@ from cells import Results
 from study import Cell, git_commit, study_main
 
 from surefoot.online import spec_of
-from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.safe import ALGORITHMS
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "safe"))

@@ -21,8 +21,8 @@ from study import Cell, git_commit, study_main
 from torch import Tensor
 
 from surefoot.evaluation import certificate
-from surefoot.safe.filters import LeastRestrictive
-from surefoot.safe.model import Model
+from surefoot.safe.filters.model import Model
+from surefoot.safe.filters.safety_filter import LeastRestrictive
 from surefoot.safe.reachability import closed_forms
 from surefoot.safe.reachability.problems import Line
 

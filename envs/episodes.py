@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext.twin import mix
 from surefoot.envs.acting.episodes import EpisodeRunner
+from surefoot.envs.acting.sums import EpisodeBatch
 from surefoot.envs.interface import Array
 from surefoot.envs.names import gymnasium_id, is_native
 from surefoot.envs.vector import check_spaces, make_vec
@@ -23,51 +23,6 @@ from surefoot.envs.vector import check_spaces, make_vec
 Act = Callable[[Array], Array]
 """(N, O) observations -> (N, A) actions in the environment's units."""
 DEVICES = ("auto", "cpu", "cuda")
-
-
-@dataclasses.dataclass(frozen=True)
-class EpisodeBatch:
-    """What N episodes came to, in the order of their seeds."""
-
-    returns: Array
-    """(N,) float64, undiscounted sum of rewards."""
-    lengths: Array
-    """(N,) int64, steps."""
-    costs: Array | None
-    """(N,) float64, sum of the costs, or None where the environment has no constraint."""
-    violated: Array | None
-    """(N,) bool: a step had a cost above 0, or None likewise."""
-    margins: Array | None
-    """(N,) float64, lowest safety margin, or None."""
-    terminated: Array
-    """(N,) bool."""
-    diverged: Array
-    """(N,) bool: the simulation broke down, which ended the episode."""
-    seconds: float
-    """Wall-clock time of the episodes."""
-    device: str
-    """What computed them, in words."""
-
-    @property
-    def steps(self) -> int:
-        """Steps of all episodes together."""
-        return int(self.lengths.sum())
-
-    @property
-    def violations(self) -> int | None:
-        """Episodes with a step of a cost above 0; None where there is no constraint."""
-        return None if self.violated is None else int(self.violated.sum())
-
-    @classmethod
-    def join(cls, batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
-        """The episodes of several batches as one."""
-        joined: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            values = [getattr(batch, field.name) for batch in batches]
-            joined[field.name] = None if values[0] is None else values[0]
-            if isinstance(values[0], np.ndarray):
-                joined[field.name] = np.concatenate(values)
-        return cls(**{**joined, "seconds": sum(batch.seconds for batch in batches)})
 
 
 def episode_seeds(seed: int, first: int, count: int) -> Array:

@@ -32,7 +32,7 @@ from surefoot.cuda_ext.policy import NativePolicy, all_finite
 from surefoot.cuda_ext.rollout import RECORDS, Carry, Rollout
 from surefoot.cuda_ext.rollout import rollout as roll_out
 from surefoot.cuda_ext.system import System
-from surefoot.envs.episodes import EpisodeBatch
+from surefoot.envs.acting.sums import EpisodeBatch
 from surefoot.envs.interface import Array, Numbers, as_numpy
 from surefoot.envs.parameters import parameter_table
 from surefoot.envs.systems import system as find_system

@@ -20,8 +20,8 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.losses.masked import masked_mean, masked_quantile
 from surefoot.core.losses.returns import lambda_returns
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.replay import ReplayWindows
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.loops.replay import ReplayWindows
 from surefoot.world_models.recurrent.actor import SIZES, Behaviour, RecurrentActor, imagine
 from surefoot.world_models.recurrent.recurrent import Numbers, RecurrentModel, window_of
 from surefoot.world_models.recurrent.rssm import States, random_states

@@ -14,8 +14,8 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.model_based.base.alarm import AlarmConfig
 from surefoot.model_based.base.measured import FRESH, FRESH_ROWS, HOLDOUT, MODEL, MeasuredModel
 from surefoot.model_based.base.signals import imagined_signals, met_limits, value_signals
-from surefoot.online.model_replay import ReplayBesideAdded
-from surefoot.online.replay import Replay
+from surefoot.online.loops.model_replay import ReplayBesideAdded
+from surefoot.online.loops.replay import Replay
 from surefoot.online.sac import SAC, SoftConfig
 from surefoot.world_models.ensemble.learning import ModelConfig, ensemble_of, known_notes
 from surefoot.world_models.ensemble.renormalise import measured

@@ -15,8 +15,8 @@ from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update
 from surefoot.core.engine.sources import Source, Stores
 from surefoot.model_based.base.alarm import AlarmConfig
 from surefoot.model_based.base.measured import FRESH, FRESH_ROWS, HOLDOUT, MODEL, MeasuredModel
-from surefoot.online.agents import OffPolicyConfig
-from surefoot.online.replay import Replay
+from surefoot.online.base.agents import OffPolicyConfig
+from surefoot.online.loops.replay import Replay
 from surefoot.world_models.ensemble.learning import ModelConfig, ensemble_of, known_notes
 from surefoot.world_models.ensemble.planner import SEARCH, EnsemblePlanner
 from surefoot.world_models.ensemble.renormalise import measured

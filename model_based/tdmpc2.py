@@ -20,8 +20,8 @@ from surefoot.core.losses.value_learning import linear_quantile, td_target
 from surefoot.core.nn import ensembles
 from surefoot.model_based.base.alarm import AlarmConfig
 from surefoot.model_based.base.signals import MET, met_signals
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.replay import ReplayWindows
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.loops.replay import ReplayWindows
 from surefoot.world_models.known.terminations import end_notes
 from surefoot.world_models.latent.elites import shifted
 from surefoot.world_models.latent.latent import discount_notes, discount_of, dropped_units, step_weights

@@ -3,6 +3,7 @@
 from surefoot.core.engine.agent import Agent
 from surefoot.envs.acting import spec_of
 from surefoot.online.a2c import A2C, A2CConfig
+from surefoot.online.base.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
 from surefoot.online.darc import DARC, DARCConfig
 from surefoot.online.dppo import DPPO, DPPOConfig
@@ -10,7 +11,6 @@ from surefoot.online.dqn import DQN, DQNConfig
 from surefoot.online.droq import DroQ, DroQConfig
 from surefoot.online.dsrl import DSRL, DSRLConfig
 from surefoot.online.dsrl_na import DSRLNA, DSRLNAConfig
-from surefoot.online.dynamics_gap import GapEstimate, estimate_gap
 from surefoot.online.famo2o_cql_online import FamO2OCQLOnline, FamO2OCQLOnlineConfig
 from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
 from surefoot.online.fpo import FPO, FPOConfig
@@ -21,7 +21,6 @@ from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
 from surefoot.online.mdpo import MDPO, MDPOConfig
 from surefoot.online.mdpo_off_policy import MDPOOffPolicy, MDPOOffPolicyConfig
 from surefoot.online.moorl import MOORL, MOORLConfig
-from surefoot.online.natural_gradient import TRPO, TRPOConfig
 from surefoot.online.ppo import PPO, PPOConfig
 from surefoot.online.qc_online import QCOnline, QCOnlineConfig
 from surefoot.online.redq import REDQ, REDQConfig
@@ -31,6 +30,7 @@ from surefoot.online.rlcm import RLCM, RLCMConfig
 from surefoot.online.rlpd import RLPD, RLPDConfig
 from surefoot.online.sac import SAC, SACConfig
 from surefoot.online.td3 import TD3, TD3Config
+from surefoot.online.trpo import TRPO, TRPOConfig
 from surefoot.online.wsrl import WSRL, WSRLConfig
 
 _AGENTS: tuple[type[Agent], ...] = (A2C, CalQLOnline, DARC, DPPO, DQN, DroQ, DSRL, DSRLNA, FamO2OCQLOnline)

@@ -11,8 +11,8 @@ from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.masked import reduce
 from surefoot.core.losses.policy_gradient import reinforce_surrogate
 from surefoot.core.losses.value_learning import value_loss
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.on_policy_config import OnPolicyConfig
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_config import OnPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)

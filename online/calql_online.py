@@ -7,12 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import Batch
 from surefoot.core.losses.value_learning import mc_return
-from surefoot.data.dataset import Dataset
-from surefoot.offline.calql import CalQL, CalQLConfig, calibrated, with_returns_to_go
-from surefoot.offline.cql import of_cql
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.offline.calql import CalQL, CalQLConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +26,7 @@ class CalQLOnlineConfig(OffPolicyConfig, CalQLConfig):
         CalQLConfig.__post_init__(self)
 
 
-class CalQLOnline(OffPolicyAgent):
+class CalQLOnline(CalQL, OffPolicyAgent):
     r"""Cal-QL of Nakamoto et al. (NeurIPS 2023), online: the same losses on the dataset and the replay buffer.
 
     The value that bounds the conservative term from below is the return-to-go of the transition's own episode,
@@ -49,22 +46,7 @@ class CalQLOnline(OffPolicyAgent):
     data = "required"
     inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
     inherits_moments = ("calql", "calql_online")
-    PRESETS = CalQL.PRESETS
-    reads = CalQL.reads
     config: CalQLOnlineConfig
-    build, updates = of_cql.build, of_cql.updates
-    policy_input, weighed = of_cql.policy_input, of_cql.weighed
-    target_entropy, critic_loss, actor_loss = of_cql.target_entropy, of_cql.critic_loss, of_cql.actor_loss
-    _target, _values, _policy_pairs = of_cql._target, of_cql._values, of_cql._policy_pairs
-    temperature_loss = of_cql.temperature_loss
-
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """As CQL, and a column of returns-to-go."""
-        return with_returns_to_go(of_cql.prepare(self, dataset), self.config)
-
-    def _bounded(self, sampled: Tensor, batch: Batch) -> Tensor:
-        """The values (E, 3n, B), those of the policy's actions at least the return-to-go."""
-        return calibrated(sampled, batch["returns_to_go"], self.config.sampled_actions)
 
     def returns_to_go(self, rewards: Tensor, terminations: Tensor) -> Tensor:
         """(L,) the discounted rewards from each step of an episode to its end."""

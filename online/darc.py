@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.engine.agent import Metrics, Rule, Update, require
 from surefoot.core.engine.sources import joined
-from surefoot.core.nn.networks import Critic
-from surefoot.core.nn.temperature import Temperature
-from surefoot.online import hybrid
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.dynamics_gap import DynamicsGap
-from surefoot.online.hybrid import (
+from surefoot.online.base.hybrid import (
     BOTH,
     SIMULATED,
+    HybridAgent,
     HybridConfig,
     Parts,
     half_of,
     hybrid_updates,
 )
-from surefoot.online.sac import of_sac
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +35,7 @@ class DARCConfig(HybridConfig):
         require(known, "darc", "learn_from", self.learn_from, "simulated or both")
 
 
-class DARC(OffPolicyAgent):
+class DARC(HybridAgent):
     r"""DARC of Eysenbach et al., "Off-Dynamics Reinforcement Learning: Training for Transfer with Domain Classifiers".
 
     SAC on simulated transitions with the reward :math:`r + \log p_D(s'|s, a) - \log p_{sim}(s'|s, a)`. The data, which
@@ -53,31 +46,17 @@ class DARC(OffPolicyAgent):
     name = "darc"
     Config = DARCConfig
     PRESETS = {"plus": {"learn_from": "both"}}  # noqa: RUF012
-    data = "required"
-    wants_gap: ClassVar[bool] = True
     config: DARCConfig
-    actor: TanhGaussianActor
-    critic: Critic
-    target_critic: Critic
-    temperature: Temperature
-    target_entropy, targets = of_sac.target_entropy, of_sac.targets
 
-    def build(self) -> None:
-        """SAC's networks and the discriminators."""
-        of_sac.build(self)
-        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
-
-    sources, discriminator_loss = hybrid.sources, hybrid.discriminator_loss
-    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss
-
-    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def critic_loss(  # type: ignore[override]  # rows of two sources, apart
+        self, parts: Parts, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Metrics]:
         """Squared TD errors at corrected rewards."""
         simulated = parts[SIMULATED]
         with torch.no_grad():
             ratio = self.dynamics.log_ratio(simulated["observation_actions"], simulated["next_observations"])
         corrected = {**simulated, "rewards": simulated["rewards"] + self.config.correction * ratio}
-        loss, metrics = of_sac.critic_loss(self, joined({**parts, SIMULATED: corrected}), noise)
+        loss, metrics = super().critic_loss(joined({**parts, SIMULATED: corrected}), noise)
         return loss, {**metrics, "log_ratio": ratio}
 
     def updates(self) -> list[Update | Rule]:

@@ -21,9 +21,9 @@ from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, rati
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.noise_networks import NETWORKS, noise_network_of
-from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
-from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import check_clone_is_kept, clone_of, said_in
+from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
+from surefoot.online.base.on_policy_config import EpochsConfig
+from surefoot.online.base.pretrained import check_clone_is_kept, clone_of, said_in
 
 SIZES: dict[str, Any] = {
     "noise_hidden": (256, 256),

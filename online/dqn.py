@@ -14,7 +14,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import huber_loss
-from surefoot.online.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
+from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 
 ERRORS = ("huber", "squared")
 

@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base import dropout
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Rule, Update, require
 from surefoot.core.nn.networks import Critic
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.redq import REDQ, REDQConfig, of_redq
+from surefoot.online.redq import REDQ, REDQConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +30,7 @@ class DroQConfig(REDQConfig):
         require(0 <= self.dropout < 1, "droq", "dropout", self.dropout, "in [0, 1)")
 
 
-class DroQ(OffPolicyAgent):
+class DroQ(REDQ):
     r"""DroQ of Hiraoka et al., "Dropout Q-Functions for Doubly Efficient Reinforcement Learning" (ICLR 2022).
 
     .. math::
@@ -67,16 +65,10 @@ class DroQ(OffPolicyAgent):
         },
     }
     config: DroQConfig
-    actor: TanhGaussianActor
-    critic: Critic
-    target_critic: Critic
-    target_entropy, subset_noise, members = of_redq.target_entropy, of_redq.subset_noise, of_redq.members
-    next_values, critic_loss, actor_loss = of_redq.next_values, of_redq.critic_loss, of_redq.actor_loss
-    temperature_loss, actors_rows = of_redq.temperature_loss, of_redq.actors_rows
 
     def build(self) -> None:
         """REDQ's networks; dropout of the critics stands before their layer norms."""
-        of_redq.build(self)
+        super().build()
         for critic in (self.critic, self.target_critic):
             critic.mlp.dropout = "sums"
 
@@ -95,7 +87,7 @@ class DroQ(OffPolicyAgent):
 
     def updates(self) -> list[Update | Rule]:
         """REDQ's, with the places of dropped units among the noise."""
-        critic, actor, *others = of_redq.updates(self)
+        critic, actor, *others = super().updates()
         if self.config.dropout == 0:
             return [critic, actor, *others]
         dropped = Noise("dropped", self.units, 1 - self.config.dropout)

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.steered import SteeredActor
-from surefoot.core.engine.agent import Agent, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Agent, algorithm_of, require
 from surefoot.core.policy.policy import Policy
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
-from surefoot.online.sac import SoftConfig, of_sac
+from surefoot.online.base.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
+from surefoot.online.sac import SAC, SoftConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +40,7 @@ class DSRLConfig(FlowOptions, SoftConfig):
         require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")
 
 
-class DSRL(OffPolicyAgent):
+class DSRL(SAC):
     r"""DSRL of Wagenmaker et al., "Steering Your Diffusion Policy with Latent Space Reinforcement Learning" (2025).
 
     A cloned flow F stays as it is (`init=` a run of `flow_bc`). SAC's action is the noise that F begins from,
@@ -66,13 +64,10 @@ class DSRL(OffPolicyAgent):
     inherits = ("actor", "normalizer", "base")
     decides = True
     config: DSRLConfig
-    actor: TanhGaussianActor
-    target_entropy, targets, updates = of_sac.target_entropy, of_sac.targets, of_sac.updates
-    critic_loss, actor_loss, temperature_loss = of_sac.critic_loss, of_sac.actor_loss, of_sac.temperature_loss
 
     def build(self) -> None:
         """SAC's networks for noise, and the flow."""
-        of_sac.build(self)
+        super().build()
         c, size = self.config, self.decision_dim
         network = velocity_network(c, self.features, size)
         self.base = FlowActor(network, size, c.flow_steps or STEPS, clip_each=bool(c.clip_each))
@@ -104,7 +99,3 @@ class DSRL(OffPolicyAgent):
         """A copy of both, which plays its chunks from memory."""
         head = in_chunks(copy.deepcopy(self.steered()), self.chunk, self.spec.action_dim)
         return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.encoder)
-
-
-of_dsrl = methods_of(DSRL)
-"""For algorithms that are put together of its losses and methods."""

@@ -8,17 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
-from surefoot.core.nn.temperature import Temperature
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.dsrl import DSRL, DSRLConfig, of_dsrl
-from surefoot.online.pretrained import settle
-from surefoot.online.sac import of_sac
+from surefoot.online.dsrl import DSRL, DSRLConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +29,7 @@ class DSRLNAConfig(DSRLConfig):
         require(self.noise_critic_every >= 1, "dsrl_na", "noise_critic_every", self.noise_critic_every, ">= 1")
 
 
-class DSRLNA(OffPolicyAgent):
+class DSRLNA(DSRL):
     r"""The noise-aliased form of Wagenmaker et al., "Steering Your Diffusion Policy with Latent Space RL" (2025).
 
     Different noise w leads the flow F to the same chunk c, and what is learned of a chunk should be learned for all
@@ -55,24 +50,12 @@ class DSRLNA(OffPolicyAgent):
 
     name = "dsrl_na"
     Config: ClassVar[type[DSRLNAConfig]] = DSRLNAConfig
-    PRESETS = DSRL.PRESETS
-    data = DSRL.data
-    inherits = DSRL.inherits
-    decides = True
     stores_played = True
     config: DSRLNAConfig
-    actor: TanhGaussianActor
-    critic: Critic
-    target_critic: Critic
-    temperature: Temperature
-    settle = classmethod(settle)
-    adopt, steered, first_actions = of_dsrl.adopt, of_dsrl.steered, of_dsrl.first_actions
-    played, policy = of_dsrl.played, of_dsrl.policy
-    target_entropy, critic_loss, temperature_loss = of_sac.target_entropy, of_sac.critic_loss, of_sac.temperature_loss
 
     def build(self) -> None:
         """DSRL's networks, of which the critics value chunks, and critics of noise."""
-        of_dsrl.build(self)
+        super().build()
         self.noise_critic = Critic(self.features, self.decision_dim, self.config.hidden, 2)
 
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
@@ -103,6 +86,6 @@ class DSRLNA(OffPolicyAgent):
         c, drawn = self.config, {"noise": Noise("normal", self.decision_dim)}
         adam, every = Adam(c.noise_critic_learning_rate), c.noise_critic_every
         return [
-            *of_sac.updates(self),
+            *super().updates(),
             Update(self.noise_critic_loss, ("noise_critic",), adam, every=every, noise=drawn),
         ]

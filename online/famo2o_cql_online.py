@@ -6,12 +6,10 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.actors.family import BalanceModel
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch
-from surefoot.offline.cql import of_cql
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +26,7 @@ class FamO2OCQLOnlineConfig(OffPolicyConfig, FamO2OCQLConfig):
         FamO2OCQLConfig.__post_init__(self)
 
 
-class FamO2OCQLOnline(OffPolicyAgent):
+class FamO2OCQLOnline(FamO2OCQL, OffPolicyAgent):
     """FamO2O of Wang et al. (NeurIPS 2023) over CQL, online: as offline, but with the balance model's beta = b(s).
 
     It is detached in all losses but the balance model's own. `init=` a `famo2o_cql` run gives all networks. As in
@@ -40,16 +38,7 @@ class FamO2OCQLOnline(OffPolicyAgent):
     data = "required"
     inherits = ("actor", "normalizer", "balance", "critic", "target_critic", "temperature")
     inherits_moments = ("famo2o_cql", "famo2o_cql_online")
-    PRESETS = FamO2OCQL.PRESETS
     config: FamO2OCQLOnlineConfig
-    balance: BalanceModel
-    build, make_family, updates = FamO2OCQL.build, FamO2OCQL.make_family, FamO2OCQL.updates
-    policy_input, weighed, balance_loss = FamO2OCQL.policy_input, FamO2OCQL.weighed, FamO2OCQL.balance_loss
-    act, policy = FamO2OCQL.act, FamO2OCQL.policy
-    reads, prepare, _bounded = of_cql.reads, of_cql.prepare, of_cql._bounded
-    target_entropy, critic_loss, actor_loss = of_cql.target_entropy, of_cql.critic_loss, of_cql.actor_loss
-    _target, _values, _policy_pairs = of_cql._target, of_cql._values, of_cql._policy_pairs
-    temperature_loss = of_cql.temperature_loss
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:
         """(B,) that the universal policy reads at `observations` or `next_observations`: the balance model's."""

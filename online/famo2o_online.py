@@ -6,11 +6,10 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.actors.family import StochasticBalanceModel
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch
-from surefoot.offline.famo2o import FamO2OConfig, of_famo2o
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.offline.famo2o import FamO2O, FamO2OConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +26,7 @@ class FamO2OOnlineConfig(OffPolicyConfig, FamO2OConfig):
         FamO2OConfig.__post_init__(self)
 
 
-class FamO2OOnline(OffPolicyAgent):
+class FamO2OOnline(FamO2O, OffPolicyAgent):
     """FamO2O of Wang et al. (NeurIPS 2023), online: as offline, but with beta ~ b(s), detached, in the policy's loss.
 
     As in LeapLabTHU/FamO2O, b is that before its own step, and these draws are not those of its loss.
@@ -42,13 +41,6 @@ class FamO2OOnline(OffPolicyAgent):
     inherits_moments = ("famo2o", "famo2o_online")
     coefficient_noise = Noise("normal", 1)
     config: FamO2OOnlineConfig
-    balance: StochasticBalanceModel
-    PRESETS, reads = of_famo2o.PRESETS, of_famo2o.reads
-    build, make_family, prepare = of_famo2o.build, of_famo2o.make_family, of_famo2o.prepare
-    annotate, value_loss, critic_loss = of_famo2o.annotate, of_famo2o.value_loss, of_famo2o.critic_loss
-    balance_loss, temperature_loss = of_famo2o.balance_loss, of_famo2o.temperature_loss
-    actor_loss, weights, updates = of_famo2o.actor_loss, of_famo2o.weights, of_famo2o.updates
-    act, policy = of_famo2o.act, of_famo2o.policy
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) at which the universal policy is trained: drawn from the balance model."""

@@ -18,9 +18,9 @@ from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
-from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
-from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
+from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent
+from surefoot.online.base.on_policy_config import EpochsConfig
+from surefoot.online.base.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
 
 LEVELS = {"sample": "unit", "mean": "sequence"}
 """Word of the config -> level of `log_ratio`."""

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.actors.flow_actor import OneStepActor
 from surefoot.core.engine.agent import require
 from surefoot.core.engine.sources import MAIN, Source, Stores
-from surefoot.offline.fql import FQLConfig, of_fql
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.replay import joined_windows
+from surefoot.offline.fql import FQL, FQLConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.loops.replay import joined_windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +31,7 @@ class FQLOnlineConfig(OffPolicyConfig, FQLConfig):
         require(self.offline_fraction == 0, "fql_online", "offline_fraction", self.offline_fraction, only)
 
 
-class FQLOnline(OffPolicyAgent):
+class FQLOnline(FQL, OffPolicyAgent):
     """FQL of Park, Li and Levine, online: the replay buffer begins with the data, and the losses go on.
 
     It acts by its policy of one step, in chunks from a queue where `chunk` is above 1 (QC-FQL of Li, Zhou and Levine);
@@ -48,11 +47,6 @@ class FQLOnline(OffPolicyAgent):
     inherits: ClassVar[tuple[str, ...]] = ("velocity", "student", "critic", "target_critic", "normalizer")
     inherits_moments = ("fql", "qc_fql", "fql_online")
     config: FQLOnlineConfig
-    student: OneStepActor
-    reads, build, prepare, actor, updates = of_fql.reads, of_fql.build, of_fql.prepare, of_fql.actor, of_fql.updates
-    annotate, flow_loss, actor_loss, critic_loss = (
-        of_fql.annotate, of_fql.flow_loss, of_fql.actor_loss, of_fql.critic_loss
-    )  # fmt: skip
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of C steps, of the data and of the buffer."""

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import joined
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic
-from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
-from surefoot.online import hybrid
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.dynamics_gap import (
+from surefoot.online.base.dynamics_gap import (
     SPREADS,
-    DynamicsGap,
     clipped_gap,
     importance_weights,
     log_shares,
     spread_of,
 )
-from surefoot.online.hybrid import (
+from surefoot.online.base.hybrid import (
     BOTH,
     SIMULATED,
+    HybridAgent,
     HybridConfig,
     Parts,
     half_of,
     hybrid_updates,
 )
-from surefoot.online.sac import of_sac
 
 MOST_PENALTY = 1000.0
 """The difference of values that the penalty weighs is clipped there (t6-thu/H2O)."""
@@ -60,7 +53,7 @@ class H2OConfig(HybridConfig):
         require(self.gap_spread in SPREADS, "h2o", "gap_spread", self.gap_spread, " or ".join(SPREADS))
 
 
-class H2O(OffPolicyAgent):
+class H2O(HybridAgent):
     r"""H2O of Niu et al., "When to Trust Your Simulator" (NeurIPS 2022), as t6-thu/H2O has it.
 
     .. math::
@@ -71,27 +64,18 @@ class H2O(OffPolicyAgent):
         y &= r + \gamma (1 - d) \min_i \hat Q_i(s', a'), \quad a' \sim \pi(s')
 
     Actor and temperature are SAC's, over both halves of the batch. Both ratios come from the discriminators of
-    `online.dynamics_gap`, stepped first; all other losses are then taken at the same parameters.
+    `online.base.dynamics_gap`, stepped first; all other losses are then taken at the same parameters.
     """
 
     name = "h2o"
     Config = H2OConfig
     PRESETS = {"official": {"gap_spread": "zero_rows"}}  # noqa: RUF012
-    data = "required"
-    wants_gap: ClassVar[bool] = True
     config: H2OConfig
-    actor: TanhGaussianActor
-    critic: Critic
-    target_critic: Critic
-    temperature: Temperature
     spread: Tensor
-    target_entropy = of_sac.target_entropy
 
     def build(self) -> None:
         """SAC's networks, the discriminators, and the spread of next observations."""
-        of_sac.build(self)
-        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
+        super().build()
         self.register_buffer("spread", torch.ones(self.spec.observation_dim))
 
     def prepare(self, dataset: Dataset) -> Dataset:
@@ -100,10 +84,9 @@ class H2O(OffPolicyAgent):
         self.spread.copy_(torch.from_numpy(spread_of(prepared.observations[prepared.valid], self.config.gap_spread)))
         return prepared
 
-    sources, discriminator_loss = hybrid.sources, hybrid.discriminator_loss
-    temperature_loss, actor_loss = hybrid.temperature_loss, hybrid.actor_loss
-
-    def critic_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+    def critic_loss(  # type: ignore[override]  # rows of two sources, apart
+        self, parts: Parts, noise: dict[str, Tensor]
+    ) -> tuple[Tensor, Metrics]:
         """Squared TD errors, those of simulated rows weighted, and the penalty on values where the gap is wide."""
         batch = joined(parts)
         q, target = self.critic(batch["observation_actions"]), self.targets(batch, noise)
@@ -118,7 +101,7 @@ class H2O(OffPolicyAgent):
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,) reward and value of a next action, with or without its entropy."""
         if self.config.entropy_backup:
-            return of_sac.targets(self, batch, noise)  # type: ignore[no-any-return]
+            return super().targets(batch, noise)
         following = batch["next_observations"]
         action = self.actor.act(following, noise["next_action"])
         next_q = ensembles.minimum(self.target_critic(torch.cat([following, action], -1)))

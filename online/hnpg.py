@@ -17,8 +17,8 @@ from surefoot.core.losses.value_learning import gae, mc_return, td_target
 from surefoot.core.nn.networks import Value, pairs
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.natural_gradient import TRPOConfig, of_trpo
-from surefoot.online.on_policy_agent import OnPolicyAgent, head_gain, in_parts
+from surefoot.online.base.on_policy_agent import head_gain, in_parts
+from surefoot.online.trpo import TRPO, TRPOConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class HNPGConfig(TRPOConfig):
         require(0 < self.target_rate <= 1, "hnpg", "target_rate", self.target_rate, "in (0, 1]")
 
 
-class HNPG(OnPolicyAgent):
+class HNPG(TRPO):
     r"""HNPG of Zhou, Sekhari, Song and Sun, "Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees".
 
     .. math::
@@ -66,7 +66,6 @@ class HNPG(OnPolicyAgent):
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     inherits = ("actor", "normalizer")
     config: HNPGConfig
-    gain = of_trpo.gain
 
     def build(self) -> None:
         """The actor, and a critic of states and actions with its average."""
@@ -150,7 +149,7 @@ class HNPG(OnPolicyAgent):
                 added["mask"] = torch.ones_like(batch["mask"])
             rows = {name: torch.cat([value, added[name]]) for name, value in rows.items()}
         rows["advantages"] = normalise(rows["advantages"], rows.get("mask"))
-        return of_trpo.policy_step(self, rows, noise)  # type: ignore[no-any-return]
+        return super().policy_step(rows, noise)
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared errors: of the block's returns, and of what the data's transitions lead to."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from surefoot.core.engine.agent import algorithm_of, require
-from surefoot.offline.iql import IQL, IQLConfig, of_iql
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.offline.iql import IQL, IQLConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class IQLOnlineConfig(OffPolicyConfig, IQLConfig):
         require(draws, algorithm_of(self), "actor", self.actor, needed)
 
 
-class IQLOnline(OffPolicyAgent):
+class IQLOnline(IQL, OffPolicyAgent):
     """IQL of Kostrikov, Nair and Levine, section 5.3: fine-tuned online by the same losses, the data kept.
 
     `init=` an `iql` run gives all networks. The authors' code puts the data into the replay buffer and draws from it
@@ -41,9 +41,4 @@ class IQLOnline(OffPolicyAgent):
     inherits = ("actor", "normalizer", "value", "critic", "target_critic")
     inherits_moments = ("iql", "iql_online")
     PRESETS = {"official": {}, "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
-    by_rows = True
     config: IQLOnlineConfig
-    reads, build, prepare, annotate = of_iql.reads, of_iql.build, of_iql.prepare, of_iql.annotate
-    value_loss, critic_loss, updates = of_iql.value_loss, of_iql.critic_loss, of_iql.updates
-    gaussian_actor_loss, deterministic_actor_loss = of_iql.gaussian_actor_loss, of_iql.deterministic_actor_loss
-    _weights = of_iql._weights

@@ -8,15 +8,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
-from surefoot.core.nn.networks import Critic
 from surefoot.core.policy.policy import Policy
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.replay import Alternation, Replay, alternating_choices, drawn_choices
-from surefoot.online.sac import SoftConfig, of_sac
+from surefoot.online.loops.replay import Alternation, Replay, alternating_choices, drawn_choices
+from surefoot.online.sac import SAC, SoftConfig
 
 SELECTORS = ("random", "alternate")
 
@@ -43,7 +40,7 @@ class MOORLConfig(SoftConfig):
         require(whole, "moorl", "offline_fraction", self.offline_fraction, "0: a batch is of one source alone")
 
 
-class MOORL(OffPolicyAgent):
+class MOORL(SAC):
     r"""MOORL, "A Framework for Integrating Offline-Online Reinforcement Learning" (TMLR 2025), after its description.
 
     An iteration takes one of two tasks, the data or the replay buffer; from the meta-parameters it takes K steps of
@@ -65,14 +62,10 @@ class MOORL(OffPolicyAgent):
     }
     data = "required"
     config: MOORLConfig
-    actor: TanhGaussianActor
-    critic: Critic
-    target_entropy, targets = of_sac.target_entropy, of_sac.targets
-    critic_loss, actor_loss, temperature_loss = of_sac.critic_loss, of_sac.actor_loss, of_sac.temperature_loss
 
     def build(self) -> None:
         """SAC's networks, and the meta-parameters of actor and critics."""
-        of_sac.build(self)
+        super().build()
         self.meta_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.meta_critic = copy.deepcopy(self.critic).requires_grad_(False)
 
@@ -93,7 +86,7 @@ class MOORL(OffPolicyAgent):
         c = self.config
         meta = {"meta_actor": ("actor", c.meta_rate), "meta_critic": ("critic", c.meta_rate)}
         begin = {"actor": ("meta_actor", 1.0), "critic": ("meta_critic", 1.0)}
-        return [*of_sac.updates(self), Rule(every=c.inner_steps, then={**meta, **begin})]
+        return [*super().updates(), Rule(every=c.inner_steps, then={**meta, **begin})]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions of the meta-policy; mean ones without `noise`."""

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.losses.value_learning import value_loss
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.on_policy_config import EpochsConfig
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_config import EpochsConfig
 
 SCOPES = ("minibatch", "block", "none")
 SCHEDULES = ("linear", "constant", "adaptive")
@@ -182,7 +182,3 @@ class PPO(OnPolicyAgent):
                 Update(self.critic_loss, ("value",), adam, together=True),
             ]
         return [Update(self.loss, ("actor", "value"), adam)]
-
-
-of_ppo = methods_of(PPO)
-"""For algorithms that are put together of its losses and methods."""

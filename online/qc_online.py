@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from surefoot.core.engine.agent import require
 from surefoot.core.engine.sources import MAIN, Source, Stores
-from surefoot.offline.qc import QC, QCConfig, of_qc
-from surefoot.online.agents import OffPolicyAgent, OffPolicyConfig
-from surefoot.online.replay import joined_windows
+from surefoot.offline.qc import QC, QCConfig
+from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
+from surefoot.online.loops.replay import joined_windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class QCOnlineConfig(OffPolicyConfig, QCConfig):
         require(self.offline_fraction == 0, "qc_online", "offline_fraction", self.offline_fraction, only)
 
 
-class QCOnline(OffPolicyAgent):
+class QCOnline(QC, OffPolicyAgent):
     """QC of Li, Zhou and Levine, "Reinforcement Learning with Action Chunking", online.
 
     The replay buffer begins with the data, the flow goes on cloning what is in it, and the best of N chunks by the
@@ -41,13 +41,10 @@ class QCOnline(OffPolicyAgent):
 
     name = "qc_online"
     Config: ClassVar[type] = QCOnlineConfig
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = QC.PRESETS
     plans = True
     inherits: ClassVar[tuple[str, ...]] = ("velocity", "critic", "target_critic", "normalizer")
     inherits_moments = ("qc", "qc_online")
     config: QCOnlineConfig
-    reads, build, prepare, chooser, actor = of_qc.reads, of_qc.build, of_qc.prepare, of_qc.chooser, of_qc.actor
-    annotate, flow_loss, critic_loss, updates = of_qc.annotate, of_qc.flow_loss, of_qc.critic_loss, of_qc.updates
 
     @property
     def explore_dim(self) -> int:

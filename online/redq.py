@@ -12,12 +12,12 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.temperature import Temperature
-from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.sac import SoftConfig
 
 
@@ -169,7 +169,3 @@ class REDQ(OffPolicyAgent):
             actor,
             Update(self.temperature_loss, ("temperature",), adam, rows=rows, noise=action, together=True),
         ]
-
-
-of_redq = methods_of(REDQ)
-"""For algorithms that are put together of its losses and methods."""

@@ -13,15 +13,15 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.flow_chains import NOISES, FlowChainActor, decayed
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.on_policy_config import EpochsConfig
-from surefoot.online.pretrained import (
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_config import EpochsConfig
+from surefoot.online.base.pretrained import (
     STEPS,
     TRANSITIONS,
     FlowOptions,
@@ -241,7 +241,3 @@ class ReinFlow(OnPolicyAgent):
         if self.anneals:
             found.append(Rule(self.decay_noise, ("actor",), on="block", source="block"))
         return found
-
-
-of_reinflow = methods_of(ReinFlow)
-"""For algorithms that are put together of its losses and methods."""

@@ -12,8 +12,8 @@ from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.masked import masked_mean, normalise, reduce
 from surefoot.core.losses.policy_gradient import reinforce_surrogate
 from surefoot.core.losses.value_learning import mc_return
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.on_policy_config import OnPolicyConfig
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_config import OnPolicyConfig
 
 
 @dataclasses.dataclass(frozen=True)

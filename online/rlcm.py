@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from surefoot.core.actors.chains import CHAIN
-from surefoot.core.actors.flow_chains import FlowChainActor
 from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
-from surefoot.online.on_policy_agent import OnPolicyAgent, in_parts, kept_of
-from surefoot.online.pretrained import settle
-from surefoot.online.reinflow import FAR, ReinFlowConfig, of_reinflow
+from surefoot.online.base.on_policy_agent import in_parts, kept_of
+from surefoot.online.reinflow import FAR, ReinFlow, ReinFlowConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +27,7 @@ class RLCMConfig(ReinFlowConfig):
     entropy_coefficient: float = 0.0  # of the entropy of a number of a step, which only learned noise can change
 
 
-class RLCM(OnPolicyAgent):
+class RLCM(ReinFlow):
     r"""Oertell et al., "RL for Consistency Models: Faster Reward Guided Text-to-Image Generation" (2024), for control.
 
     Each step of the chain x_0, ..., x_K is an action, and all earn what the chunk earns that they end in. With the
@@ -53,15 +51,7 @@ class RLCM(OnPolicyAgent):
         "rlcm": {},
         "pi_rl": {"transition": "flow_sde", "normalisation": "joint", "clip": 0.2},
     }
-    counts: ClassVar[tuple[str, ...]] = ("actor.ceiling",)
     config: RLCMConfig
-    actor: FlowChainActor  # type: ignore[assignment]
-    build, build_actor, updates = of_reinflow.build, of_reinflow.build_actor, of_reinflow.updates
-    settle = classmethod(settle)
-    adopt, leaving_actor = of_reinflow.adopt, of_reinflow.leaving_actor
-    anneals, warm_up_blocks, numbers = of_reinflow.anneals, of_reinflow.warm_up_blocks, of_reinflow.numbers
-    clone_distance, critic_loss = of_reinflow.clone_distance, of_reinflow.critic_loss
-    decay_noise = of_reinflow.decay_noise
 
     @property
     def share(self) -> float:

@@ -6,8 +6,7 @@ import dataclasses
 
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.redq import REDQConfig, of_redq
+from surefoot.online.redq import REDQ, REDQConfig
 from surefoot.online.wsrl import ENSEMBLE, WSRLConfig
 
 ONLY_WSRL = ("backup_actions", "subset_replacement")
@@ -28,7 +27,7 @@ class RLPDConfig(REDQConfig):
     rewards: str = "none"  # of the dataset and of the environment: none or minus_one
 
 
-class RLPD(OffPolicyAgent):
+class RLPD(REDQ):
     r"""RLPD of Ball, Smith, Kostrikov and Levine, "Efficient Online RL with Offline Data" (ICML 2023).
 
     The losses are REDQ's. Rows of the dataset have the even places of each batch and rows of the replay buffer the
@@ -50,10 +49,6 @@ class RLPD(OffPolicyAgent):
         },
     }
     config: RLPDConfig
-    build, updates, next_values = of_redq.build, of_redq.updates, of_redq.next_values
-    target_entropy, subset_noise, members = of_redq.target_entropy, of_redq.subset_noise, of_redq.members
-    critic_loss, actor_loss, temperature_loss = of_redq.critic_loss, of_redq.actor_loss, of_redq.temperature_loss
-    actors_rows, asked = of_redq.actors_rows, of_redq.asked
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """The dataset as rows to learn from; the replay buffer's rewards go through the same map."""

@@ -16,7 +16,7 @@ from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import FORMS, Temperature
-from surefoot.online.agents import NStepConfig, OffPolicyAgent, OffPolicyConfig, bootstrapped, rows_of_steps
+from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, OffPolicyConfig, bootstrapped, rows_of_steps
 
 
 @dataclasses.dataclass(frozen=True)

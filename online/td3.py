@@ -14,7 +14,7 @@ from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
-from surefoot.online.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
+from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 
 
 @dataclasses.dataclass(frozen=True)

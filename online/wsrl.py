@@ -8,13 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, Rule, Update, require
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic, pairs
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.redq import REDQConfig, of_redq
+from surefoot.core.nn.networks import pairs
+from surefoot.online.redq import REDQ, REDQConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +54,7 @@ ENSEMBLE: dict[str, Any] = {"critics": 10, "layer_norm_actor": True, "layer_norm
 """What zhouzypaul/wsrl adds in every domain."""
 
 
-class WSRL(OffPolicyAgent):
+class WSRL(REDQ):
     r"""WSRL of Zhou et al., "Efficient Online RL Fine-Tuning Need Not Retain Offline Data" (ICLR 2025).
 
     A run of `cql` or `calql` with the same preset gives all networks: actor, critics, their targets and the
@@ -87,11 +85,6 @@ class WSRL(OffPolicyAgent):
         "repository": {**ENSEMBLE, "subset_replacement": True},  # with its draw of critics, some of them twice
     }
     config: WSRLConfig
-    actor: TanhGaussianActor
-    target_critic: Critic
-    build, target_entropy, actors_rows = of_redq.build, of_redq.target_entropy, of_redq.actors_rows
-    asked = of_redq.asked
-    critic_loss, actor_loss, temperature_loss = of_redq.critic_loss, of_redq.actor_loss, of_redq.temperature_loss
 
     def subset_noise(self) -> dict[str, Noise]:
         """What `members` reads."""
@@ -107,14 +100,14 @@ class WSRL(OffPolicyAgent):
         """(B,) value of a next action, or the best of some, valued by the lowest of some critics."""
         c, following = self.config, batch["next_observations"]
         if c.backup_actions == 1:
-            return of_redq.next_values(self, batch, noise)  # type: ignore[no-any-return]
+            return super().next_values(batch, noise)
         draws = noise["next_action"].unflatten(-1, (c.backup_actions, -1)).movedim(-2, 0)
         actions, _ = self.actor.draw(following, draws)
         return ensembles.lowest(self.target_critic, pairs(following, actions), self.members(noise)).amax(0)
 
     def updates(self) -> list[Update | Rule]:
         """REDQ's, with the noise of several next actions."""
-        critic, *others = of_redq.updates(self)
+        critic, *others = super().updates()
         assert isinstance(critic, Update)
         several = Noise("normal", self.config.backup_actions * self.spec.action_dim)
         return [dataclasses.replace(critic, noise={**critic.noise, "next_action": several}), *others]

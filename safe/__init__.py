@@ -9,8 +9,7 @@ from surefoot.safe.coptidice import COptiDICE, COptiDICEConfig
 from surefoot.safe.cpo import CPO, CPOConfig
 from surefoot.safe.cpq import CPQ, CPQConfig
 from surefoot.safe.cup import CUP, CUPConfig
-from surefoot.safe.fisor import FISOR
-from surefoot.safe.fisor_config import FISORConfig
+from surefoot.safe.fisor import FISOR, FISORConfig
 from surefoot.safe.focops import FOCOPS, FOCOPSConfig
 from surefoot.safe.ppo_lag import PPOPID, PPOLag, PPOLagConfig, PPOPIDConfig
 from surefoot.safe.sac_lag import SACLag, SACLagConfig

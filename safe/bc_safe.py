@@ -13,7 +13,7 @@ from surefoot.core.base.errors import DataError
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import prepare
-from surefoot.safe.costs import checked_costs, cost_notes
+from surefoot.safe.constraint.costs import checked_costs, cost_notes
 
 MODES = ("safe", "all", "risky", "boundary", "frontier")
 FIT = 0.9

@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.core.actors.vae import VAE, Perturbation, PerturbedActor
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update, require
-from surefoot.safe.cost_critics import (
+from surefoot.safe.constraint.cost_critics import (
     AssignedMultiplier,
     CostCriticAgent,
     CostCriticConfig,
@@ -20,7 +20,7 @@ from surefoot.safe.cost_critics import (
     repeated,
     rows_of,
 )
-from surefoot.safe.multipliers import pid
+from surefoot.safe.constraint.multipliers import pid
 
 
 @dataclasses.dataclass(frozen=True)

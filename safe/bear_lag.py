@@ -12,7 +12,7 @@ from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.vae import VAE
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update, require
-from surefoot.safe.cost_critics import (
+from surefoot.safe.constraint.cost_critics import (
     AssignedMultiplier,
     CostCriticAgent,
     CostCriticConfig,
@@ -22,7 +22,7 @@ from surefoot.safe.cost_critics import (
     repeated,
     rows_of,
 )
-from surefoot.safe.multipliers import pid
+from surefoot.safe.constraint.multipliers import pid
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from surefoot.data.prepare import prepare
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
-from surefoot.safe.costs import checked_costs, cost_notes
+from surefoot.safe.constraint.costs import checked_costs, cost_notes
 
 CEILING = 70.0
 """OSRL's: an episode is sampled in proportion to what its cost leaves of this."""

@@ -10,18 +10,12 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.distributions import tanh_gaussian_log_density
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Array, Dataset
-from surefoot.safe.cost_critics import (
-    COSTS_TOO,
-    ThresholdConfig,
-    add_threshold,
-    prepare_costs,
-    threshold_notes,
-)
+from surefoot.safe.constraint.cost_critics import COSTS_TOO, ThresholdAgent, ThresholdConfig
 
 EDGE = 1e-4
 """Actions are taken this far inside [-1, 1] before the tanh is undone."""
@@ -59,7 +53,7 @@ def softchi_inverse(values: Tensor) -> Tensor:
     return torch.where(values < 0, values.clamp(max=0).exp(), values + 1)
 
 
-class COptiDICE(Agent):
+class COptiDICE(ThresholdAgent):
     r"""COptiDICE of Lee et al. (ICLR 2022), with the divergence "softchi".
 
     .. math::
@@ -83,13 +77,11 @@ class COptiDICE(Agent):
     PRESETS = {"osrl": {}, "small": {"learning_rate": 3e-4, "actor_learning_rate": 3e-4}}  # noqa: RUF012
     reads: ClassVar[tuple[str, ...]] = (*COSTS_TOO, "initial_observations")
     config: COptiDICEConfig
-    cost_threshold: Tensor
-    notes = threshold_notes
     actor: TanhGaussianActor
 
     def build(self) -> None:
         """nu, chi, the weights lambda and tau, actor."""
-        add_threshold(self)
+        super().build()
         c, spec = self.config, self.spec
         self.nu = Value(spec.observation_dim, c.hidden)
         self.multiplier = Temperature(c.multiplier, "softplus")
@@ -105,7 +97,7 @@ class COptiDICE(Agent):
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Costs beside scaled rewards, normalised observations, and a first state for each row."""
-        dataset = prepare_costs(self, dataset)
+        dataset = super().prepare(dataset)
         return dataset.replace(extras={**dataset.extras, "initial_observations": initial_observations(dataset)})
 
     def annotate(self, batch: Batch) -> Batch:

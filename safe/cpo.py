@@ -10,9 +10,15 @@ import torch
 from torch import Tensor
 
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
-from surefoot.online.natural_gradient import Surface, TRPOConfig, conjugate_gradient, fisher_product, of_trpo
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.safe.constrained import ConstraintConfig, add_cost_critic, cost_advantages, cost_update, nan_keeps
+from surefoot.online.base.natural_gradient import Surface, conjugate_gradient, fisher_product
+from surefoot.online.trpo import TRPO, TRPOConfig
+from surefoot.safe.constraint.constrained import (
+    ConstraintConfig,
+    add_cost_critic,
+    cost_advantages,
+    cost_update,
+    nan_keeps,
+)
 
 NO_GRADIENT = 1e-6
 """Squared norm of the cost's gradient below which the constraint says nothing."""
@@ -40,7 +46,7 @@ class CPOConfig(ConstraintConfig, TRPOConfig):
         require(self.accept_ratio == TRPOConfig.accept_ratio, "cpo", "accept_ratio", self.accept_ratio, gains)
 
 
-class CPO(OnPolicyAgent):
+class CPO(TRPO):
     r"""CPO of Achiam, Held, Tamar and Abbeel, "Constrained Policy Optimization" (2017).
 
     .. math:: \max_x g^T x \quad \text{with} \quad c + b^T x \le 0, \quad \tfrac12 x^T F x \le \delta
@@ -57,7 +63,6 @@ class CPO(OnPolicyAgent):
     name = "cpo"
     Config = CPOConfig
     config: CPOConfig
-    gain, critic_loss = of_trpo.gain, of_trpo.critic_loss
     episode_cost: Tensor
     episode_length: Tensor
 
@@ -76,7 +81,7 @@ class CPO(OnPolicyAgent):
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """TRPO's, and advantages and returns of costs."""
-        columns = of_trpo.columns(self, block)
+        columns = super().columns(block)
         columns["cost_advantages"], columns["cost_returns"] = cost_advantages(self, block)
         return columns
 
@@ -120,7 +125,7 @@ class CPO(OnPolicyAgent):
     def updates(self) -> list[Update | Rule]:
         """The actor on the whole block, then both critics."""
         costs = Rule(self.keep_costs, ("episode_cost", "episode_length"), on="episodes")
-        policy, critic = of_trpo.updates(self)
+        policy, critic = super().updates()
         return [costs, policy, critic, cost_update(self, critic)]
 
 

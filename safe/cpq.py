@@ -14,7 +14,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.value_learning import linear_quantile, td_target
 from surefoot.core.nn import ensembles
-from surefoot.safe.cost_critics import (
+from surefoot.safe.constraint.cost_critics import (
     CostCriticAgent,
     CostCriticConfig,
     Dual,

@@ -12,10 +12,10 @@ from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.features import named
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
-from surefoot.online.on_policy_agent import OnPolicyAgent, in_parts
-from surefoot.online.ppo import of_ppo
-from surefoot.safe.constrained import add_penalty, cost_advantages, with_costs
-from surefoot.safe.multipliers import HeldMultiplier
+from surefoot.online.base.on_policy_agent import in_parts
+from surefoot.online.ppo import PPO
+from surefoot.safe.constraint.constrained import add_penalty, cost_advantages, with_costs
+from surefoot.safe.constraint.multipliers import HeldMultiplier
 from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 
 
@@ -46,7 +46,7 @@ class CUPConfig(PPOLagConfig):
         return (1 - self.cost_discount * self.cost_gae_lambda) / (1 - self.cost_discount)
 
 
-class CUP(OnPolicyAgent):
+class CUP(PPO):
     r"""CUP of Yang et al., "Constrained Update Projection Approach to Safe Policy Optimization" (2022).
 
     .. math::
@@ -61,8 +61,6 @@ class CUP(OnPolicyAgent):
     Config = CUPConfig
     PRESETS = {name: one for name, one in PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
     config: CUPConfig
-    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
-    of_whole_batch, critic_loss, loss = of_ppo.of_whole_batch, of_ppo.critic_loss, of_ppo.loss
     multiplier: HeldMultiplier
 
     def build(self) -> None:
@@ -72,7 +70,7 @@ class CUP(OnPolicyAgent):
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """PPO's on rewards alone, and what the projection will read; `projecting` is 0."""
-        columns = of_ppo.columns(self, block)
+        columns = super().columns(block)
         columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
         columns["cost_advantages"], columns["cost_returns"] = cost_advantages(self, block)
         columns["behaviour"] = self.behaviour(block["observations"])
@@ -98,7 +96,7 @@ class CUP(OnPolicyAgent):
 
     def updates(self) -> list[Update | Rule]:
         """PPO-Lag's twice: to improve, and to project."""
-        multiplier, *steps = with_costs(self, of_ppo.updates(self))
+        multiplier, *steps = with_costs(self, super().updates())
         return [multiplier, *steps, Rule(self.begin_projection, on="block"), *steps]
 
     def stop_at(self, group: int) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import ClassVar
 
 import torch
@@ -12,23 +13,81 @@ from surefoot.core.actors.diffusion import DiffusionActor, Schedule
 from surefoot.core.base.actions import to_agent
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.losses.value_learning import expectile_loss, td_target
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import NETWORKS
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.safe.costs import cost_notes
-from surefoot.safe.feasibility import feasibility_weights, feasible_target
-from surefoot.safe.fisor_config import FISORConfig
-from surefoot.safe.signal import Signal, constraint_signal
+from surefoot.safe.constraint.costs import cost_notes
+from surefoot.safe.constraint.signal import PUBLISHED_VIOLATION, SIGNALS, Signal, constraint_signal
+
+CHOICES = ("lowest", "feasible", "best")
+SCHEDULES = ("cosine", "constant")
+
+
+@dataclasses.dataclass(frozen=True)
+class FISORConfig:
+    """Settings of FISOR; the defaults are the preset `small`."""
+
+    signal: str = "auto"  # h: margin, published, or auto: the margin where there is one
+    violation: float = PUBLISHED_VIOLATION  # M of the published signal: 25 sees 324 steps ahead, 1 sees 68
+    expectile: float = 0.9  # of the reward value; nearer 1 is nearer the best action in the data
+    cost_expectile: float = 0.9  # tau of the feasible value; nearer 1 is nearer the safest action in the data
+    discount: float = 0.99
+    timeouts_end: bool = False  # treat the end of a recording as one of the task (official); else bootstrap through it
+    target_rate: float = 0.005  # of the critics' averages, every step
+    learning_rate: float = 3e-4  # of values and critics
+    schedule: str = "cosine"  # of that rate: to 0 over the run's steps, or constant (official)
+    actor_learning_rate: float = 1e-3  # of the noise network; official: 3e-4, for a million steps
+    actor_decay: float = 1.0  # its rate falls along a cosine that ends after this many times the run's steps
+    hidden: tuple[int, ...] = (256, 256)  # of values and critics
+    reward_temperature: float = 0.5  # multiplies the reward advantage in feasible states; 3 (official) needs long runs
+    cost_temperature: float = 5.0  # multiplies the safety advantage in infeasible ones
+    reward_weight_max: float = 100.0
+    cost_weight_min: float = 0.0  # 1 keeps every infeasible row at 1 or more (the official branch for MetaDrive)
+    cost_weight_max: float = 150.0
+    network: str = "mlp"  # of the noise: mlp (small) or residual (official)
+    noise_hidden: tuple[int, ...] = (256, 256)  # of the mlp
+    width: int = 256  # of the residual network
+    blocks: int = 3
+    dropout: float = 0.1  # of the residual network
+    diffusion_steps: int = 5  # T
+    beta_min: float = 0.1
+    beta_max: float = 10.0
+    actor_rows: int = 256  # of an update of the actor
+    actor_updates: int = 1  # a training step, each on rows of its own
+    average_rate: float = 0.001  # of the noise network's average, which is what acts
+    samples: int = 8  # N actions drawn for an observation
+    choice: str = "feasible"  # which acts: lowest, the safest (official); feasible, the first such; best, of those
+    reserve: float = 0.05  # by which Q_h of a feasible sample must be below 0, in standard deviations of h
+    normalization: str = "observations"  # of observations: none (official), observations or stacked
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        require(self.signal in SIGNALS, "fisor", "signal", self.signal, ", ".join(SIGNALS[:-1]) + f" or {SIGNALS[-1]}")
+        require(self.violation > 0, "fisor", "violation", self.violation, "> 0")
+        for name in ("expectile", "cost_expectile"):
+            require(0 < getattr(self, name) < 1, "fisor", name, getattr(self, name), "in (0, 1)")
+        for name in ("reward_temperature", "cost_temperature"):
+            require(getattr(self, name) >= 0, "fisor", name, getattr(self, name), ">= 0")
+        low, high = self.cost_weight_min, self.cost_weight_max
+        require(0 <= low <= high, "fisor", "cost_weight_min", low, f"in [0, cost_weight_max = {high}]")
+        require(self.schedule in SCHEDULES, "fisor", "schedule", self.schedule, " or ".join(SCHEDULES))
+        require(self.network in NETWORKS, "fisor", "network", self.network, " or ".join(sorted(NETWORKS)))
+        require(self.choice in CHOICES, "fisor", "choice", self.choice, ", ".join(CHOICES[:-1]) + f" or {CHOICES[-1]}")
+        require(self.reserve >= 0, "fisor", "reserve", self.reserve, ">= 0")
+        require(0 <= self.dropout < 1, "fisor", "dropout", self.dropout, "in [0, 1)")
+        for name in ("actor_rows", "actor_updates", "samples", "diffusion_steps"):
+            require(getattr(self, name) >= 1, "fisor", name, getattr(self, name), "at least 1")
 
 
 class FISOR(Agent):
     r"""FISOR of Zheng et al., "Safe Offline RL with Feasibility-Guided Diffusion Model" (ICLR 2024).
 
-    With the constraint signal h (> 0 on a violating step, `safe.signal`), and :math:`V_h \le 0` for a feasible state:
+    With the constraint signal h (> 0 on a violating step, `safe.constraint.signal`), and :math:`V_h \le 0` for a
+    feasible state:
 
     .. math::
         L_{V_h} &= E\, |\tau - 1(u > 0)|\, u^2, \quad u = \max_i \hat Q_{h,i}(s, a) - V_h(s) \\
@@ -239,3 +298,49 @@ class FISOR(Agent):
         scaled = to_agent(actions, self.action_low, self.action_high)
         pairs = torch.cat([self.normalizer(observations), scaled], -1)
         return self.target_feasible_critic(pairs).amax(0)  # type: ignore[no-any-return]
+
+
+def feasible_target(signals: Tensor, terminations: Tensor, following: Tensor, discount: float) -> Tensor:
+    """(B,) what Q_h is regressed on: (1 - g) h + g max(h, V_h(s')), h itself where the step was terminal; no gradient.
+
+    Args:
+        signals: (B,) h of the step, > 0 where it violates.
+        terminations: (B,) 1 where the step ended the task.
+        following: (B,) V_h of the next state.
+        discount: g in [0, 1].
+
+    Source: Fisac et al., "Bridging Hamilton-Jacobi Safety Analysis and Reinforcement Learning", in FISOR's sign.
+    """
+    backed_up = (1 - discount) * signals + discount * torch.maximum(signals, following)
+    return (backed_up + terminations * (signals - backed_up)).detach()
+
+
+def feasibility_weights(
+    feasible_value: Tensor,
+    feasible_q: Tensor,
+    reward_advantage: Tensor,
+    reward_temperature: float = 3.0,
+    cost_temperature: float = 5.0,
+    reward_limit: float = 100.0,
+    cost_limits: tuple[float, float] = (0.0, 150.0),
+) -> Tensor:
+    """(B,) weights of the data's actions in the policy's loss.
+
+    In feasible states exp(reward_temperature A_r) up to `reward_limit` for actions that stay feasible, and 0 for the
+    others; in infeasible ones exp(cost_temperature (V_h - Q_h)) within `cost_limits`. Values of 0 count as feasible.
+
+    Args:
+        feasible_value: (B,) V_h.
+        feasible_q: (B,) largest Q_h.
+        reward_advantage: (B,) A_r.
+        reward_temperature: >= 0.
+        cost_temperature: >= 0.
+        reward_limit: largest weight in feasible states.
+        cost_limits: least and largest weight in infeasible ones.
+
+    Source: Zheng et al., the weights of the policy's regression; the limits are those of the authors' code.
+    """
+    by_reward = (reward_temperature * reward_advantage).exp().clamp(max=reward_limit)
+    by_safety = (cost_temperature * (feasible_value - feasible_q)).exp().clamp(*cost_limits)
+    staying = torch.where(feasible_q <= 0, by_reward, 0.0)
+    return torch.where(feasible_value <= 0, staying, by_safety)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from surefoot.core.engine.agent import algorithm_of, require
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.ppo import PPO, PPOConfig, of_ppo
-from surefoot.safe.constrained import PenaltyConfig, with_multiplier
+from surefoot.online.ppo import PPO, PPOConfig
+from surefoot.safe.constraint.constrained import Penalised, PenaltyConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +38,7 @@ PRESETS = {
 }
 
 
-@with_multiplier
-class PPOLag(OnPolicyAgent):
+class PPOLag(Penalised, PPO):
     r"""PPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math::
@@ -52,12 +51,9 @@ class PPOLag(OnPolicyAgent):
     """
 
     name = "ppo_lag"
-    Config = PPOLagConfig
+    Config: ClassVar[type[PPOLagConfig]] = PPOLagConfig
     PRESETS = PRESETS
     config: PPOLagConfig
-    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
-    columns, of_whole_batch, updates = of_ppo.columns, of_ppo.of_whole_batch, of_ppo.updates
-    policy_loss, critic_loss, loss = of_ppo.policy_loss, of_ppo.critic_loss, of_ppo.loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +63,7 @@ class PPOPIDConfig(PPOLagConfig):
     multiplier: str = "omnisafe"
 
 
-@with_multiplier
-class PPOPID(OnPolicyAgent):
+class PPOPID(PPOLag):
     """PPO with a PID multiplier: Stooke et al., "Responsive Safety in RL by PID Lagrangian Methods" (CPPO-PID).
 
     `multiplier` chooses among the four rules in use; the default is OmniSafe's, with its gains. All else is PPO-Lag's.
@@ -76,8 +71,4 @@ class PPOPID(OnPolicyAgent):
 
     name = "ppo_pid"
     Config = PPOPIDConfig
-    PRESETS = PRESETS
     config: PPOPIDConfig
-    corrects_staleness, by_rows = of_ppo.corrects_staleness, of_ppo.by_rows
-    columns, of_whole_batch, updates = of_ppo.columns, of_ppo.of_whole_batch, of_ppo.updates
-    policy_loss, critic_loss, loss = of_ppo.policy_loss, of_ppo.critic_loss, of_ppo.loss

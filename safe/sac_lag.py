@@ -8,18 +8,15 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
-from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.sac import SoftConfig, of_sac
-from surefoot.safe.constrained import MultiplierConfig, multiplier_rule
-from surefoot.safe.costs import checked_costs, cost_notes
-from surefoot.safe.multipliers import HeldMultiplier
+from surefoot.online.sac import SAC, SoftConfig
+from surefoot.safe.constraint.constrained import MultiplierConfig, multiplier_rule
+from surefoot.safe.constraint.costs import checked_costs, cost_notes
+from surefoot.safe.constraint.multipliers import HeldMultiplier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +35,7 @@ class SACLagConfig(MultiplierConfig, SoftConfig):
         require(self.cost_critics >= 1, "sac_lag", "cost_critics", self.cost_critics, ">= 1")
 
 
-class SACLag(OffPolicyAgent):
+class SACLag(SAC):
     r"""SAC-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math::
@@ -54,17 +51,12 @@ class SACLag(OffPolicyAgent):
     name = "sac_lag"
     Config = SACLagConfig
     PRESETS = {}  # noqa: RUF012
-    reads = (*OffPolicyAgent.reads, "costs")
+    reads = (*SAC.reads, "costs")
     config: SACLagConfig
-    actor: TanhGaussianActor
-    critic: Critic
-    temperature: Temperature
-    target_entropy, targets = of_sac.target_entropy, of_sac.targets
-    critic_loss, temperature_loss = of_sac.critic_loss, of_sac.temperature_loss
 
     def build(self) -> None:
         """SAC's networks, cost critics with their targets, and the multiplier."""
-        of_sac.build(self)
+        super().build()
         c, sizes = self.config, (self.features, self.decision_dim)
         self.cost_critic = Critic(*sizes, c.hidden, c.cost_critics)
         self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
@@ -104,7 +96,7 @@ class SACLag(OffPolicyAgent):
     def updates(self) -> list[Update | Rule]:
         """SAC's, with the cost critics' step after the critics', and the multiplier."""
         c = self.config
-        critic, *others = of_sac.updates(self)
+        critic, *others = super().updates()
         cost = Update(
             self.cost_critic_loss,
             ("cost_critic",),

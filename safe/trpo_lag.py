@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from surefoot.core.engine.agent import algorithm_of
-from surefoot.online.natural_gradient import TRPOConfig, of_trpo
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.safe.constrained import PenaltyConfig, with_multiplier
+from surefoot.online.trpo import TRPO, TRPOConfig
+from surefoot.safe.constraint.constrained import Penalised, PenaltyConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +25,7 @@ class TRPOLagConfig(PenaltyConfig, TRPOConfig):
         self.check_constraint(algorithm_of(self))
 
 
-@with_multiplier
-class TRPOLag(OnPolicyAgent):
+class TRPOLag(Penalised, TRPO):
     r"""TRPO-Lagrangian of Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning".
 
     .. math:: \max_\theta E\, \rho\, (A_r - \lambda A_c) / (1 + \lambda) \quad \text{with} \quad
@@ -36,10 +35,8 @@ class TRPOLag(OnPolicyAgent):
     """
 
     name = "trpo_lag"
-    Config = TRPOLagConfig
+    Config: ClassVar[type[TRPOLagConfig]] = TRPOLagConfig
     config: TRPOLagConfig
-    columns, policy_step, gain = of_trpo.columns, of_trpo.policy_step, of_trpo.gain
-    critic_loss, updates = of_trpo.critic_loss, of_trpo.updates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +46,9 @@ class TRPOPIDConfig(TRPOLagConfig):
     multiplier: str = "omnisafe"
 
 
-@with_multiplier
-class TRPOPID(OnPolicyAgent):
+class TRPOPID(TRPOLag):
     """TRPO with a PID multiplier, as PPO-PID."""
 
     name = "trpo_pid"
     Config = TRPOPIDConfig
     config: TRPOPIDConfig
-    columns, policy_step, gain = of_trpo.columns, of_trpo.policy_step, of_trpo.gain
-    critic_loss, updates = of_trpo.critic_loss, of_trpo.updates

@@ -1,14 +1,17 @@
-"""Running sums of episodes: their returns, lengths and costs, for each of S seeds of N environments."""
+"""Sums of episodes: running ones of S seeds of N environments, and what whole episodes came to."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.envs.interface import PolicyBlock
+from surefoot.envs.interface import Array, PolicyBlock
 
 SUMS = ("return", "length", "cost")
 
@@ -195,3 +198,48 @@ def sums_of_episodes(values: Tensor, running: Tensor, ended: Tensor) -> tuple[Te
         begun = torch.cat([begun[:, :reach], begun[:, reach:] | begun[:, :-reach]], 1)
         reach *= 2
     return sums, torch.where(ended[:, -1], 0.0, sums[:, -1])
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeBatch:
+    """What N episodes came to, in the order of their seeds."""
+
+    returns: Array
+    """(N,) float64, undiscounted sum of rewards."""
+    lengths: Array
+    """(N,) int64, steps."""
+    costs: Array | None
+    """(N,) float64, sum of the costs, or None where the environment has no constraint."""
+    violated: Array | None
+    """(N,) bool: a step had a cost above 0, or None likewise."""
+    margins: Array | None
+    """(N,) float64, lowest safety margin, or None."""
+    terminated: Array
+    """(N,) bool."""
+    diverged: Array
+    """(N,) bool: the simulation broke down, which ended the episode."""
+    seconds: float
+    """Wall-clock time of the episodes."""
+    device: str
+    """What computed them, in words."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of all episodes together."""
+        return int(self.lengths.sum())
+
+    @property
+    def violations(self) -> int | None:
+        """Episodes with a step of a cost above 0; None where there is no constraint."""
+        return None if self.violated is None else int(self.violated.sum())
+
+    @classmethod
+    def join(cls, batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
+        """The episodes of several batches as one."""
+        joined: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            values = [getattr(batch, field.name) for batch in batches]
+            joined[field.name] = None if values[0] is None else values[0]
+            if isinstance(values[0], np.ndarray):
+                joined[field.name] = np.concatenate(values)
+        return cls(**{**joined, "seconds": sum(batch.seconds for batch in batches)})

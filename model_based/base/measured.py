@@ -7,8 +7,8 @@ from torch import Tensor
 from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.core.engine.sources import Source
 from surefoot.data.collect import TransitionBuffer
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.model_replay import Members, Newest, Split
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.loops.model_replay import Members, Newest, Split
 from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 from surefoot.world_models.ensemble.gaussian import gaussian_loss
 from surefoot.world_models.ensemble.learning import temperatures

@@ -73,7 +73,7 @@ def pure_integrator(period: float = 0.05, wall: float = 1.0, actions: int = 5) -
 
 
 class Line:
-    """The double integrator on a line as a system: what `safe.model.Model` reads, and nothing more.
+    """The double integrator on a line as a system: what `safe.filters.model.Model` reads, and nothing more.
 
     x'' = u held over a period, exact; |u| <= 1, |x| <= 1.
     """

@@ -17,7 +17,7 @@ from surefoot.core.engine.agent import Adam, Metrics, Rule, Update
 from surefoot.core.engine.sources import Batch, Source, Stores, joined
 from surefoot.core.nn.networks import MLP
 from surefoot.data.sources import Added
-from surefoot.online.replay import Replay
+from surefoot.online.loops.replay import Replay
 from surefoot.online.sac import SAC, SACConfig
 
 REAL, IMAGINED = "real", "imagined"

@@ -19,7 +19,7 @@ from surefoot.data.store import store_from_dataset
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import spec_of
-from surefoot.online.loop import make_loop
+from surefoot.online.loops.loop import make_loop
 from surefoot.runs.embedded import generate
 
 HERE = pathlib.Path(__file__).parent

@@ -17,7 +17,7 @@ from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
 from surefoot.core.engine.sources import Uniform
 from surefoot.offline.iql import IQL, IQLConfig
-from surefoot.online.minibatches import Minibatches
+from surefoot.online.loops.minibatches import Minibatches
 from surefoot.online.ppo import PPO, PPOConfig
 
 ROWS, BATCH, STEPS = 512, 64, 100

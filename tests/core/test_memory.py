@@ -22,7 +22,7 @@ from surefoot.core.actors.transformer_actor import DecisionTransformerActor
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
-from surefoot.safe.filtered import FilteredPolicy
+from surefoot.safe.filters.filtered import FilteredPolicy
 
 STEPS, ROWS = 24, 3
 

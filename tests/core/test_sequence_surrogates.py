@@ -22,7 +22,8 @@ from surefoot.llm.losses import (
     ranking_terms,
     reward_weights,
 )
-from surefoot.online import dppo, natural_gradient, ppo, reinflow
+from surefoot.online import dppo, ppo, reinflow
+from surefoot.online.base import natural_gradient
 
 
 def f64(values: object) -> Tensor:

@@ -21,7 +21,7 @@ from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.model_based import Dreamer
 from surefoot.online import spec_of
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.world_models.recurrent.recurrent import window_of
 
 SIZES: dict[str, Any] = {

@@ -14,9 +14,9 @@ from surefoot.envs import make_vec
 from surefoot.model_based.base.alarm import Alarm
 from surefoot.model_based.mbpo import MBPO, rollout_length
 from surefoot.online import spec_of
-from surefoot.online.loop import make_loop
-from surefoot.online.model_replay import Members, Newest, Split
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.loop import make_loop
+from surefoot.online.loops.model_replay import Members, Newest, Split
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 SMALL = {
     "hidden": (16, 16), "model_hidden": (16, 16), "model_decays": (), "model_members": 3, "model_elites": 2,

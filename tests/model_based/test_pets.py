@@ -20,7 +20,7 @@ from surefoot.evaluation import evaluate
 from surefoot.model_based import PETS
 from surefoot.model_based.base.alarm import Alarm
 from surefoot.online import spec_of
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.world_models.ensemble.planner import EnsemblePlanner
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners import CEM

@@ -23,7 +23,7 @@ from surefoot.evaluation import evaluate
 from surefoot.model_based import TDMPC2
 from surefoot.model_based.base.alarm import Alarm
 from surefoot.online import spec_of
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.world_models.latent.latent import discount_of
 
 SIZES: dict[str, Any] = {

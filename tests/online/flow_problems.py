@@ -13,7 +13,7 @@ from surefoot.core.losses.flow import flow_matching_loss, interpolate
 from surefoot.core.nn.velocity import VelocityNetwork
 from surefoot.envs import make_vec
 from surefoot.online import ALGORITHMS, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 SMALL: dict[str, Any] = {
     "num_envs": 4,

@@ -10,8 +10,8 @@ from online_problems import Regulator, parameters, spec
 from surefoot.core.engine.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.online import ALGORITHMS
-from surefoot.online.loop import make_loop
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.loop import make_loop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 __all__ = ["dataset", "hybrid_loop", "parameters", "regulated", "shifted"]
 

@@ -11,8 +11,8 @@ from online_problems import Scripted
 from surefoot.envs import make_vec
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online import ALGORITHMS, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
-from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 16, "hidden": (8, 6)}
 QUICK: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from surefoot.core.engine.agent import Spec
 from surefoot.envs.interface import VectorEnvironment, reset_mask, row_seeds
 from surefoot.online import ALGORITHMS, spec_of
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 
 class Scripted(VectorEnvironment):

@@ -16,7 +16,7 @@ from surefoot.core.engine.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.offline import CalQL
 from surefoot.online import CalQLOnline
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.runs.embedded import generate
 
 SMALL: dict[str, Any] = {"sampled_actions": 2, "batch_size": 16, "discount": 0.5}

@@ -18,7 +18,7 @@ from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import DPPO, spec_of
 from surefoot.online.dppo import clip_table, one_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 FIVE = Schedule.cosine(5).alphas
 TINY = {name: value for name, value in SMALL.items() if name != "velocity_hidden"} | {"noise_hidden": (16, 16)}

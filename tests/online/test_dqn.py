@@ -20,7 +20,7 @@ from surefoot.core.engine.agent import Batch, Metrics, Spec
 from surefoot.core.engine.learner import Learner
 from surefoot.core.policy.policy import Policy
 from surefoot.online import DQN
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 PROBLEM = Spec.of_choices(3, 4)
 ROWS, STEPS = 6, 7

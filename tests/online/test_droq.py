@@ -32,7 +32,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.store import Store
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import REDQ, DroQ
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "initial_steps": 20}
 

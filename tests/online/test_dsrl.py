@@ -22,7 +22,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import DSRL, DSRLNA, spec_of
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 SMALL: dict[str, Any] = {"hidden": (8, 6), "velocity_hidden": (16, 16), "chunk": 3, "initial_steps": 8, "flow_steps": 2}
 

@@ -14,7 +14,7 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import estimate_gap
-from surefoot.online.dynamics_gap import (
+from surefoot.online.base.dynamics_gap import (
     DynamicsGap,
     clipped_gap,
     cross_entropy,

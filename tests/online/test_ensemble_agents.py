@@ -22,7 +22,7 @@ from surefoot.data.store import Store
 from surefoot.envs.vector import make_vec
 from surefoot.offline import CQL
 from surefoot.online import ALGORITHMS, REDQ, RLPD, SAC, WSRL, IQLOnline
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "initial_steps": 20}
 

@@ -14,7 +14,7 @@ from surefoot.core.engine.sources import Uniform
 from surefoot.data.store import Store
 from surefoot.offline import FamO2OCQL
 from surefoot.online import FamO2OCQLOnline
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 
 def test_online_all_losses_read_the_balance_models_coefficients_of_the_rows_they_are_at() -> None:

@@ -17,7 +17,7 @@ from surefoot.data.store import Store
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.offline import FamO2O
 from surefoot.online import FamO2OCQLOnline, FamO2OOnline
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.runs.embedded import generate
 
 SMALL = {"coefficients": (1.0, 5.0), "rewards": "none"}

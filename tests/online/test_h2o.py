@@ -20,9 +20,9 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.native import native
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import DARC, H2O
+from surefoot.online.base.hybrid import BOTH, SIMULATED, TO_TELL_APART
 from surefoot.online.h2o import gap_penalty
-from surefoot.online.hybrid import BOTH, SIMULATED, TO_TELL_APART
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.runs.embedded import generate
 
 # -- the penalty ----------------------------------------------------------------------------------------------

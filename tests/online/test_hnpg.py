@@ -21,7 +21,7 @@ from surefoot.core.nn.networks import MLP
 from surefoot.envs import make_vec
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online import HNPG, TRPO, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.runs.embedded import generate
 
 SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 16, "hidden": (8, 6), "critic_hidden": (7, 5), "epochs": 2,

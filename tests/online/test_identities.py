@@ -14,7 +14,7 @@ from torch import Tensor
 
 from surefoot.envs import make_vec
 from surefoot.online import HNPG, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 ORDER = [2, 0, 3, 1]
 

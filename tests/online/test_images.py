@@ -17,9 +17,9 @@ from surefoot.envs.acting import spec_of
 from surefoot.envs.pixels import PixelVectorEnv
 from surefoot.evaluation.rollout import evaluate
 from surefoot.online import MOORL, PPO, SAC
-from surefoot.online.loop import make_loop
-from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.loop import make_loop
+from surefoot.online.loops.off_policy import OffPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.safe.cup import CUP
 from surefoot.safe.ppo_lag import PPOLag
 from surefoot.safe.sac_lag import SACLag

@@ -19,7 +19,7 @@ from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Uniform
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import MDPOOffPolicy
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 
 class Second:

@@ -16,7 +16,7 @@ from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import MAIN
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import MOORL, SAC
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.runs.embedded import generate
 
 META = {"meta_actor": "actor", "meta_critic": "critic"}

@@ -28,8 +28,8 @@ from surefoot.core.base.spec import Array
 from surefoot.core.engine.agent import Batch, Metrics, Spec
 from surefoot.core.engine.sources import MAIN
 from surefoot.online import SAC, TD3
-from surefoot.online.agents import bootstrapped
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.base.agents import bootstrapped
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 ROWS, STEPS, N = 6, 4, 3
 PROBLEM = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))

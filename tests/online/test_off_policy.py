@@ -20,8 +20,8 @@ from surefoot.envs.acting import row_seeds
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.envs.vector import make_vec
 from surefoot.online import SAC, TD3
-from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.online.replay import even_places
+from surefoot.online.loops.off_policy import OffPolicyLoop
+from surefoot.online.loops.replay import even_places
 
 
 def rows(of: OffPolicyLoop, *keys: str) -> list[np.ndarray]:

@@ -25,7 +25,7 @@ from online_problems import (
 
 from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.online import SAC, TD3
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 
 QUICK: dict[str, Any] = {"hidden": (32, 32), "initial_steps": 200, "discount": 0.95, "target_rate": 0.1}
 

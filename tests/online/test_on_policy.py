@@ -21,8 +21,8 @@ from surefoot.envs.acting import EpisodeMeans
 from surefoot.envs.acting.sums import sums_of_episodes
 from surefoot.envs.episodes import run_episodes
 from surefoot.envs.native_rollout import evaluates, native_policy
-from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
-from surefoot.online.on_policy_agent import BEHAVIOUR
+from surefoot.online.base.on_policy_agent import BEHAVIOUR
+from surefoot.online.loops.minibatches import Minibatches, RewardScale, WholeBlock
 
 PLACES = ["native/pendulum", "Pendulum-v1", "CartPole-v1"]
 

@@ -29,9 +29,10 @@ from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Uniform
 from surefoot.core.nn.networks import MLP
 from surefoot.envs import make_vec
-from surefoot.online.natural_gradient import TRPOConfig, conjugate_gradient, natural_step
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.base.natural_gradient import conjugate_gradient, natural_step
+from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.online.reinforce import block_returns
+from surefoot.online.trpo import TRPOConfig
 
 ROWS = 6
 

@@ -19,7 +19,7 @@ from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentM
 from surefoot.core.engine.agent import Spec
 from surefoot.envs import make_vec
 from surefoot.online import ALGORITHMS, PPO, SAC, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 # -- going on ----------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
 from surefoot.online import ALGORITHMS, spec_of
-from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.online.replay import JoinedWindows
+from surefoot.online.loops.off_policy import OffPolicyLoop
+from surefoot.online.loops.replay import JoinedWindows
 from surefoot.runs.embedded import generate
 
 SMALL: dict[str, dict[str, Any]] = {

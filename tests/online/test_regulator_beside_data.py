@@ -12,7 +12,7 @@ from online_problems import RICCATI, Regulator, regulators_gain, spec
 from surefoot.core.engine.agent import Agent
 from surefoot.data.dataset import Dataset
 from surefoot.online import MOORL, RLPD, WSRL, IQLOnline
-from surefoot.online.loop import make_loop
+from surefoot.online.loops.loop import make_loop
 
 SHAPE: dict[str, Any] = {"hidden": (32, 32), "num_envs": 8, "initial_steps": 200, "discount": 0.95, "target_rate": 0.1}
 SOFT: dict[str, Any] = {"temperature": 0.1, "learn_temperature": False, "actor_learning_rate": 3e-3,

@@ -13,7 +13,7 @@ from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import Store
-from surefoot.online.replay import JoinedWindows, ReplayWindows
+from surefoot.online.loops.replay import JoinedWindows, ReplayWindows
 
 ENVS, LENGTH = 2, 3
 SHAPES: dict[str, tuple[int, ...]] = {"time": (), "row": (), "terminations": (), "rewards": ()}

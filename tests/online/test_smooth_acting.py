@@ -17,7 +17,7 @@ from surefoot.core.engine.agent import Spec
 from surefoot.core.engine.smoothness import penalised, squared_jacobian
 from surefoot.core.nn.native import native
 from surefoot.online import ALGORITHMS
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 BY_LOSS = [name for name in QUICK if name != "trpo"]
 """On-policy algorithms whose policy is stepped by the gradient of a loss."""

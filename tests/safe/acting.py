@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online import spec_of
-from surefoot.online.loop import make_loop
+from surefoot.online.loops.loop import make_loop
 from surefoot.safe import ALGORITHMS
 
 ON_POLICY = ("ppo_lag", "ppo_pid", "trpo_lag", "trpo_pid", "cpo", "focops", "cup")

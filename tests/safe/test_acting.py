@@ -20,7 +20,7 @@ from surefoot.envs.acting import RecentEpisodes
 from surefoot.envs.adapters import adapt
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.online import PPO, spec_of
-from surefoot.online.loop import make_loop
+from surefoot.online.loops.loop import make_loop
 from surefoot.safe import ALGORITHMS
 
 ACTING = (*ON_POLICY, "sac_lag")

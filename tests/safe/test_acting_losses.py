@@ -12,12 +12,12 @@ from torch import Tensor
 
 from surefoot.core.losses.value_learning import gae
 from surefoot.envs import make_vec
-from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
 from surefoot.safe import cpo
-from surefoot.safe.constrained import cost_advantages
+from surefoot.safe.constraint.constrained import cost_advantages
+from surefoot.safe.constraint.multipliers import HeldMultiplier
 from surefoot.safe.cpo import cpo_step
 from surefoot.safe.focops import focops_terms
-from surefoot.safe.multipliers import HeldMultiplier
 
 
 def test_cost_advantages_have_their_own_discount_and_are_centred_only() -> None:

@@ -16,10 +16,10 @@ from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.cpp_equations import cpp_function
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.systems import SYSTEMS
-from surefoot.safe import cpp
-from surefoot.safe.filtered import FilteredPolicy
-from surefoot.safe.filters import BarrierQP, LeastRestrictive
-from surefoot.safe.model import Model
+from surefoot.safe.filters import cpp
+from surefoot.safe.filters.filtered import FilteredPolicy
+from surefoot.safe.filters.model import Model
+from surefoot.safe.filters.safety_filter import BarrierQP, LeastRestrictive
 from surefoot.safe.reachability.grid import GridValue
 
 BOXED = [name for name, known in SYSTEMS.items() if known.reach_box]
@@ -66,7 +66,7 @@ def test_headers_with_a_filter_act_as_filtered_policies_do(tmp_path: pathlib.Pat
     made = {name: filtered(name) for name in BOXED}
     source = []
     for name, both in made.items():
-        (tmp_path / f"{name}.hpp").write_text(cpp.header(both, f"p_{name}"))
+        (tmp_path / f"{name}.hpp").write_text(cpp.header(both.policy, both.safety, both.model, f"p_{name}"))
         source += [f'#include "{name}.hpp"', CALLS.replace("@", name)]
     (tmp_path / "all.cpp").write_text("\n".join(source))
     options = ["-std=c++11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
@@ -102,9 +102,10 @@ def test_filters_that_a_header_can_not_hold_are_refused_with_what_can() -> None:
     both = filtered("double_integrator")
     barrier = BarrierQP(both.model, both.safety.value, 0.05)
     with pytest.raises(ExportError, match=r"least-restrictive filter .* this one is BarrierQP; export it to .onnx"):
-        cpp.header(FilteredPolicy(both.policy, barrier, both.model))
+        cpp.header(both.policy, barrier, both.model)
+    both = filtered("pendulum", 1100)
     with pytest.raises(ExportError, match=r"1100 x 1100 points, and a C\+\+ header holds 1,000,000: .* --points"):
-        cpp.header(filtered("pendulum", 1100))
+        cpp.header(both.policy, both.safety, both.model)
 
 
 def test_equations_with_an_operator_that_is_not_known_are_refused() -> None:

@@ -10,11 +10,11 @@ from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.systems import SYSTEMS, system
-from surefoot.safe.filtered import FilteredPolicy
-from surefoot.safe.filters import BarrierQP, LearnedValue, LeastRestrictive
-from surefoot.safe.margins import needed_margin
-from surefoot.safe.model import Model
-from surefoot.safe.projection import half_space, project
+from surefoot.safe.filters.filtered import FilteredPolicy
+from surefoot.safe.filters.margins import needed_margin
+from surefoot.safe.filters.model import Model
+from surefoot.safe.filters.projection import half_space, project
+from surefoot.safe.filters.safety_filter import BarrierQP, LearnedValue, LeastRestrictive
 from surefoot.safe.reachability import closed_forms, solve
 from surefoot.safe.reachability.problems import Line, LineStep
 

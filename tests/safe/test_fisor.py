@@ -12,8 +12,7 @@ from torch import Tensor
 
 from surefoot.core.actors.diffusion import DiffusionActor
 from surefoot.core.losses.value_learning import expectile_loss
-from surefoot.safe.feasibility import feasibility_weights, feasible_target
-from surefoot.safe.fisor import FISOR
+from surefoot.safe.fisor import FISOR, feasibility_weights, feasible_target
 
 
 def drawn(made: FISOR, count: int, seed: int = 2, dtype: torch.dtype = torch.float32) -> Rows:

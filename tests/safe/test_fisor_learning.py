@@ -14,8 +14,7 @@ from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
-from surefoot.safe.feasibility import feasibility_weights, feasible_target
-from surefoot.safe.fisor import FISOR
+from surefoot.safe.fisor import FISOR, feasibility_weights, feasible_target
 
 BELT, WALL = 0.2, 0.6
 """Where the floor begins to move, and where it has carried one into a violation."""

@@ -10,8 +10,8 @@ import torch
 from gridworld import OPTIONS, STEERED, Grid, GridWorld, SteeredGridWorld, move_chances
 
 from surefoot.online import spec_of
-from surefoot.online.off_policy import OffPolicyLoop
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.off_policy import OffPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.safe import ALGORITHMS
 
 GRID = Grid(size=4, budget=0.8)

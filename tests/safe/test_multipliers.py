@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.safe import PPOLagConfig
-from surefoot.safe.multipliers import (
+from surefoot.safe.constraint.multipliers import (
     HeldMultiplier,
     Lagrange,
     Multiplier,

@@ -19,9 +19,9 @@ from surefoot.core.losses.distributions import gaussian_log_density
 from surefoot.core.nn.networks import MLP
 from surefoot.data.store import store_from_dataset
 from surefoot.safe import CPQ, COptiDICE
+from surefoot.safe.constraint.cost_critics import AssignedMultiplier, mixed
+from surefoot.safe.constraint.multipliers import discounted_threshold, pid
 from surefoot.safe.coptidice import softchi, softchi_inverse
-from surefoot.safe.cost_critics import AssignedMultiplier, mixed
-from surefoot.safe.multipliers import discounted_threshold, pid
 
 CRITICS = ("bcq_lag", "bear_lag", "cpq")
 

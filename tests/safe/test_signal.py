@@ -9,8 +9,8 @@ import pytest
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data.dataset import Dataset
-from surefoot.safe.costs import checked_costs, cost_notes
-from surefoot.safe.signal import MARGINS_FROM, constraint_signal
+from surefoot.safe.constraint.costs import checked_costs, cost_notes
+from surefoot.safe.constraint.signal import MARGINS_FROM, constraint_signal
 
 
 def dataset(costs: Any = (0, 0.5, 0, 3), **changes: Any) -> Dataset:

@@ -17,8 +17,8 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.data.store import store_from_dataset
 from surefoot.online import DQN, spec_of
-from surefoot.online.loop import make_loop
-from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.loops.loop import make_loop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.runs.algorithms import ALGORITHMS
 
 SEEDS = (3, 0)

@@ -18,7 +18,7 @@ from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.systems import SYSTEMS
 from surefoot.evaluation import certificate, sequential_certificate
-from surefoot.safe import cpp
+from surefoot.safe.filters import cpp
 from surefoot.safety import certify
 from surefoot.safety.shield import load_filtered
 
@@ -312,4 +312,4 @@ def test_a_policy_is_exported_with_a_filter_of_a_safe_set(
     text = (tmp_path / "both.hpp").read_text()
     assert "constexpr double margin = 0.1;" in text
     both = load_filtered(tmp_path / "both.safetensors")
-    assert cpp.header(both, "both") == text
+    assert cpp.header(both.policy, both.safety, both.model, "both") == text

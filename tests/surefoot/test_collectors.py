@@ -22,9 +22,9 @@ from surefoot.cli import main
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import ConfigError, SimulatorError, SurefootError
 from surefoot.core.engine.agent import Spec
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.team import LostError, Team, weights
-from surefoot.online.team_experience import check_agent, joined
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.remote.team import LostError, Team, weights
+from surefoot.online.remote.team_experience import check_agent, joined
 from surefoot.runs.algorithms import ALGORITHMS
 from surefoot.runs.processes import collectors
 from surefoot.runs.run import Run
@@ -55,7 +55,7 @@ class Here:
             self.answers.append(answer)
 
     def receive(self, patience: float | None) -> bytes:
-        from surefoot.online.team import unpacked
+        from surefoot.online.remote.team import unpacked
 
         number = unpacked(self.answers[0])[0].get("number")
         if number in self.dies:
@@ -306,7 +306,7 @@ INTERRUPTED = """
 import os, signal, threading
 from surefoot.runs.processes.collectors import ProcessConnection
 from surefoot.runs.processes.stopping import listen_to_signals
-from surefoot.online.team import packed, unpacked
+from surefoot.online.remote.team import packed, unpacked
 listen_to_signals(threading.Event())
 connection = ProcessConnection()
 for _ in range(2):

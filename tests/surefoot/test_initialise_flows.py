@@ -14,7 +14,7 @@ from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.policy.policy import Policy
-from surefoot.online.pretrained import chosen_of
+from surefoot.online.base.pretrained import chosen_of
 from surefoot.runs.algorithms import ALGORITHMS
 from surefoot.runs.plan import Plan
 from surefoot.runs.run import Run

@@ -11,7 +11,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.runs.inputs import dataset_of
 from surefoot.runs.margins import with_margins
 from surefoot.runs.plan import Plan
-from surefoot.safe.signal import MARGINS_FROM, constraint_signal
+from surefoot.safe.constraint.signal import MARGINS_FROM, constraint_signal
 
 VELOCITY = "surefoot/HalfCheetahVelocity-v5"
 SPEEDS = np.array([1.0, 3.5, 3.0, 4.0])  # the limit is 3.2096 m/s

@@ -68,7 +68,7 @@ def test_the_planar_double_integrator_is_compared_with_its_closed_form(capsys: C
 def test_around_one_disc_the_car_in_the_world_has_the_closed_form_in_its_own_frame() -> None:
     """Three dimensions and a periodic heading against the two-dimensional closed form: two discs moved far away."""
     from surefoot.envs.systems import system
-    from surefoot.safe.model import Model
+    from surefoot.safe.filters.model import Model
     from surefoot.safe.reachability import closed_forms, solve
 
     known = system("native/dubins-obstacles")

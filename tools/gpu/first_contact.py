@@ -23,7 +23,7 @@ from surefoot.cuda_ext.rollout import rollout
 from surefoot.envs import make_vec
 from surefoot.envs.systems import system
 from surefoot.online import PPO, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 PACKAGES = (
     "torch numpy cuda-core cuda-bindings nvidia-cuda-nvrtc jax jaxlib triton gymnasium hydra-core nanobind numba mujoco"

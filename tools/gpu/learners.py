@@ -20,7 +20,7 @@ from surefoot.cuda_ext.system import System
 from surefoot.data.store import Store
 from surefoot.model_based import TDMPC2, LearnedDynamics
 from surefoot.runs.plan import agent_class
-from surefoot.world_models.exact import NativeDynamics
+from surefoot.world_models.known.exact import NativeDynamics
 from surefoot.world_models.planners import MPPI
 
 OBSERVATIONS, ACTIONS, BATCH = 17, 6, 256

@@ -27,7 +27,7 @@ from surefoot.cuda_ext.rollout import rollout
 from surefoot.envs import make_vec
 from surefoot.envs.systems import system
 from surefoot.online import PPO, spec_of
-from surefoot.online.on_policy import OnPolicyLoop
+from surefoot.online.loops.on_policy import OnPolicyLoop
 
 SYSTEMS = ("cartpole_balance", "pendulum", "quadrotor_3d")
 ENVS = (4096, 65_536, 1_048_576)

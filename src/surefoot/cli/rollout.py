@@ -15,7 +15,7 @@ from surefoot.cli.support.planning import add_planning, objective_of, planner_of
 from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from surefoot.envs.episodes import EpisodeBatch
+    from surefoot.envs.acting.sums import EpisodeBatch
     from surefoot.play.actors import Actor
     from surefoot.safety.shield import Shield
 

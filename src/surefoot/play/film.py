@@ -23,7 +23,7 @@ from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.names import beneath
 from surefoot.envs.systems import system
 from surefoot.envs.vector import make_env, make_vec
-from surefoot.safe.filtered import FilteredPolicy
+from surefoot.safe.filters.filtered import FilteredPolicy
 
 MOST_STEPS = 5_000
 """Of an episode that has no end of its own."""

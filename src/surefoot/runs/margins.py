@@ -7,7 +7,7 @@ import numpy as np
 from surefoot.data.dataset import REWARDS, Dataset
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
-from surefoot.safe.signal import MARGINS_FROM
+from surefoot.safe.constraint.signal import MARGINS_FROM
 
 
 def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, list[str]]:

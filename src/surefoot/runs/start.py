@@ -28,9 +28,9 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data import conventions, validate
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.loop import refuse_mixed_precision
-from surefoot.online.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.loops.loop import refuse_mixed_precision
 from surefoot.runs.embedded import environment_of
 from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead

@@ -17,9 +17,9 @@ from surefoot.core.nn.temperature import Temperature
 from surefoot.envs.acting import under
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import evaluate, hierarchical_interval
-from surefoot.online.on_policy import OnPolicyLoop
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.pretrained import FlowOptions, chosen_of
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.base.pretrained import FlowOptions, chosen_of
+from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.runs.inputs import elsewhere
 from surefoot.runs.plan import TRAINING_EVALUATION_SEED, Plan, agent_class
 from surefoot.runs.run import Run, load_agent, load_state

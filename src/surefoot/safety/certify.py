@@ -13,7 +13,8 @@ import numpy as np
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError
 from surefoot.core.base.files import read_json, write_json
-from surefoot.envs.episodes import EpisodeBatch, episode_seeds, run_episodes
+from surefoot.envs.acting.sums import EpisodeBatch
+from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.names import short_name
 from surefoot.evaluation.certificates import Certificate, certificate, sequential_certificate
 from surefoot.evaluation.runs import CERTIFICATE

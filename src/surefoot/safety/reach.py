@@ -18,7 +18,7 @@ from surefoot.envs.names import is_native
 from surefoot.envs.parameters import parameter_table
 from surefoot.envs.systems import SYSTEMS, system
 from surefoot.runs.run import Run, load_agent
-from surefoot.safe.model import Model
+from surefoot.safe.filters.model import Model
 from surefoot.safe.reachability import Comparison, compare, solve
 from surefoot.safe.reachability.files import load, save
 from surefoot.safe.reachability.measures import volume
@@ -81,7 +81,7 @@ class SafeSet:
         """What an agent of `feasible_agent` takes for the feasible value, on the grid; at least h of the state itself.
 
         The constraint of a dataset's row is that of the state which its step leads to, so a learned V_h(s) is about
-        what follows s (`safe.signal`); with h(s) it is the value that the grid has.
+        what follows s (`safe.constraint.signal`); with h(s) it is the value that the grid has.
         """
         kind: Any = self.model.system
         states = self.solution.grid.states()

@@ -17,13 +17,14 @@ from surefoot.core.base.schema import Maybe, Number, Record, Text, check
 from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import EpisodeRunner, Step
-from surefoot.envs.episodes import Act, EpisodeBatch, acting_policy, run
+from surefoot.envs.acting.sums import EpisodeBatch
+from surefoot.envs.episodes import Act, acting_policy, run
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.vector import make_vec
-from surefoot.safe.filtered import FilteredPolicy
-from surefoot.safe.filters import RATE, BarrierQP, LeastRestrictive, Value
-from surefoot.safe.margins import Margin, needed_margin
-from surefoot.safe.model import Model
+from surefoot.safe.filters.filtered import FilteredPolicy
+from surefoot.safe.filters.margins import Margin, needed_margin
+from surefoot.safe.filters.model import Model
+from surefoot.safe.filters.safety_filter import RATE, BarrierQP, LeastRestrictive, Value
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
 from surefoot.safety.reach import SafeSet, load_safe_set, native_model, reach

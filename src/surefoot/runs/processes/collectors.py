@@ -1,8 +1,8 @@
 """Collectors: processes that act for one learner, on this machine (`collectors=processes`) or on Ray's (`ray`).
 
-A collector is told everything by messages (`online.team`) and reads no file of the run, so it may be anywhere where
-surefoot and the environment are installed. Its randomness follows from the seed: collector 0 has the run's own seed, so
-that a run with one collector is the run without, to the bit.
+A collector is told everything by messages (`online.remote.team`) and reads no file of the run, so it may be anywhere
+where surefoot and the environment are installed. Its randomness follows from the seed: collector 0 has the run's own
+seed, so that a run with one collector is the run without, to the bit.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.envs.acting import under
 from surefoot.envs.training import make_training
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.loop import acting_of, make_loop
-from surefoot.online.on_policy import OnPolicyLoop
-from surefoot.online.on_policy_agent import OnPolicyAgent
-from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, unpacked
-from surefoot.online.team_blocks import fill_for
-from surefoot.online.team_experience import restore_acting, steps_for
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.online.loops.loop import acting_of, make_loop
+from surefoot.online.loops.on_policy import OnPolicyLoop
+from surefoot.online.remote.collector import fill_for, restore_acting, steps_for
+from surefoot.online.remote.team import STATE, Elsewhere, LostError, Team, packed, unpacked
 from surefoot.runs import trust
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes import cluster

@@ -13,7 +13,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.features import shifts_images
 from surefoot.core.engine.share import Share
-from surefoot.online.agents import OffPolicyAgent
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs.plan import Plan
 from surefoot.streaming.agent import StreamingAgent
 

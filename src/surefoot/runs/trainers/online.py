@@ -13,10 +13,10 @@ from surefoot.core.engine.sources import MAIN
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.envs.interface import VectorEnvironment
-from surefoot.online.loop import Loop, acting_of, make_loop
-from surefoot.online.on_policy import OnPolicyLoop
-from surefoot.online.replay import ReplayWindows
-from surefoot.online.team import Elsewhere
+from surefoot.online.loops.loop import Loop, acting_of, make_loop
+from surefoot.online.loops.on_policy import OnPolicyLoop
+from surefoot.online.loops.replay import ReplayWindows
+from surefoot.online.remote.team import Elsewhere
 from surefoot.runs.first_steps import look_at_first_steps, say_precision
 from surefoot.runs.inputs import training_environment
 from surefoot.runs.machine import as_begun

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,11 +20,10 @@ from surefoot.core.base.errors import ExportError
 from surefoot.core.base.files import written_aside
 from surefoot.core.policy import cpp
 from surefoot.core.policy.cpp_equations import cpp_function
-from surefoot.safe.filters import LeastRestrictive
+from surefoot.core.policy.policy import Policy
+from surefoot.safe.filters.model import Model
+from surefoot.safe.filters.safety_filter import LeastRestrictive, SafetyFilter
 from surefoot.safe.reachability.grid import GridValue
-
-if TYPE_CHECKING:
-    from surefoot.safe.filtered import FilteredPolicy
 
 MOST_VALUES = 1_000_000
 """Points of a grid in a header: 20 MB of text, which compilers take ten seconds for."""
@@ -136,23 +134,22 @@ class FilteredPolicy {
 """What follows the policy's class; `@WORDS@` are filled in."""
 
 
-def header(filtered: FilteredPolicy, name: str = "policy") -> str:
-    """The text of the header.
+def header(policy: Policy, safety: SafetyFilter, model: Model | None, name: str = "policy") -> str:
+    """The text of the header of a policy behind a filter; arguments as of `FilteredPolicy`.
 
     Raises:
         ExportError: another filter than the least restrictive one on a grid, observations that are the state without a
             model, a grid of more than `MOST_VALUES` points, or a policy that a header can't hold.
     """
-    safety, model = filtered.safety, filtered.model
     if type(safety) is not LeastRestrictive or not isinstance(safety.value, GridValue) or safety.fallback is not None:
         kind = type(safety).__name__
         raise ExportError(
             f"a C++ header holds the least-restrictive filter of a safe set (--filter reach), and this one is {kind}; "
             "export it to .onnx, which C++ runs by onnxruntime"
         )
-    if model is None or filtered.policy.discrete:
+    if model is None or policy.discrete:
         raise ExportError("a C++ header filters continuous actions, by a model of the system; export to .onnx")
-    grid, states, actions = safety.value.grid, len(safety.value.grid.axes), filtered.action_dim
+    grid, states, actions = safety.value.grid, len(safety.value.grid.axes), policy.action_dim
     if len(safety.value.padded) > MOST_VALUES:
         shape = " x ".join(map(str, grid.shape))
         raise ExportError(
@@ -172,7 +169,7 @@ def header(filtered: FilteredPolicy, name: str = "policy") -> str:
         _array("values", safety.value.padded),
     ]
     equations = [
-        cpp_function("state_of", model.state_of, [filtered.observation_dim]),
+        cpp_function("state_of", model.state_of, [policy.observation_dim]),
         cpp_function("next_state", model, [states, actions]),
     ]
     facts = {
@@ -184,13 +181,13 @@ def header(filtered: FilteredPolicy, name: str = "policy") -> str:
         "SYSTEM": model.system.alias,
     }
     text = re.sub(r"@(\w+)@", lambda found: str(facts[found[1]]), FILTER)
-    return cpp.header(filtered.policy, name, text)
+    return cpp.header(policy, name, text)
 
 
-def export(filtered: FilteredPolicy, path: str | os.PathLike[str]) -> None:
+def export(policy: Policy, safety: SafetyFilter, model: Model | None, path: str | os.PathLike[str]) -> None:
     """Write the header; it appears whole or not at all. Errors as of `header`."""
     path = pathlib.Path(path)
-    text = header(filtered, cpp.name_of(path))
+    text = header(policy, safety, model, cpp.name_of(path))
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8")
 

@@ -24,7 +24,7 @@ from surefoot.core.nn.normalizer import RunningMoments, normalised
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
 from surefoot.envs.interface import PolicyBlock, RollsOut
-from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
+from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent
 
 Block = dict[str, Tensor]
 COUNTED = ("costs", "terminations", "truncations")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.safe.filters import LeastRestrictive, Value
+from surefoot.safe.filters.safety_filter import LeastRestrictive, Value
 from surefoot.safe.reachability.grid import Grid
 
 SAFETY_FACTOR = 1.5

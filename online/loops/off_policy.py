@@ -18,10 +18,10 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.acting import check_rows, check_spec
 from surefoot.envs.chunked import Chunked
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.experience import Experience
-from surefoot.online.team import Elsewhere
-from surefoot.online.team_experience import TeamSteps, check_agent, store
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.loops.experience import Experience
+from surefoot.online.remote.team import Elsewhere
+from surefoot.online.remote.team_experience import TeamSteps, check_agent, store
 
 FEW_ROWS = 16
 """Below it the native MLP, which works on panels of 32 rows, is slower than plain PyTorch."""
@@ -69,7 +69,7 @@ class OffPolicyLoop:
             mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
             dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
-            collect_steps: where `env` is a team's (`online.team`): vector steps that it takes by one policy.
+            collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not keep, or

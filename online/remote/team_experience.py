@@ -1,9 +1,8 @@
-"""What an off-policy agent's team of collectors meets, a vector step at a time; and a collector's answers."""
+"""What an off-policy agent's team of collectors meets, a vector step at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,12 +10,9 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.learner import Learner
 from surefoot.envs.acting import under
-from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.experience import RAW, Experience
-from surefoot.online.team import ROWS, STATE, Team, Tensors, packed, take_weights, weights
-
-if TYPE_CHECKING:
-    from surefoot.online.off_policy import OffPolicyLoop
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.loops.experience import RAW, Experience
+from surefoot.online.remote.team import ROWS, Team, Tensors, weights
 
 
 def check_agent(agent: OffPolicyAgent) -> None:
@@ -86,37 +82,3 @@ def joined(parts: Sequence[Tensors], join: Callable[[list[Tensor]], Tensor]) -> 
 
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: join([column(part, name) for part in parts]) for name in names}
-
-
-def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
-    """A collector's answer to an order: its next steps, and its state.
-
-    Args:
-        loop: of the collector.
-        meta: of the order.
-        tensors: likewise.
-        told: sentences for the user.
-    """
-    experience = loop.experience
-    take_weights(loop.learner, tensors)
-    loop.read_transforms()
-    experience.heard = []
-    first = int(meta["number"]) * int(meta["steps"])
-    for number in range(first, first + int(meta["steps"])):
-        loop.decisions = number * loop.num_envs
-        loop.act()
-    heard, experience.heard = experience.heard, None
-    columns = joined(heard, torch.stack)
-    columns.pop("returns_to_go", None)
-    answer = {f"{ROWS}{name}": value for name, value in columns.items()}
-    state = experience.acting.state(0, "experience/", "experience/observations")  # what its buffer holds is sent on
-    answer |= {f"{STATE}{name}": value for name, value in state.items()}
-    return packed({"number": meta["number"], "told": told}, answer)
-
-
-def restore_acting(experience: Experience, state: Mapping[str, Tensor], block: int) -> str | None:
-    """Go on from a collector's state; None, or a sentence where environments can't give theirs: new episodes begin."""
-    lost = experience.acting.restore([state], "experience/", "experience/observations")
-    if lost is not None:
-        experience.acting.begin(block)
-    return lost

@@ -11,9 +11,8 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.learner import Learner
 from surefoot.envs.acting import under
-from surefoot.online.blocks import COUNTED, Block, Blocks
-from surefoot.online.on_policy_agent import BEHAVIOUR
-from surefoot.online.team import MOMENTS, ROWS, STATE, Elsewhere, Tensors, packed, take_weights, weights
+from surefoot.online.loops.blocks import COUNTED, Block, Blocks
+from surefoot.online.remote.team import MOMENTS, ROWS, Elsewhere, Tensors, weights
 
 PARTS = ("count", "mean", "squares")
 WARM = "warm/"
@@ -106,31 +105,3 @@ def _taken_from(after: Tensors, base: dict[str, Tensor]) -> Tensors:
     shift = mean - base["mean"]
     squares = after["squares"] - base["squares"] - shift.square() * base["count"] * count / after["count"].clamp(min=1)
     return {"count": count, "mean": mean, "squares": squares.clamp(min=0)}
-
-
-def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
-    """A collector's answer to an order: its next block, its statistics and its state.
-
-    Args:
-        blocks: of the collector.
-        meta: of the order.
-        tensors: likewise.
-        told: sentences for the user.
-    """
-    take_weights(blocks.learner, tensors)
-    given = under(tensors, MOMENTS)
-    if blocks.learns_statistics and bool(given["count"].any()):
-        blocks.moments.restore(0, given)
-        blocks.use_moments()
-    before = blocks.taken.clone()
-    warm = blocks.warm_up() or {}
-    block = blocks.fill(int(meta["number"]))
-    if meta["stale"]:
-        block[BEHAVIOUR] = blocks.learner.apply("behaviour_log_prob", block)
-    ended, has_costs = blocks.episodes.take_ended()
-    answer = {f"{ROWS}{name}": value for name, value in block.items()} | {"ended": ended}
-    answer |= {f"{WARM}{name}": value for name, value in warm.items()}
-    answer |= {f"{MOMENTS}{name}": value for name, value in blocks.moments.state(0).items()}
-    answer |= {f"{STATE}{name}": value for name, value in blocks.state(0).items()}
-    taken = int((blocks.taken - before).sum())
-    return packed({"number": meta["number"], "taken": taken, "has_costs": has_costs, "told": told}, answer)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.safe.model import Model
-from surefoot.safe.projection import project
+from surefoot.safe.filters.model import Model
+from surefoot.safe.filters.projection import project
 
 Value = Callable[[Tensor], Tensor]
 """(N, S) states -> (N,) V, safe where <= 0."""

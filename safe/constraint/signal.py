@@ -16,7 +16,7 @@ import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.data.dataset import Array, Dataset
-from surefoot.safe.costs import checked_costs, checked_margins
+from surefoot.safe.constraint.costs import checked_costs, checked_margins
 
 SIGNALS = ("auto", "margin", "published")
 PUBLISHED_VIOLATION = 25.0

@@ -22,11 +22,11 @@ from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
 from surefoot.envs.acting import check_rows, check_spec
 from surefoot.envs.chunked import Chunked
-from surefoot.online.blocks import Block, Blocks
-from surefoot.online.minibatches import Minibatches, RewardScale, WholeBlock
-from surefoot.online.on_policy_agent import KEPT, OnPolicyAgent
-from surefoot.online.team import Elsewhere
-from surefoot.online.team_blocks import TeamBlocks
+from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent
+from surefoot.online.loops.blocks import Block, Blocks
+from surefoot.online.loops.minibatches import Minibatches, RewardScale, WholeBlock
+from surefoot.online.remote.team import Elsewhere
+from surefoot.online.remote.team_blocks import TeamBlocks
 
 
 class OnPolicyLoop:

@@ -17,7 +17,7 @@ from surefoot.core.engine.agent import Agent, Batch, DatasetLike, Spec, require
 from surefoot.core.losses.value_learning import gae, gae_off_policy
 from surefoot.core.nn.networks import MLP, Value
 from surefoot.core.policy.policy import Policy
-from surefoot.online.on_policy_config import OnPolicyConfig
+from surefoot.online.base.on_policy_config import OnPolicyConfig
 
 PART = 8192
 """Rows that a network is given at once on a CPU: their activations stay in the cache, and in the memory."""

@@ -6,8 +6,9 @@ Losses are given the real rows (the dataset's) and the simulated ones (the repla
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -15,7 +16,8 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Batch, Source, Stores, Uniform, joined
-from surefoot.online.replay import Replay
+from surefoot.online.base.dynamics_gap import DynamicsGap
+from surefoot.online.loops.replay import Replay
 from surefoot.online.sac import SAC, SoftConfig
 
 REAL, SIMULATED = "real", "simulated"
@@ -53,17 +55,43 @@ class HybridConfig(SoftConfig):
         require(bound is None or bound > 0, name, "discriminator_bound", bound, "> 0, or null for none")
 
 
-def sources(self: Any, stores: Stores) -> Mapping[str, Source]:
-    """Real and simulated rows for the agent, and others for the discriminators; a method of hybrid agents.
+class HybridAgent(SAC):
+    """SAC on real and simulated rows, with both discriminators; losses of its own are given the two apart."""
 
-    Raises:
-        ConfigError: there is no data.
-    """
-    if stores.data is None:
-        raise ConfigError(f"{self.name} learns from real data beside a simulator: give dataset=")
-    real = {one: Uniform(stores.data, stream=one) for one in (REAL, TO_TELL_APART[0])}
-    simulated = {one: Replay(stores.replay, one) for one in (SIMULATED, TO_TELL_APART[1])}
-    return {**real, **simulated}
+    data = "required"
+    wants_gap: ClassVar[bool] = True
+    config: HybridConfig
+
+    def build(self) -> None:
+        """SAC's networks and the discriminators."""
+        super().build()
+        c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
+        self.dynamics = DynamicsGap(*sizes, c.discriminator_hidden, c.discriminator_bound)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Real and simulated rows for the agent, and others for the discriminators.
+
+        Raises:
+            ConfigError: there is no data.
+        """
+        if stores.data is None:
+            raise ConfigError(f"{self.name} learns from real data beside a simulator: give dataset=")
+        real = {one: Uniform(stores.data, stream=one) for one in (REAL, TO_TELL_APART[0])}
+        simulated = {one: Replay(stores.replay, one) for one in (SIMULATED, TO_TELL_APART[1])}
+        return {**real, **simulated}
+
+    def discriminator_loss(self, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Cross-entropies of telling real from simulated rows, their (s, a, s') blurred.
+
+        Args:
+            parts: B real and B simulated rows.
+            noise: `blur` (2 B, O + A + O), standard normal, of the real rows first.
+        """
+        rows, blur = joined(parts, *TO_TELL_APART), self.config.discriminator_noise * noise["blur"]
+        width = rows["observation_actions"].shape[-1]
+        pairs, following = rows["observation_actions"] + blur[:, :width], rows["next_observations"] + blur[:, width:]
+        pair, transition = self.dynamics.losses(pairs, following)
+        return pair + transition, {"pair_loss": pair, "transition_loss": transition}
 
 
 def half_of(batch_size: int, name: str) -> int:
@@ -80,36 +108,23 @@ def half_of(batch_size: int, name: str) -> int:
     return batch_size // 2
 
 
-def discriminator_loss(self: Any, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-    """Cross-entropies of telling real from simulated rows, their (s, a, s') blurred; a method of hybrid agents.
+def of_all_rows(loss: Callable[[Batch, dict[str, Tensor]], tuple[Tensor, Metrics]]) -> Callable[..., Any]:
+    """A loss of rows as one of real and simulated rows, which it does not tell apart."""
 
-    Args:
-        self: with both discriminators as `dynamics`.
-        parts: B real and B simulated rows.
-        noise: `blur` (2 B, O + A + O), standard normal, of the real rows first.
-    """
-    rows, blur = joined(parts, *TO_TELL_APART), self.config.discriminator_noise * noise["blur"]
-    width = rows["observation_actions"].shape[-1]
-    pairs, following = rows["observation_actions"] + blur[:, :width], rows["next_observations"] + blur[:, width:]
-    pair, transition = self.dynamics.losses(pairs, following)
-    return pair + transition, {"pair_loss": pair, "transition_loss": transition}
+    @functools.wraps(loss)
+    def of_parts(parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        return loss(joined(parts), noise)
+
+    return of_parts
 
 
-def temperature_loss(self: Any, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-    """SAC's, on all rows; a method of hybrid agents."""
-    return SAC.temperature_loss(self, joined(parts), noise)
-
-
-def actor_loss(self: Any, parts: Parts, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-    """SAC's, on all rows; a method of hybrid agents."""
-    return SAC.actor_loss(self, joined(parts), noise)
-
-
-def hybrid_updates(agent: Any, sources: tuple[str, ...], rows: int, **critic_noise: Noise) -> list[Update | Rule]:
+def hybrid_updates(
+    agent: HybridAgent, sources: tuple[str, ...], rows: int, **critic_noise: Noise
+) -> list[Update | Rule]:
     """Discriminators; then temperature, actor and critics at the same parameters; then targets: t6-thu/H2O's order.
 
     Args:
-        agent: with SAC's losses, and `discriminator_loss`.
+        agent: whose losses they are of.
         sources: that its losses read.
         rows: of each of them.
         critic_noise: what the critics' loss reads beside the next action's noise.
@@ -121,8 +136,10 @@ def hybrid_updates(agent: Any, sources: tuple[str, ...], rows: int, **critic_noi
     temperature, actor, critic = (
         Adam(rate) for rate in (c.temperature_learning_rate, c.actor_learning_rate, c.critic_learning_rate)
     )
-    weigh = Update(agent.temperature_loss, ("temperature",), temperature, sources, rows=rows, noise=own)
-    act = Update(agent.actor_loss, ("actor",), actor, sources, rows=rows, noise=own, together=c.learn_temperature)
+    weigh = Update(of_all_rows(agent.temperature_loss), ("temperature",), temperature, sources, rows=rows, noise=own)
+    act = Update(
+        of_all_rows(agent.actor_loss), ("actor",), actor, sources, rows=rows, noise=own, together=c.learn_temperature
+    )
     return [
         Update(agent.discriminator_loss, ("dynamics",), adam, TO_TELL_APART, rows=c.discriminator_rows, noise=blur),
         *([weigh] if c.learn_temperature else []),

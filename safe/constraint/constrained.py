@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +18,21 @@ from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
-from surefoot.online.on_policy_agent import head_gain, in_parts
-from surefoot.safe.multipliers import FORMS, HeldMultiplier, Lagrange, Multiplier, centred, check_gains, penalised, pid
+from surefoot.online.base.on_policy_agent import OnPolicyAgent, head_gain, in_parts
+from surefoot.safe.constraint.multipliers import (
+    FORMS,
+    HeldMultiplier,
+    Lagrange,
+    Multiplier,
+    centred,
+    check_gains,
+    penalised,
+    pid,
+)
 
 READ_BY = {"initial_multiplier": FORMS[:2], "multiplier_rate": FORMS[:1], "gains": FORMS[1:]}
 """Option -> rules of the multiplier that read it."""
 SCALES = ("rewards", "sum", "none")
-Algorithm = TypeVar("Algorithm", bound=type[Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,29 +164,27 @@ def with_costs(agent: Any, steps: list[Any]) -> list[Any]:
     return [multiplier_rule(agent), *steps, cost_update(agent, steps[-1])]
 
 
-def with_multiplier(algorithm: Algorithm) -> Algorithm:
-    """A decorator: an on-policy algorithm on penalised advantages; its config has the settings of `PenaltyConfig`.
+class Penalised(OnPolicyAgent):
+    """What stands before an on-policy algorithm that learns from penalised advantages; its config: `PenaltyConfig`'s.
 
     To its networks come a critic of costs and the multiplier. Its advantages become those of `penalised_columns`. The
     multiplier's rule stands before its updates, and behind them the cost critic's, with a gradient norm of its own.
     """
-    build, advantages, updates = algorithm.build, algorithm.advantages, algorithm.updates
 
-    def build_all(self: Any) -> None:
+    multiplier: HeldMultiplier
+
+    def build(self) -> None:
         """The networks, the critic of costs, and the multiplier's state."""
-        build(self)
+        super().build()
         add_penalty(self)
 
-    def penalised_advantages(self: Any, block: Mapping[str, Tensor]) -> Batch:
+    def advantages(self, block: Mapping[str, Tensor]) -> Batch:
         """Columns (T, N) of a block: values, penalised advantages, returns, and returns of costs."""
-        return penalised_columns(self, block, advantages(self, block))
+        return penalised_columns(self, block, super().advantages(block))
 
-    def all_updates(self: Any) -> list[Update | Rule]:
+    def updates(self) -> list[Update | Rule]:
         """The multiplier's rule, the algorithm's own updates, then the cost critic's."""
-        return with_costs(self, updates(self))
-
-    algorithm.build, algorithm.advantages, algorithm.updates = build_all, penalised_advantages, all_updates
-    return algorithm
+        return with_costs(self, [*super().updates()])
 
 
 def nan_keeps(old: Tensor, new: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.sources import BesideAdded
 from surefoot.data.store import Workspace
-from surefoot.online.replay import Replay
+from surefoot.online.loops.replay import Replay
 
 
 class ReplayBesideAdded(BesideAdded):

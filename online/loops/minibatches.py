@@ -11,7 +11,7 @@ from surefoot.core.base.random import generator
 from surefoot.core.nn.normalizer import RunningMoments
 from surefoot.data.store import Store, Workspace
 from surefoot.envs.acting import under
-from surefoot.online.blocks import Block
+from surefoot.online.loops.blocks import Block
 
 
 class Minibatches:

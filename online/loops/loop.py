@@ -76,20 +76,20 @@ def make_loop(
     Raises:
         ConfigError: agents that do not act; mixed precision of agents that learn from blocks.
     """
-    from surefoot.online.agents import OffPolicyAgent
-    from surefoot.online.on_policy_agent import OnPolicyAgent
+    from surefoot.online.base.agents import OffPolicyAgent
+    from surefoot.online.base.on_policy_agent import OnPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "kernels": kernels}
     shared |= {"compiled": compiled, "jacobian_penalty": jacobian_penalty}
     if isinstance(agents[0], OffPolicyAgent):
-        from surefoot.online.off_policy import OffPolicyLoop
+        from surefoot.online.loops.off_policy import OffPolicyLoop
 
         shared |= {"mixed_precision": mixed_precision, "collect_steps": collect_steps}
         return OffPolicyLoop(agents, seeds, env, batch_size=batch_size, dataset=dataset, **shared)
     if mixed_precision:
         refuse_mixed_precision(agents[0])
     if isinstance(agents[0], OnPolicyAgent):
-        from surefoot.online.on_policy import OnPolicyLoop
+        from surefoot.online.loops.on_policy import OnPolicyLoop
 
         return OnPolicyLoop(agents, seeds, env, dataset=dataset, share=share, **shared)
     raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")
@@ -103,7 +103,7 @@ def acting_of(loop: Any) -> Acting:
 
 def refuse_mixed_precision(agent: Any) -> None:
     """Raise a ConfigError where an agent acts and would not heed `mixed_precision`: where it has no replay buffer."""
-    from surefoot.online.agents import OffPolicyAgent
+    from surefoot.online.base.agents import OffPolicyAgent
 
     if agent.acts and not isinstance(agent, OffPolicyAgent):
         raise ConfigError(

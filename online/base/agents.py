@@ -18,7 +18,7 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.online.replay import FinishedReplay, Mixture, Replay, ReplayWindows
+from surefoot.online.loops.replay import FinishedReplay, Mixture, Replay, ReplayWindows
 
 INITIAL_ACTIONS = ("uniform", "policy")
 

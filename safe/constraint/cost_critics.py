@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,12 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
-from surefoot.safe.costs import checked_costs, cost_notes
-from surefoot.safe.multipliers import Multiplier, check_gains, discounted_threshold
+from surefoot.safe.constraint.costs import checked_costs, cost_notes
+from surefoot.safe.constraint.multipliers import Multiplier, check_gains, discounted_threshold
 
 
 class AssignedMultiplier(nn.Module):
-    """A constraint's weight that a rule of `safe.multipliers` sets at every training step, kept as parameters."""
+    """A constraint's weight that a rule of `multipliers` sets at every training step, kept as parameters."""
 
     def __init__(self, rule: Multiplier) -> None:
         """Begin at the rule's start, whose tensors must all be single numbers."""
@@ -92,36 +92,41 @@ COSTS_TOO = ("observations", "actions", "rewards", "costs", "terminations", "nex
 """What agents read that learn from costs."""
 
 
-def add_threshold(self: Any) -> None:
-    """Give an agent with a `ThresholdConfig` the discounted threshold of costs, which `prepare_costs` sets."""
-    self.register_buffer("cost_threshold", torch.tensor(self.config.cost_limit))
-
-
 def threshold_in(dataset: Dataset, config: ThresholdConfig) -> float:
     """What the limit comes to as a discounted cost, over an episode of the config's steps or the data's longest."""
     steps = int(dataset.episode_lengths.max()) if config.episode_steps is None else config.episode_steps
     return discounted_threshold(config.cost_limit, config.discount, steps)
 
 
-def prepare_costs(self: Any, dataset: Dataset) -> Dataset:
-    """Costs checked, actions and rewards scaled, observations normalised; sets the threshold. A method of such agents.
+class ThresholdAgent(Agent):
+    """An agent of an offline method that keeps costs below a threshold; its config is a `ThresholdConfig`."""
 
-    Raises:
-        DataError: as `checked_costs`.
-    """
-    costs, c = checked_costs(dataset, self.name), self.config
-    if not self.rewards_fixed:
-        self.reward_scale.fill_(c.reward_scale)
-    if not self.goals_fixed:
-        self.cost_threshold.fill_(threshold_in(dataset, c))
-    return prepare(self, dataset.replace(costs=costs), normalization=c.normalization)
+    reads: ClassVar[tuple[str, ...]] = COSTS_TOO
+    config: ThresholdConfig
+    cost_threshold: Tensor
 
+    def build(self) -> None:
+        """The discounted threshold of costs, which `prepare` sets."""
+        self.register_buffer("cost_threshold", torch.tensor(self.config.cost_limit))
 
-def threshold_notes(self: Any, dataset: Dataset) -> list[str]:
-    """Costs that teach nothing, and the threshold that the limit was turned into. A method of such agents."""
-    threshold, limit = threshold_in(dataset, self.config), self.config.cost_limit
-    text = f"{self.name}: the cost limit of {limit:g} an episode is a discounted cost of {threshold:.4g} a state"
-    return [*cost_notes(dataset, self.name), text]
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Costs checked, actions and rewards scaled, observations normalised; sets the threshold.
+
+        Raises:
+            DataError: as `checked_costs`.
+        """
+        costs, c = checked_costs(dataset, self.name), self.config
+        if not self.rewards_fixed:
+            self.reward_scale.fill_(c.reward_scale)
+        if not self.goals_fixed:
+            self.cost_threshold.fill_(threshold_in(dataset, c))
+        return prepare(self, dataset.replace(costs=costs), normalization=c.normalization)
+
+    def notes(self, dataset: Dataset) -> list[str]:
+        """Costs that teach nothing, and the threshold that the limit was turned into."""
+        threshold, limit = threshold_in(dataset, self.config), self.config.cost_limit
+        text = f"{self.name}: the cost limit of {limit:g} an episode is a discounted cost of {threshold:.4g} a state"
+        return [*cost_notes(dataset, self.name), text]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +146,11 @@ class CostCriticConfig(ThresholdConfig):
         require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, "at least 1")
 
 
-class CostCriticAgent(Agent):
+class CostCriticAgent(ThresholdAgent):
     """An agent with critics of reward and of cost, and an auto-encoder of the data's actions."""
 
-    reads: ClassVar[tuple[str, ...]] = COSTS_TOO
     config: CostCriticConfig
-    cost_threshold: Tensor
     vae: VAE
-    build, prepare, notes = add_threshold, prepare_costs, threshold_notes
 
     def build_critics(self) -> None:
         """Twin critics of reward and cost, and their targets."""

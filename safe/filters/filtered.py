@@ -15,8 +15,8 @@ from surefoot.core.nn.encoders import Encoder
 from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.core.policy.export import export
 from surefoot.core.policy.policy import Policy
-from surefoot.safe.filters import SafetyFilter
-from surefoot.safe.model import Model
+from surefoot.safe.filters.model import Model
+from surefoot.safe.filters.safety_filter import SafetyFilter
 
 
 class FilteredPolicy(ControlLoop, nn.Module):
@@ -139,14 +139,14 @@ class FilteredPolicy(ControlLoop, nn.Module):
         """Write policy and filter together as ONNX, a `torch.export` program or a C++ header, as `Policy.export` does.
 
         The file holds the network, the system's equations and the grid; it has the policy's inputs and output. A header
-        (.hpp) has the class `FilteredPolicy` beside `Policy`, for filters that `safe.cpp` can write.
+        (.hpp) has the class `FilteredPolicy` beside `Policy`, for filters that `safe.filters.cpp` can write.
 
         Raises:
             ExportError: another ending, or the exporter failed.
             MissingExtraError: the ONNX packages are not installed.
         """
         if os.fspath(path).endswith(".hpp") and not sampling:
-            from surefoot.safe import cpp
+            from surefoot.safe.filters import cpp
 
-            return cpp.export(self, path)
+            return cpp.export(self.policy, self.safety, self.model, path)
         export(self, path, sampling=sampling)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Acting elsewhere: a team of collectors, what it sends, and how a collector answers."""

@@ -1,0 +1,80 @@
+"""A collector's answers to a learner's orders: blocks of an on-policy agent, steps of an off-policy one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.envs.acting import under
+from surefoot.online.base.on_policy_agent import BEHAVIOUR
+from surefoot.online.loops.blocks import Blocks
+from surefoot.online.loops.experience import Experience
+from surefoot.online.loops.off_policy import OffPolicyLoop
+from surefoot.online.remote.team import MOMENTS, ROWS, STATE, Tensors, packed, take_weights
+from surefoot.online.remote.team_blocks import WARM
+from surefoot.online.remote.team_experience import joined
+
+
+def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
+    """A collector's answer to an order: its next block, its statistics and its state.
+
+    Args:
+        blocks: of the collector.
+        meta: of the order.
+        tensors: likewise.
+        told: sentences for the user.
+    """
+    take_weights(blocks.learner, tensors)
+    given = under(tensors, MOMENTS)
+    if blocks.learns_statistics and bool(given["count"].any()):
+        blocks.moments.restore(0, given)
+        blocks.use_moments()
+    before = blocks.taken.clone()
+    warm = blocks.warm_up() or {}
+    block = blocks.fill(int(meta["number"]))
+    if meta["stale"]:
+        block[BEHAVIOUR] = blocks.learner.apply("behaviour_log_prob", block)
+    ended, has_costs = blocks.episodes.take_ended()
+    answer = {f"{ROWS}{name}": value for name, value in block.items()} | {"ended": ended}
+    answer |= {f"{WARM}{name}": value for name, value in warm.items()}
+    answer |= {f"{MOMENTS}{name}": value for name, value in blocks.moments.state(0).items()}
+    answer |= {f"{STATE}{name}": value for name, value in blocks.state(0).items()}
+    taken = int((blocks.taken - before).sum())
+    return packed({"number": meta["number"], "taken": taken, "has_costs": has_costs, "told": told}, answer)
+
+
+def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
+    """A collector's answer to an order: its next steps, and its state.
+
+    Args:
+        loop: of the collector.
+        meta: of the order.
+        tensors: likewise.
+        told: sentences for the user.
+    """
+    experience = loop.experience
+    take_weights(loop.learner, tensors)
+    loop.read_transforms()
+    experience.heard = []
+    first = int(meta["number"]) * int(meta["steps"])
+    for number in range(first, first + int(meta["steps"])):
+        loop.decisions = number * loop.num_envs
+        loop.act()
+    heard, experience.heard = experience.heard, None
+    columns = joined(heard, torch.stack)
+    columns.pop("returns_to_go", None)
+    answer = {f"{ROWS}{name}": value for name, value in columns.items()}
+    state = experience.acting.state(0, "experience/", "experience/observations")  # what its buffer holds is sent on
+    answer |= {f"{STATE}{name}": value for name, value in state.items()}
+    return packed({"number": meta["number"], "told": told}, answer)
+
+
+def restore_acting(experience: Experience, state: Mapping[str, Tensor], block: int) -> str | None:
+    """Go on from a collector's state; None, or a sentence where environments can't give theirs: new episodes begin."""
+    lost = experience.acting.restore([state], "experience/", "experience/observations")
+    if lost is not None:
+        experience.acting.begin(block)
+    return lost
