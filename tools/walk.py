@@ -102,7 +102,8 @@ def _has_dataset(frame: FrameType, event: str, value: Any) -> bool:
 def record() -> None:
     """Note what this process calls from here on; a worker ends by `os._exit`, which is heard too."""
     spec = importlib.util.find_spec("surefoot")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     noted, folder, leave = Record(pathlib.Path(spec.origin).parent), pathlib.Path(os.environ[FOLDER]), os._exit
 
     def leave_noted(code: int) -> None:
@@ -119,8 +120,9 @@ def walked(arguments: list[str]) -> tuple[dict[Place, int], dict[Place, None]]:
     """(calls of our functions, stops of a dataset) of a python command and the processes that it starts."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        begin = f"import sys\nsys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\nimport walk\nsys.path.pop(0)\n"
-        (folder / "sitecustomize.py").write_text(f"{begin}walk.record()\n", encoding="utf-8")
+        here = str(pathlib.Path(__file__).parent)
+        begin = f"import sys\nsys.path.insert(0, {here!r})\nimport walk\nsys.path.pop(0)\nwalk.record()\n"
+        (folder / "sitecustomize.py").write_text(begin, encoding="utf-8")
         (folder / "noted").mkdir()
         path = os.pathsep.join(filter(None, [name, os.environ.get("PYTHONPATH")]))
         variables = {**os.environ, "PYTHONPATH": path, FOLDER: str(folder / "noted")}
@@ -142,7 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the files and the stops too")
     listed = parser.parse_args().list
-    subprocess.run([sys.executable, "-c", f"from surefoot.runs.embedded import load; load({DATASET!r})"], check=True)  # made once
+    made = f"from surefoot.runs.embedded import load; load({DATASET!r})"  # once, and kept for the next time
+    subprocess.run([sys.executable, "-c", made], check=True)
     called, _ = walked(COMMAND)
     _, stops = walked(["-c", SCRIPT])
     per_file = collections.Counter(path for path, _ in called)

@@ -173,6 +173,13 @@ MOVED = {
     "tools.variants": "safety.variants",
 }
 """Old path -> new path, both below `surefoot`."""
+PARTS = {
+    "experiment.trainer": ("runs.trainers.choose",),
+    "experiment.training": ("api.fit", "runs.machine", "runs.processes.workers", "runs.progress_events", "runs.victim"),
+    "experiment.worker": ("runs.processes.stopping",),
+    "experiment.workers": ("runs.machine", "runs.progress_events"),
+}
+"""Of modules that were divided: where the names are that the new path has not."""
 REFUSED = {
     "core.advantages": "llm.losses.advantages",
     "core.regressions": "llm.losses.regressions",
@@ -205,7 +212,10 @@ class OldPaths:
         return None
 
     def exec_module(self, module):  # type: ignore[no-untyped-def]
-        """Put the module of the new path in the place of the empty one; a package that is gone stays empty."""
+        """Put the module of the new path in the place of the empty one; a package that is gone stays empty.
+
+        A module that was divided stays too, and gives the names of its parts.
+        """
         name = module.__spec__.name
         old = name.partition(".")[2]
         if old not in MOVED:
@@ -213,7 +223,18 @@ class OldPaths:
             return
         new = f"surefoot.{MOVED[old]}"
         warnings.warn(f"{name} is {new} now; the old path is gone in version {LAST}", FutureWarning, stacklevel=2)
-        sys.modules[name] = importlib.import_module(new)
+        if old not in PARTS:
+            sys.modules[name] = importlib.import_module(new)
+            return
+
+        def name_of_a_part(wanted: str) -> object:
+            for part in (MOVED[old], *PARTS[old]):
+                found = importlib.import_module(f"surefoot.{part}")
+                if hasattr(found, wanted):
+                    return getattr(found, wanted)
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}; it is {new} now")
+
+        module.__getattr__ = name_of_a_part
 
 
 def install() -> None:

@@ -17,6 +17,7 @@ import pytest
 from small_runs import TINY, small_dataset
 
 import surefoot
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.cli.support import file_overrides as received
 from surefoot.cli.support import grammar
@@ -28,7 +29,7 @@ from surefoot.offline import BC
 from surefoot.runs import trust
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.start import fit, resume
+from surefoot.runs.start import resume
 from surefoot.studies import compare, tune
 from surefoot.studies.auto import Auto
 

@@ -22,16 +22,14 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import Met, evaluate
 from surefoot.evaluation.smoothness import evenly
-from surefoot.runs import start as training
 from surefoot.runs.checkpoints import together
-from surefoot.runs.machine import same_machine
+from surefoot.runs.machine import resolve_device, same_machine
 from surefoot.runs.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.runs.processes.stopping import Stopped
 from surefoot.runs.progress_events import Teller, finite, finite_or_none, of_episodes
 from surefoot.runs.run import RESULT_FORMAT, Run, read_columns
 from surefoot.runs.trainers.alarm_monitor import Watch
 from surefoot.runs.warm_start import initialise_from
-from surefoot.streaming.agent import StreamingAgent
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -39,20 +37,6 @@ Send = Callable[[dict[str, Any]], None]
 def never() -> bool:
     """Nobody asks to stop."""
     return False
-
-
-def seed_trainer(
-    run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never, share: Share | None = None
-) -> SeedTrainer:
-    """The trainer for the kind of algorithm that a run has."""
-    from surefoot.runs.trainers.offline import DataTrainer
-    from surefoot.runs.trainers.online import ActingTrainer
-    from surefoot.runs.trainers.streaming import StreamingTrainer
-
-    agent = agent_class(run.plan.algorithm)
-    if issubclass(agent, StreamingAgent):
-        return StreamingTrainer(run, seeds, send, asked_to_stop)
-    return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop, share)
 
 
 class SeedTrainer:
@@ -84,7 +68,7 @@ class SeedTrainer:
         self.asked_to_stop, self.share = asked_to_stop, share
         self.leads = share is None or share.rank == 0
         self.run, self.plan, self.seeds, self.send = run, run.plan, seeds, send
-        self.device = training.resolve_device(self.plan.device)
+        self.device = resolve_device(self.plan.device)
         self.spec = run.spec
         self.dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
         self.metrics: list[dict[str, Any]] = []
