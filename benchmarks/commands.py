@@ -58,7 +58,7 @@ class Commands:
     def __init__(self) -> None:
         os.environ.update(dict.fromkeys(THREADS, "1"))
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["surefoot.cli.train", "surefoot.runs.start", "h5py", "mujoco"])
+        self._context.set_forkserver_preload(["surefoot.cli.support.training", "surefoot.runs.start", "h5py", "mujoco"])
 
     def start(
         self,

@@ -174,6 +174,9 @@ MOVED = {
 }
 """Old path -> new path, both below `surefoot`."""
 PARTS = {
+    "cli.config": ("cli.support.presets",),
+    "cli.configfile": ("cli.support.presets",),
+    "cli.rollouts": ("cli.certify", "cli.support.episodes", "cli.support.filters"),
     "experiment.trainer": ("runs.trainers.choose",),
     "experiment.training": ("api.fit", "runs.machine", "runs.processes.workers", "runs.progress_events", "runs.victim"),
     "experiment.worker": ("runs.processes.stopping",),
