@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from surefoot.core.base.children import environment
+from surefoot.core.base.children import ONE_THREAD, start_python
 from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent, Spec
@@ -39,8 +39,6 @@ from surefoot.runs import trust
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes import cluster
 from surefoot.runs.processes.stopping import leave_interrupts, signals_wait
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def collector_seed(seed: int, worker: int) -> int:
@@ -184,12 +182,7 @@ class ProcessConnection:
     def __init__(self) -> None:
         """Begin it."""
         with signals_wait():
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "surefoot.runs.processes.collectors"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment(**dict.fromkeys(THREADS, "1")),
-            )
+            self.process = start_python("-m", "surefoot.runs.processes.collectors", variables=ONE_THREAD)
         self._inbox: queue.Queue[bytes | None] = queue.Queue()
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         for side in (self._read, self._write):

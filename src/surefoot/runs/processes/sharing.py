@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 
-from surefoot.core.base.children import environment
+from surefoot.core.base.children import start_python
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.features import shifts_images
@@ -63,11 +62,12 @@ def join(plan: Plan, arguments: Sequence[str]) -> Share | None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         for rank in range(1, plan.learners):
             _others.append(
-                subprocess.Popen(
-                    [sys.executable, "-P", "-m", "surefoot.runs.processes.worker", *arguments],
-                    stdin=subprocess.PIPE,
+                start_python(
+                    "-m",
+                    "surefoot.runs.processes.worker",
+                    *arguments,
                     stdout=subprocess.DEVNULL,
-                    env=environment(**meet, RANK=str(rank), LOCAL_RANK=str(rank), **{OTHER: "1"}),
+                    variables={**meet, "RANK": str(rank), "LOCAL_RANK": str(rank), OTHER: "1"},
                 )
             )
         os.environ.update({**meet, "RANK": "0", "LOCAL_RANK": "0"})

@@ -5,24 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 
 import torch
 
 from surefoot.core.base import errors
-from surefoot.core.base.children import environment
+from surefoot.core.base.children import ONE_THREAD, start_python
 from surefoot.core.base.errors import SurefootError
 from surefoot.runs.machine import at_once, cores
 from surefoot.runs.processes.stopping import STOP, Terminated, raise_lost, signals_wait
 from surefoot.runs.progress_events import Event, Listener, say
 from surefoot.runs.run import Run, names_in
 from surefoot.runs.trust import for_workers
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables that say how many threads libraries use: a worker has one."""
 
 
 class _Worker:
@@ -35,13 +30,8 @@ class _Worker:
         given = json.dumps(for_workers(names_in(run.plan)))
         arguments = [str(run.folder), ",".join(map(str, seeds)), str(lock), given]
         with open(self.log, "ab") as log, signals_wait():
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "surefoot.runs.processes.worker", *arguments],
-                stdin=subprocess.PIPE,  # open while we live, and where we ask it to stop (experiment.worker)
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=(lock,),
-                env=environment(**dict.fromkeys(THREADS, "1")),
+            self.process = start_python(  # its standard input is open while we live, and where we ask it to stop
+                "-m", "surefoot.runs.processes.worker", *arguments, stderr=log, inherited=(lock,), variables=ONE_THREAD
             )
         threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
 
