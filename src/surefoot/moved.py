@@ -28,7 +28,6 @@ MOVED = {
     "cli.planning": "cli.support.planning",
     "cli.progress": "cli.support.progress",
     "cli.received": "cli.support.file_overrides",
-    "cli.results": "cli.report",
     "cli.rollouts": "cli.rollout",
     "cli.sweep": "cli.support.sweep",
     "core.actions": "core.base.actions",
@@ -190,6 +189,8 @@ REFUSED = {
     "core.selection": "llm.losses.selection",
 }
 """The same of those that an import by the old path does not reach any more."""
+REUSED = {"cli.results": "cli.report"}
+"""The same of those whose old path is another module's now."""
 
 
 class OldPaths:
