@@ -4,10 +4,17 @@ docs/architecture.md shows the table. `surefoot.core` imports nothing of `surefo
 use is refused by its old name, with the new one.
 """
 
+from __future__ import annotations
+
 import importlib
 import importlib.machinery
 import sys
 import warnings
+
+TYPE_CHECKING = False  # typing's, without its import, which `import surefoot` would wait for
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 LAST = "0.5"
 """The version in which the old paths are gone."""
@@ -120,13 +127,13 @@ MOVED = {
     "core.velocity": "core.nn.velocity",
     "experiment.acting_trainer": "runs.trainers.online",
     "experiment.algorithms": "runs.algorithms",
-    "experiment.checkpoints": "runs.checkpoints",
+    "experiment.checkpoints": "runs.run",
     "experiment.collectors": "runs.processes.collectors",
     "experiment.extending": "runs.extend",
     "experiment.folders": "runs.folders",
     "experiment.initialise": "runs.warm_start",
     "experiment.inputs": "runs.inputs",
-    "experiment.live": "runs.live",
+    "experiment.live": "runs.loggers",
     "experiment.loggers": "runs.loggers",
     "experiment.machine": "runs.machine",
     "experiment.margins": "runs.margins",
@@ -196,7 +203,7 @@ REUSED = {"cli.results": "cli.report"}
 class OldPaths:
     """Finds modules by the paths that they had: the module that is imported is the one of the new path."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         """The spec of an old path; None for any other name.
 
         Raises:
@@ -207,20 +214,20 @@ class OldPaths:
             return None
         if old in REFUSED:
             raise ModuleNotFoundError(f"{name} is surefoot.{REFUSED[old]} now: import it by that path", name=name)
+        loader: Any = self
         if old in ("experiment", "tools"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return importlib.machinery.ModuleSpec(name, self) if old in MOVED else None
+            return importlib.machinery.ModuleSpec(name, loader, is_package=True)
+        return importlib.machinery.ModuleSpec(name, loader) if old in MOVED else None
 
-    def create_module(self, spec):  # type: ignore[no-untyped-def]
-        """None: python makes an empty one, which is replaced."""
-        return None
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Nothing: python makes an empty one, which is replaced."""
 
-    def exec_module(self, module):  # type: ignore[no-untyped-def]
+    def exec_module(self, module: ModuleType) -> None:
         """Put the module of the new path in the place of the empty one; a package that is gone stays empty.
 
         A module that was divided stays too, and gives the names of its parts.
         """
-        name = module.__spec__.name
+        name = module.__name__
         old = name.partition(".")[2]
         if old not in MOVED:
             module.__path__ = []
@@ -238,10 +245,11 @@ class OldPaths:
                     return getattr(found, wanted)
             raise AttributeError(f"module {name!r} has no attribute {wanted!r}; it is {new} now")
 
-        module.__getattr__ = name_of_a_part
+        vars(module)["__getattr__"] = name_of_a_part
 
 
 def install() -> None:
     """Let old paths be found, after all others."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
-        sys.meta_path.append(OldPaths())  # type: ignore[arg-type]
+        finder: Any = OldPaths()
+        sys.meta_path.append(finder)

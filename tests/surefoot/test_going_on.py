@@ -21,7 +21,7 @@ from surefoot.core.nn.native import native
 from surefoot.data import load, save
 from surefoot.offline import BC
 from surefoot.runs.extend import extend
-from surefoot.runs.live import LiveMetrics, read_live
+from surefoot.runs.loggers import LiveMetrics, read_live
 from surefoot.runs.plan import Plan
 from surefoot.runs.run import IN_MEMORY, Run, read_columns
 from surefoot.runs.start import resume, train

@@ -61,12 +61,15 @@ def fit(
             raise ConfigError("fit takes no envs=: make the agent with num_envs=, which is the same")
         if name not in OPTIONS:
             raise ConfigError(f"fit has no option {name!r}; {nearest(name, ['env', *OPTIONS])}")
+    source = None
     if dataset is not None:
         validate(dataset)
+        again = dataset.as_read == options.get("view", Plan.view) and pathlib.Path(dataset.name).exists()
+        source = str(pathlib.Path(dataset.name).resolve()) if again else IN_MEMORY  # its file gives the same again
     plan = Plan(
         algorithm=name_of(type(agent)),
         config=dataclasses.asdict(agent.config),
-        dataset=None if dataset is None else _source(dataset, str(options.get("view", "corrected"))),
+        dataset=source,
         environment=environment_of(dataset, None if env == "auto" else "none" if env is None else env, trust),
         steps=steps,
         seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
@@ -76,12 +79,6 @@ def fit(
         return train(
             plan, out, dataset=dataset, listener=heard, built_for=agent.environment_spec, trust=trust, logger=logger
         )
-
-
-def _source(dataset: Dataset, view: str) -> str:
-    """What a plan calls a dataset: the absolute path that gives it again, or that it is in memory alone."""
-    there = dataset.as_read == view and pathlib.Path(dataset.name).exists()
-    return str(pathlib.Path(dataset.name).resolve()) if there else IN_MEMORY
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ inputs           the dataset and environment that a plan names, checked against 
 embedded         datasets made from native systems; benchmark_data: benchmarks' tasks; margins: where steps give them
 start            `train` and `resume`: the parent process; extend: a run continues for more steps
 warm_start       starting from another run
-progress_events  what a run reports, and to whom; loggers and live: two that listen
-run              what is in a run folder; folders: making and locking it; checkpoints; summary: scores and curves
+progress_events  what a run reports, and to whom; loggers: who writes it down
+run              what is in a run folder; folders: making and locking it; summary: scores and curves
 machine          cores, devices, and what a run's numbers depend on
 processes        workers: those that train seeds, as the parent sees them; worker: what such a process does; collectors
                  and sharing: those that help one; stopping: Ctrl-C and SIGTERM; watchdog: calls that never return

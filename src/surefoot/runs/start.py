@@ -20,8 +20,7 @@ from surefoot.online.loop import refuse_mixed_precision
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
-from surefoot.runs.live import LiveMetrics
-from surefoot.runs.loggers import loggers, to_all
+from surefoot.runs.loggers import LiveMetrics, loggers, to_all
 from surefoot.runs.machine import resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
@@ -118,8 +117,10 @@ def _begin(
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
     say(notify, *start_notes(agent, plan))
-    check_plan(plan, agent)
-    check_learners(plan, agent)
+    if plan.collectors is not None:
+        check_plan(plan, agent)
+    if plan.learners > 1:
+        check_learners(plan, agent)
     if agent.acts:
         training_environment(plan, agent).close()
     config: dict[str, Any] = {

@@ -47,18 +47,11 @@ def collector_seed(seed: int, worker: int) -> int:
 
 
 def check_plan(plan: Plan, agent: Agent) -> None:
-    """Refuse what collectors can't do.
+    """Refuse what the collectors of a plan can't do.
 
     Raises:
         ConfigError: says what.
     """
-    if plan.collectors is None:
-        for name, usual in (("workers", 1), ("staleness", 0)):
-            if getattr(plan, name) != usual:
-                raise ConfigError(
-                    f"{name}={getattr(plan, name)}: who acts is not said: add collectors=processes or ray"
-                )
-        return
     if not isinstance(agent, OnPolicyAgent | OffPolicyAgent):
         raise ConfigError(f"{agent.name} does not learn from blocks or a replay buffer: leave out collectors=")
     if plan.dataset is not None:

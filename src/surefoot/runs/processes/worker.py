@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
     watchdog = Watchdog(run.plan.patience, mention, give_up)
     watchdog.start()
     try:
-        share = join(run.plan, arguments)
+        share = join(run.plan, arguments) if run.plan.learners > 1 else None
         trainer = seed_trainer(run, seeds, send, stop.is_set, share)
         gc.freeze()
         send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})
