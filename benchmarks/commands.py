@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 
-from surefoot.runs.processes.workers import Listener
+from surefoot.runs.progress_events import Listener
 from surefoot.runs.run import Run
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -40,7 +40,8 @@ def work_here(run: Run, groups: list[list[int]], notify: Listener, lock: int) ->
     import torch
 
     from surefoot.core.nn.native import kernels
-    from surefoot.runs.trainers.trainer import never, seed_trainer
+    from surefoot.runs.trainers.choose import seed_trainer
+    from surefoot.runs.trainers.trainer import never
 
     torch.set_num_threads(1)
     kernels.keep_memory()
@@ -57,7 +58,7 @@ class Commands:
     def __init__(self) -> None:
         os.environ.update(dict.fromkeys(THREADS, "1"))
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["surefoot.cli.train", "surefoot.runs.start", "h5py", "mujoco"])
+        self._context.set_forkserver_preload(["surefoot.cli.support.training", "surefoot.runs.start", "h5py", "mujoco"])
 
     def start(
         self,

@@ -27,7 +27,7 @@ import numpy as np
 from surefoot.core.base.files import write_json
 from surefoot.core.engine.sources import Uniform
 from surefoot.cuda_ext import native, why_not_native
-from surefoot.runs.processes.workers import at_once
+from surefoot.runs.machine import at_once
 
 HERE = pathlib.Path(__file__).parent
 OFFICIAL, CORL = "surefoot, official order", "surefoot, CORL's order"

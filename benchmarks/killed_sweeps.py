@@ -34,7 +34,7 @@ from study import Cell, git_commit, study_main
 from surefoot.core.base.files import read_json
 from surefoot.data import save
 from surefoot.runs.embedded import generate
-from surefoot.runs.processes.workers import Listener
+from surefoot.runs.progress_events import Listener
 from surefoot.runs.run import Run
 
 TINY = ["algo=bc", "steps=40", "episodes=2", "evaluate_every=20", "evaluate_episodes=1", "algo.hidden=[8,8]"]
@@ -79,7 +79,7 @@ def work_in_forks(run: Run, groups: list[list[int]], notify: Listener, lock: int
 
 def work(run: Run, seeds: list[int]) -> None:
     """Train some seeds."""
-    from surefoot.runs.trainers.trainer import seed_trainer
+    from surefoot.runs.trainers.choose import seed_trainer
 
     torch.set_num_threads(1)
     trainer = seed_trainer(run, seeds, lambda event: None)

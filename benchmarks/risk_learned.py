@@ -25,6 +25,7 @@ import torch
 from cells import Results
 from study import Cell, git_commit, study_main
 
+from surefoot.api.fit import fit
 from surefoot.core.nn.native import kernels
 from surefoot.data.dataset import Dataset
 from surefoot.envs import make_vec
@@ -32,7 +33,6 @@ from surefoot.envs.systems import quadrotor_3d, system
 from surefoot.evaluation import certificate, evaluate, hierarchical_interval
 from surefoot.model_based import LearnedDynamics
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.start import fit
 from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.known.exact import NativeDynamics

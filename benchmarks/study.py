@@ -26,8 +26,8 @@ from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation import difference_interval, hierarchical_interval
 from surefoot.evaluation.curves import CurvePoint
+from surefoot.runs.machine import cores
 from surefoot.runs.plan import Plan, agent_class
-from surefoot.runs.processes.workers import cores
 from surefoot.runs.run import Run
 from surefoot.runs.start import resume, train
 

@@ -84,7 +84,7 @@ def _forked_workers() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         server = forking.Server(f"{folder}/fork")
         patch.setattr(forking, "SERVER", server)
-        patch.setattr(workers, "subprocess", server)
+        patch.setattr(workers, "start_python", server.start_python)
         yield
         server.close()
 

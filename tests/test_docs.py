@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import runpy
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -33,3 +34,9 @@ def test_contributing_has_the_import_contract_of_pyproject() -> None:
     told = {room: re.sub("nothing of (ours|core)", "", names).replace("`", "") for room, names in rows}
     assert told.pop("src/surefoot") == "everything"
     assert told == contract()
+
+
+def test_the_table_of_moved_modules_is_what_the_script_writes() -> None:
+    written = runpy.run_path(str(ROOT / "tools" / "moved_table.py"))["written"]
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert written(text) == text

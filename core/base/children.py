@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from types import FrameType
+from typing import IO
 
 from surefoot.core.base.errors import MainGuardError
 
 OWN = "surefoot"
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Environment variables with which libraries use one thread."""
 REIMPORTED = "__mp_main__"
 """What multiprocessing calls the main script of a program that a fresh process of it imports again."""
 
@@ -20,6 +25,37 @@ def environment(**more: str) -> dict[str, str]:
     """
     path = os.pathsep.join(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def start_python(
+    *arguments: str,
+    stdin: int = subprocess.PIPE,
+    stdout: int = subprocess.PIPE,
+    stderr: IO[bytes] | int | None = None,
+    inherited: Collection[int] = (),
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process of this python that imports what this one would.
+
+    Nothing is imported from the working directory, nor from the script's folder, whose csv.py, say, would hide the
+    standard library's.
+
+    Args:
+        arguments: of python, such as "-m" and a module.
+        stdin: a pipe, which a child that reads it to its end ends with.
+        stdout: a pipe.
+        stderr: a file or a pipe; None: this process's.
+        inherited: file descriptors that stay open in it.
+        variables: environment variables beside this process's.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-P", *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=inherited,
+        env=environment(**(variables or {})),
+    )
 
 
 def refuse_at_import(what: str) -> None:

@@ -16,14 +16,13 @@ import hashlib
 import json
 import pathlib
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import numpy as np
 
-from surefoot.core.base.children import environment
+from surefoot.core.base.children import start_python
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.unpacking import (
     PICTURE_BYTES,
@@ -104,10 +103,8 @@ def read_hdf5(
         "seconds": deadline,
         "unpacked_per_second": UNPACKED_PER_SECOND,
     }
-    # -P: the worker's folder holds a csv.py, which must not hide the standard library's.
-    command = [sys.executable, "-P", str(WORKER), json.dumps(request), str(path)]
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment(), **pipes) as process:
+    arguments = [str(WORKER), json.dumps(request), str(path)]
+    with start_python(*arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         late = threading.Event()
 
         def stop() -> None:

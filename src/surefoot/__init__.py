@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from surefoot import online as online
     from surefoot import safe as safe
     from surefoot import streaming as streaming
+    from surefoot.api.fit import fit as fit
     from surefoot.core.policy.policy import Policy
     from surefoot.runs.run import Run as Run
     from surefoot.runs.run import load_agent as load_agent
-    from surefoot.runs.start import fit as fit
     from surefoot.runs.start import resume as resume
 
 __version__ = "0.2.0"
@@ -42,7 +42,7 @@ moved.install()
 ROOMS = ("core", "data", "envs", "evaluation", "offline", "online", "safe", "streaming")
 NAMES = {
     "Run": "surefoot.runs.run",
-    "fit": "surefoot.runs.start",
+    "fit": "surefoot.api.fit",
     "load_agent": "surefoot.runs.run",
     "resume": "surefoot.runs.start",
 }

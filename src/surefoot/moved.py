@@ -4,10 +4,17 @@ docs/architecture.md shows the table. `surefoot.core` imports nothing of `surefo
 use is refused by its old name, with the new one.
 """
 
+from __future__ import annotations
+
 import importlib
 import importlib.machinery
 import sys
 import warnings
+
+TYPE_CHECKING = False  # typing's, without its import, which `import surefoot` would wait for
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 LAST = "0.5"
 """The version in which the old paths are gone."""
@@ -28,7 +35,6 @@ MOVED = {
     "cli.planning": "cli.support.planning",
     "cli.progress": "cli.support.progress",
     "cli.received": "cli.support.file_overrides",
-    "cli.results": "cli.report",
     "cli.rollouts": "cli.rollout",
     "cli.sweep": "cli.support.sweep",
     "core.actions": "core.base.actions",
@@ -122,13 +128,13 @@ MOVED = {
     "evaluation.side_by_side": "evaluation.curves",
     "experiment.acting_trainer": "runs.trainers.online",
     "experiment.algorithms": "runs.algorithms",
-    "experiment.checkpoints": "runs.checkpoints",
+    "experiment.checkpoints": "runs.run",
     "experiment.collectors": "runs.processes.collectors",
     "experiment.extending": "runs.extend",
     "experiment.folders": "runs.folders",
     "experiment.initialise": "runs.warm_start",
     "experiment.inputs": "runs.inputs",
-    "experiment.live": "runs.live",
+    "experiment.live": "runs.loggers",
     "experiment.loggers": "runs.loggers",
     "experiment.machine": "runs.machine",
     "experiment.margins": "runs.margins",
@@ -238,6 +244,16 @@ MOVED = {
     "world_models.uncertainty": "world_models.ensemble.uncertainty",
 }
 """Old path -> new path, both below `surefoot`."""
+PARTS = {
+    "cli.config": ("cli.support.presets",),
+    "cli.configfile": ("cli.support.presets",),
+    "cli.rollouts": ("cli.certify", "cli.support.episodes", "cli.support.filters"),
+    "experiment.trainer": ("runs.trainers.choose",),
+    "experiment.training": ("api.fit", "runs.machine", "runs.processes.workers", "runs.progress_events", "runs.victim"),
+    "experiment.worker": ("runs.processes.stopping",),
+    "experiment.workers": ("runs.machine", "runs.progress_events"),
+}
+"""Of modules that were divided: where the names are that the new path has not."""
 REFUSED = {
     "core.advantages": "llm.losses.advantages",
     "core.regressions": "llm.losses.regressions",
@@ -245,12 +261,14 @@ REFUSED = {
     "core.selection": "llm.losses.selection",
 }
 """The same of those that an import by the old path does not reach any more."""
+REUSED = {"cli.results": "cli.report"}
+"""The same of those whose old path is another module's now."""
 
 
 class OldPaths:
     """Finds modules by the paths that they had: the module that is imported is the one of the new path."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         """The spec of an old path; None for any other name.
 
         Raises:
@@ -261,27 +279,42 @@ class OldPaths:
             return None
         if old in REFUSED:
             raise ModuleNotFoundError(f"{name} is surefoot.{REFUSED[old]} now: import it by that path", name=name)
+        loader: Any = self
         if old in ("experiment", "tools"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return importlib.machinery.ModuleSpec(name, self) if old in MOVED else None
+            return importlib.machinery.ModuleSpec(name, loader, is_package=True)
+        return importlib.machinery.ModuleSpec(name, loader) if old in MOVED else None
 
-    def create_module(self, spec):  # type: ignore[no-untyped-def]
-        """None: python makes an empty one, which is replaced."""
-        return None
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Nothing: python makes an empty one, which is replaced."""
 
-    def exec_module(self, module):  # type: ignore[no-untyped-def]
-        """Put the module of the new path in the place of the empty one; a package that is gone stays empty."""
-        name = module.__spec__.name
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module of the new path in the place of the empty one; a package that is gone stays empty.
+
+        A module that was divided stays too, and gives the names of its parts.
+        """
+        name = module.__name__
         old = name.partition(".")[2]
         if old not in MOVED:
             module.__path__ = []
             return
         new = f"surefoot.{MOVED[old]}"
         warnings.warn(f"{name} is {new} now; the old path is gone in version {LAST}", FutureWarning, stacklevel=2)
-        sys.modules[name] = importlib.import_module(new)
+        if old not in PARTS:
+            sys.modules[name] = importlib.import_module(new)
+            return
+
+        def name_of_a_part(wanted: str) -> object:
+            for part in (MOVED[old], *PARTS[old]):
+                found = importlib.import_module(f"surefoot.{part}")
+                if hasattr(found, wanted):
+                    return getattr(found, wanted)
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}; it is {new} now")
+
+        vars(module)["__getattr__"] = name_of_a_part
 
 
 def install() -> None:
     """Let old paths be found, after all others."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
-        sys.meta_path.append(OldPaths())  # type: ignore[arg-type]
+        finder: Any = OldPaths()
+        sys.meta_path.append(finder)

@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from surefoot.api.fit import fit
 from surefoot.core.base.errors import DataError, EnvironmentMismatchError
 from surefoot.data import load
 from surefoot.envs.acting import spec_of
@@ -19,7 +20,6 @@ from surefoot.envs.adapters import adapt
 from surefoot.envs.choices import DiscreteActions
 from surefoot.envs.training import make_training
 from surefoot.online import PPO
-from surefoot.runs.start import fit
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 PICTURE = spaces.Box(0, 255, (36, 36, 3), np.uint8)

@@ -53,9 +53,9 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, dataset_path: pathlib
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs train in this process: a worker's start takes longer than all that a small run does."""
-    from surefoot.runs.processes.workers import Listener
+    from surefoot.runs.progress_events import Listener
     from surefoot.runs.run import Run
-    from surefoot.runs.trainers.trainer import seed_trainer
+    from surefoot.runs.trainers.choose import seed_trainer
 
     def work(run: Run, groups: list[list[int]], tell: Listener, lock: int) -> None:
         for seeds in groups:

@@ -23,17 +23,17 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
+from surefoot.core.base.children import ONE_THREAD, environment
+
 PRELOADED = (
-    *(f"surefoot.runs.trainers.{name}" for name in ("online", "offline", "streaming", "trainer")),
     *("surefoot.runs.algorithms", "surefoot.runs.processes.watchdog", "surefoot.runs.processes.worker"),
-    *("surefoot.evaluation", "surefoot.cli.train", "surefoot.studies.compare"),
+    *("surefoot.evaluation", "surefoot.cli.train", "surefoot.studies.compare", "surefoot.runs.trainers.choose"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "pytest"),
 )
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def serve(path: str) -> None:
@@ -111,7 +111,7 @@ def program(path: str, arguments: list[str]) -> int:
 
     from surefoot.runs.processes import workers
 
-    workers.subprocess = Server(path)  # type: ignore[attr-defined]
+    workers.start_python = Server(path).start_python
     for number, name in ((1, "stdout"), (2, "stderr")):
         setattr(sys, name, open(number, "w", buffering=1, encoding="utf-8", closefd=False))  # noqa: SIM115
     sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -221,9 +221,7 @@ class Forked:
 
 
 class Server:
-    """The process that forks, started when it is first needed; to `workers` it is the module `subprocess`."""
-
-    PIPE = subprocess.PIPE
+    """The process that forks, started when it is first needed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -232,21 +230,21 @@ class Server:
     def begin(self) -> str:
         """Its socket, when it listens."""
         if not os.path.exists(self.path):
-            env = os.environ | dict.fromkeys(THREADS, "1")
+            env = os.environ | ONE_THREAD
             self.process = subprocess.Popen([sys.executable, "-P", __file__, self.path], stdin=subprocess.PIPE, env=env)
             while not os.path.exists(self.path):
                 assert self.process.poll() is None
                 select.select([], [], [], 0.02)
         return self.path
 
-    def Popen(
-        self, command: list[str], *, stderr: Any, pass_fds: tuple[int, ...], env: dict[str, str], **unused: Any
-    ) -> Forked:
-        """As `subprocess.Popen` of a worker."""
+    def start_python(
+        self, *arguments: str, stderr: IO[bytes], inherited: Sequence[int], variables: Mapping[str, str]
+    ) -> Any:
+        """As `children.start_python` of a worker, whose own arguments follow "-m" and its module."""
         read_in, write_in = os.pipe()
         read_out, write_out = os.pipe()
-        files = [read_in, write_out, stderr.fileno(), pass_fds[0]]
-        made = Forked(self.begin(), command[4:], files, worker=True, env=env)
+        files = [read_in, write_out, stderr.fileno(), inherited[0]]
+        made = Forked(self.begin(), arguments[2:], files, worker=True, env=environment(**variables))
         os.close(read_in)
         os.close(write_out)
         made.stdin, made.stdout = os.fdopen(write_in, "wb", 0), os.fdopen(read_out, "rb")

@@ -16,6 +16,7 @@ from odd_envs import Counting
 from small_runs import metrics
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
 
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError, SimulatorError
 from surefoot.core.engine.agent import Spec
@@ -26,7 +27,7 @@ from surefoot.runs.embedded import generate
 from surefoot.runs.inputs import elsewhere
 from surefoot.runs.plan import Plan
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.start import fit, resume
+from surefoot.runs.start import resume
 from surefoot.runs.warm_start import advice
 
 ENV = "native/pendulum"
@@ -84,7 +85,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_acting_runs import sac, ENV, FAST
-from surefoot.runs.start import fit
+from surefoot.api.fit import fit
 fit(sac(), env=ENV, steps=600, seeds=2, evaluate_every=200, out={out!r}, **FAST)
 """
 

@@ -227,7 +227,7 @@ def test_ctrl_c_says_how_to_resume_and_resuming_finishes_the_run(
 
 
 def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from surefoot.cli.support import config
+    from surefoot.cli.support import config, presets
     from surefoot.data import CATALOGUE
     from surefoot.runs.algorithms import ALGORITHMS
     from surefoot.runs.embedded import embedded
@@ -242,7 +242,7 @@ def test_help_lists_every_algorithm_field_preset_and_dataset(capsys: Capture, mo
     words = set(capsys.readouterr().out.replace("=", " ").split())
     datasets = {word for system, behaviour in embedded().values() for word in (f"{system.alias}-...", behaviour)}
     assert set(ALGORITHMS) | set(config.FIELDS) | datasets <= words
-    assert all(name in words or name.partition("-")[2] in words for name in config.presets())
+    assert all(name in words or name.partition("-")[2] in words for name in presets.presets())
     assert all(name.partition("-")[2] in words for name in CATALOGUE)
 
 
@@ -355,8 +355,7 @@ def test_what_is_typed_wins_over_the_other_name_of_the_option_in_a_file(asked: A
 def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
     dataset_path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from surefoot.cli.support import config, grammar
-    from surefoot.cli.support import config_file as configfile
+    from surefoot.cli.support import config, config_file, grammar, presets
 
     monkeypatch.chdir(tmp_path)
     text = (
@@ -364,30 +363,30 @@ def test_a_file_says_what_a_command_says_and_what_is_typed_wins(
     )
     pathlib.Path("mine.yaml").write_text(text)
     typed = ["algo.expectile=0.8"]
-    found = config.compose(grammar.readable([*configfile.overrides_of("mine.yaml", typed), *typed]))
+    found = config.compose(grammar.readable([*config_file.overrides_of("mine.yaml", typed), *typed]))
     assert (found.algorithm, found.options["expectile"], found.options["hidden"]) == ("iql", 0.8, [8, 8])
     assert (found.fields["seeds"], found.fields["steps"]) == ((0, 5), 100_000)
     pathlib.Path("presets").mkdir()
     pathlib.Path("presets/maze.yaml").write_text("run: {steps: 70}\niql: {temperature: 10.0}\n")
     for said in (["algo=iql", "preset=maze"], ["algo=iql", "preset=presets/maze.yaml"]):
-        found = config.compose(configfile.with_own_presets(said, "presets"))
+        found = config.compose(presets.with_own_presets(said, "presets"))
         assert (found.options["temperature"], found.fields["steps"]) == (10.0, 70)
     pathlib.Path("presets/maze.yaml").write_text("run: {envs: 8, steps: 70}\nppo: {discount: 0.9}\n")
     for more, rows in (([], 8), (["envs=4"], 4), (["algo.num_envs=2"], 2)):
         found = config.compose(
-            [*configfile.with_own_presets(["algo=ppo", "preset=maze", "env=CartPole-v1"], "presets"), *more]
+            [*presets.with_own_presets(["algo=ppo", "preset=maze", "env=CartPole-v1"], "presets"), *more]
         )
         assert (found.options["num_envs"], found.options["discount"]) == (rows, 0.9)
     with pytest.raises(ConfigError, match="one option by two names"):
         config.compose(["algo=ppo", "env=CartPole-v1", "envs=4", "algo.num_envs=8"])
     pathlib.Path("mine.yaml").write_text("algo: auto\npreset: maze\ndataset: ~/data.hdf5\nreward: 'true'\n")
     quoted = [f"dataset='{pathlib.Path.home()}/data.hdf5'", f"dataset={pathlib.Path.home()}/data.hdf5"]
-    said = configfile.overrides_of("mine.yaml", [], trust=True)
+    said = config_file.overrides_of("mine.yaml", [], trust=True)
     assert said[:2] == ["algo=auto", "preset=maze"]
     assert said[2] in quoted
     assert said[3] == "reward='true'"
     with pytest.raises(ConfigError, match=r"preset='maz' is not in presets: did you mean 'maze'"):
-        configfile.with_own_presets(["algo=iql", "preset=maz"], "presets")
+        presets.with_own_presets(["algo=iql", "preset=maz"], "presets")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Here:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
     def work(run: Run, groups: list[list[int]], tell: Any, lock: int) -> None:
-        from surefoot.runs.trainers.trainer import seed_trainer
+        from surefoot.runs.trainers.choose import seed_trainer
 
         for seeds in groups:
             run.seed_folder(seeds[0]).mkdir(parents=True, exist_ok=True)

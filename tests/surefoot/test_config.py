@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.cli.support import config, grammar
+from surefoot.cli.support import config, grammar, presets
 from surefoot.core.base.errors import ConfigError
 from surefoot.offline import ALGORITHMS
 from surefoot.runs.algorithms import ALGORITHMS as EVERY
@@ -97,7 +97,7 @@ def test_the_victim_preset_sets_steps_unless_they_are_said() -> None:
 
 def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -> None:
     defaults: dict[str, Any] = {}
-    for name, content in config.presets().items():
+    for name, content in presets.presets().items():
         for algorithm in set(content) - {"run"}:
             changed = request(f"algo={algorithm}", f"preset={name}").options
             if algorithm not in defaults:

@@ -250,7 +250,7 @@ def test_the_demonstration_keeps_its_constraint_behind_the_filter(
     tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, in_process: None
 ) -> None:
     from surefoot.cli.support import demo
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
 
     monkeypatch.setattr(demo, "SHOWN", 4)
     kept = demo.constrained(tmp_path / "ppo", Style(quiet=True), steps=2048, episodes=40, points=[31, 31, 24])

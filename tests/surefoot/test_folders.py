@@ -18,11 +18,12 @@ import forking
 import pytest
 from small_runs import TINY, small_dataset
 
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.core.base.errors import ConfigError
 from surefoot.offline import BC
 from surefoot.runs.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
-from surefoot.runs.start import fit, resume
+from surefoot.runs.start import resume
 
 CLAIM = """
 import sys, time

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from small_runs import metrics, small_dataset
 
+from surefoot.api.fit import fit
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, SurefootError
 from surefoot.core.base.files import write_json
@@ -20,10 +21,10 @@ from surefoot.core.nn.native import native
 from surefoot.data import load, save
 from surefoot.offline import BC
 from surefoot.runs.extend import extend
-from surefoot.runs.live import LiveMetrics, read_live
+from surefoot.runs.loggers import LiveMetrics, read_live
 from surefoot.runs.plan import Plan
 from surefoot.runs.run import IN_MEMORY, Run, read_columns
-from surefoot.runs.start import fit, resume, train
+from surefoot.runs.start import resume, train
 
 pytestmark = pytest.mark.usefixtures("in_process")
 

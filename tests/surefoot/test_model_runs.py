@@ -12,6 +12,7 @@ import pytest
 import torch
 from small_runs import small_dataset
 
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.envs import make_vec
@@ -19,7 +20,6 @@ from surefoot.envs.acting import spec_of
 from surefoot.model_based import Dreamer, LearnedDynamics
 from surefoot.offline import BC
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.start import fit
 from surefoot.runs.warm_start import initialise_from
 
 SMALL = {"model_members": 2, "model_elites": 1, "model_hidden": (8,), "model_decays": (), "model_rows": 16}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.cli import rollout as rollouts
+from surefoot.cli import certify
 from surefoot.cli.main import main
 from surefoot.cli.support import output
 from surefoot.evaluation import certificate
@@ -201,7 +201,7 @@ def test_certify_judges_a_planner_in_the_exact_world_however_many_plans_are_made
 def test_certifying_a_planner_stops_once_it_is_known_and_tells_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollouts, "EVERY", 0.0)
+    monkeypatch.setattr(certify, "EVERY", 0.0)
     words = "certify native/cartpole-swingup --planner mppi --samples 64 --horizon 40 --temperature 0.1 --colour 0"
     assert main([*words.split(), "--episodes", "60", "--envs", "6", "--until", "0.2"]) == 0
     captured = capsys.readouterr()  # a short-sighted plan drives the cart off its track

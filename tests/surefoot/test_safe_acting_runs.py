@@ -12,11 +12,12 @@ import torch
 from test_acting_runs import metrics
 from test_training import _checkpoints, _wait_for, _workers_of
 
+from surefoot.api.fit import fit
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs import make_vec
 from surefoot.online import spec_of
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.start import fit, resume
+from surefoot.runs.start import resume
 from surefoot.safe import PPOLag
 
 DUBINS = "native/dubins-obstacles"

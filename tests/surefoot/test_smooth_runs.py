@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from small_runs import TINY, small_dataset
 
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.cli.support.config import compose
 from surefoot.core.base.errors import ConfigError
@@ -18,7 +19,7 @@ from surefoot.offline import BC
 from surefoot.online import PPO
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.run import Run
-from surefoot.runs.start import fit, train
+from surefoot.runs.start import train
 
 Capture = pytest.CaptureFixture[str]
 

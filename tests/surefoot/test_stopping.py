@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, pendulum, same, weights
 
+from surefoot.api.fit import fit
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import ConfigError, SimulatorError
 from surefoot.core.engine.agent import Agent, Spec
@@ -24,8 +25,9 @@ from surefoot.runs.plan import Plan
 from surefoot.runs.processes.stopping import Interrupted, Stopped, Terminated, resumable
 from surefoot.runs.processes.watchdog import Watchdog
 from surefoot.runs.run import Run
-from surefoot.runs.start import fit, resume
-from surefoot.runs.trainers.trainer import never, seed_trainer
+from surefoot.runs.start import resume
+from surefoot.runs.trainers.choose import seed_trainer
+from surefoot.runs.trainers.trainer import never
 from surefoot.streaming import StreamAC
 
 PENDULUM = Spec(3, 1, (-2.0,), (2.0,))

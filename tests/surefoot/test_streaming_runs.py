@@ -14,12 +14,13 @@ import torch
 from test_acting_runs import metrics
 from test_training import FAST, _checkpoints, _wait_for, _workers_of, same, weights
 
+from surefoot.api.fit import fit
 from surefoot.core.base.errors import ConfigError, DivergenceError
 from surefoot.core.base.files import read_json
 from surefoot.core.engine.agent import Spec
 from surefoot.evaluation import RunData
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.start import fit, resume
+from surefoot.runs.start import resume
 from surefoot.streaming import StreamAC, StreamQ
 
 ENV = "native/pendulum"
@@ -105,7 +106,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_streaming_runs import stream, ENV, FAST
-from surefoot.runs.start import fit
+from surefoot.api.fit import fit
 fit(stream(), env=ENV, steps=3000, seeds=2, evaluate_every=1000, out={out!r}, **FAST)
 """
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from surefoot.api.fit import fit
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import (
     CheckpointError,
@@ -33,10 +34,11 @@ from surefoot.evaluation import RunData, write_report
 from surefoot.evaluation.estimates import estimate_lines
 from surefoot.offline import BC, IQL
 from surefoot.runs.embedded import generate
+from surefoot.runs.machine import at_once
 from surefoot.runs.plan import Plan
-from surefoot.runs.processes.workers import at_once
 from surefoot.runs.run import Run, load_agent, split
-from surefoot.runs.start import fit, resume, victim
+from surefoot.runs.start import resume
+from surefoot.runs.victim import victim
 from surefoot.safe import CDT, BCSafe
 
 SMALL = {"hidden": (16, 16)}
@@ -115,7 +117,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from test_training import pendulum, SMALL, FAST
 from surefoot.offline import IQL
-from surefoot.runs.start import fit
+from surefoot.api.fit import fit
 data = pendulum()
 fit(IQL(data, **SMALL), data, steps=1500, seeds=2, evaluate_every=100, out={out!r}, **FAST)
 """

@@ -17,10 +17,11 @@ import pytest
 from small_runs import TINY, small_dataset
 
 import surefoot
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.cli.support import file_overrides as received
 from surefoot.cli.support import grammar
-from surefoot.cli.train import next_commands
+from surefoot.cli.support.training import next_commands
 from surefoot.core.base.children import environment
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.data import save
@@ -28,7 +29,7 @@ from surefoot.offline import BC
 from surefoot.runs import trust
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.start import fit, resume
+from surefoot.runs.start import resume
 from surefoot.studies import compare, tune
 from surefoot.studies.auto import Auto
 
@@ -73,7 +74,7 @@ def test_no_command_executes_a_module_that_a_received_run_names(
         commands += [["train", "algo=iql", "env=Pendulum-v1", "dataset=native/pendulum-mixed", "init=.", "out=new"]]
         commands += [["datasets", "corrupt", "x.hdf5", "-o", "y.hdf5", "--mode", "adversarial", "--victim", "."]]
     for command in commands:
-        monkeypatch.setattr("surefoot.cli.train.load", lambda *unused: small_dataset())
+        monkeypatch.setattr("surefoot.cli.support.training.load", lambda *unused: small_dataset())
         assert main(command) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert "--trust" in line
@@ -291,7 +292,7 @@ def test_a_reward_that_the_user_names_is_imported_by_a_portfolio_and_one_of_its_
         raise ConfigError("far enough")
 
     monkeypatch.setattr("surefoot.studies.auto.carry_out", carried_out)
-    monkeypatch.setattr("surefoot.cli.train.load", lambda *unused: small_dataset())
+    monkeypatch.setattr("surefoot.cli.support.training.load", lambda *unused: small_dataset())
     monkeypatch.setattr(trust, "_allowed", set())
     command = ["train", "algo=auto", "dataset=native/pendulum-mixed", "reward=trap:reward", "out=own", "-q"]
     assert main(command) == 2

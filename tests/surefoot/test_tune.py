@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from test_compare import write_run
 
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.cli import tune as command
 from surefoot.core.base.errors import ConfigError, DivergenceError
@@ -22,7 +23,6 @@ from surefoot.offline import BC
 from surefoot.offline.iql import IQLConfig
 from surefoot.runs.embedded import load
 from surefoot.runs.run import Run
-from surefoot.runs.start import fit
 from surefoot.studies import states, tune
 from surefoot.studies.compare import scores_of
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from surefoot.api.fit import shown
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.base.random import generator
 from surefoot.core.policy.control_loop import as_array, check_width
@@ -25,9 +26,8 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.runs.algorithms import ALGORITHMS
-from surefoot.runs.embedded import environment_of, load
+from surefoot.runs.embedded import environment_of, load, source_name
 from surefoot.runs.extend import extend
-from surefoot.runs.folders import claim_named, claim_new
 from surefoot.runs.plan import OPTIONS, Plan, agent_class, seeds_of
 from surefoot.runs.run import IN_MEMORY, Run
 from surefoot.runs.start import train
@@ -76,7 +76,7 @@ class Model:
         self.dataset: Dataset | None
         self._source: str | None = None
         if isinstance(dataset, str | os.PathLike):
-            self._source = os.fspath(dataset)
+            self._source = source_name(os.fspath(dataset))
             self.dataset = load(self._source)
         else:
             self.dataset = dataset
@@ -114,9 +114,8 @@ class Model:
             DataError: `strict=True` refuses the dataset.
             DivergenceError: a loss stopped being finite.
         """
-        listener, bars = _listener(progress)
         self._policy = self._drawing = None
-        with bars:
+        with shown(progress) as listener:
             if self.run is not None:
                 if options or out is not None:
                     raise ConfigError("learn() goes on with its run: what is given anew is steps alone")
@@ -129,21 +128,17 @@ class Model:
                     raise ConfigError(f"learn() has no option {name!r}: give {key}= to {type(self).__name__}() itself")
                 if name not in OPTIONS:
                     raise ConfigError(f"learn() has no option {name!r}; {nearest(name, OPTIONS)}")
-            source = self._source
-            if source not in (None, IN_MEMORY) and pathlib.Path(str(source)).exists():
-                source = str(pathlib.Path(str(source)).resolve())
             plan = Plan(
                 algorithm=self.algorithm,
                 config=self.config,
-                dataset=source,
+                dataset=self._source,
                 environment=self.env,
                 steps=steps,
                 seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
                 **options,
             )
             self._read_as(plan)
-            with claim_new(out) if out is not None else claim_named(plan.label) as claim:
-                self.run = train(plan, claim, dataset=self.dataset, listener=listener, logger=logger)
+            self.run = train(plan, out, dataset=self.dataset, listener=listener, logger=logger)
         return self
 
     def _read_as(self, plan: Plan) -> None:
@@ -218,19 +213,6 @@ class Model:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy as PATH.safetensors and PATH.json; `surefoot.load_policy` reads it."""
         self.policy.save(pathlib.Path(path).with_suffix(".safetensors"))
-
-
-def _listener(progress: bool) -> tuple[Any, Any]:
-    """What is told of the training, and what shows it while it lasts."""
-    import contextlib
-
-    if not progress:
-        return None, contextlib.nullcontext()
-    from surefoot.cli.support.output import PlainConsole
-    from surefoot.cli.support.progress import Watcher
-
-    watcher = Watcher(PlainConsole())
-    return watcher, watcher
 
 
 def model(name: str) -> type[Model] | None:

@@ -14,7 +14,7 @@ from surefoot.cli.support import output
 from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
     from surefoot.studies.leaderboard import Suite
 
 NOT_OF_AN_ENTRY = ("preset", "envs", "init", "reward", "gap", "batch_size", "jacobian_penalty")
@@ -112,7 +112,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
     from surefoot.core.base.files import write_json
     from surefoot.runs.embedded import require_known
     from surefoot.runs.folders import Claim, claim_begun, claim_new
@@ -199,7 +199,6 @@ def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str,
 def _incumbent(suite: Suite, study: pathlib.Path) -> tuple[list[str], int]:
     """The options that a study found, and how many runs that took."""
     from surefoot.cli.support import grammar
-    from surefoot.cli.tune import texts
     from surefoot.core.base.files import read_json
     from surefoot.core.base.schema import Number, Plain, Record
     from surefoot.studies import leaderboard
@@ -221,7 +220,7 @@ def _incumbent(suite: Suite, study: pathlib.Path) -> tuple[list[str], int]:
         raise ConfigError(
             f"{study}: tuned {', '.join(left)} too, which {suite.name} fixes; tune options of algo. alone"
         )
-    return [*kept, *texts(options)], int(found["budget"]["runs"])
+    return [*kept, *grammar.texts(options)], int(found["budget"]["runs"])
 
 
 def _refuse_another(home: pathlib.Path, facts: Mapping[str, Any]) -> None:
@@ -250,7 +249,7 @@ def _train(
     suite: Suite, task: str, place: pathlib.Path, name: str, overrides: Sequence[str], style: Style, trust: bool
 ) -> None:
     """The run of an entry on a task: finished already, gone on with, or trained now."""
-    from surefoot.cli.train import train_one
+    from surefoot.cli.support.training import train_one
     from surefoot.runs.folders import claim_new
     from surefoot.runs.start import resume
 

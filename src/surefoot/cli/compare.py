@@ -148,7 +148,7 @@ def _looks(arguments: argparse.Namespace, pairs: int) -> LookPlan:
 
 
 def _until_decided(arms: Sequence[Arm], arguments: argparse.Namespace) -> int:
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
     from surefoot.runs.processes.stopping import resumable
     from surefoot.studies import compare as comparing
     from surefoot.studies.states import episode_scores, holds_zero, over_states

@@ -9,10 +9,11 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Collection, Sequence
-from typing import NoReturn, TextIO
+from collections.abc import Sequence
+from typing import TextIO
 
 import surefoot
+from surefoot.cli.support.parser import Parser
 from surefoot.core.base.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
 from surefoot.core.base.files import FULL, why
 from surefoot.runs.processes.stopping import Terminated, terminable
@@ -41,17 +42,6 @@ examples:
 
 exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 143 terminated, 1 a bug of ours
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours."""
-
-    commands: Collection[str] = ()
-    """Names of the commands, where it has some."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage."""
-        raise ConfigError(f"{message}; `{self.prog} --help` shows what it takes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,12 +134,14 @@ def build_parser() -> Parser:
     from surefoot.cli import (
         algorithms,
         bench,
+        certify,
         compare,
         datasets,
         doctor,
         envs,
         evaluate,
         execute,
+        export,
         import_sb3,
         llm,
         new,
@@ -176,12 +168,14 @@ def build_parser() -> Parser:
     new.add_parser(commands)
     doctor.add_parser(commands)
     evaluate.add_parser(commands)
-    report.add_parsers(commands)
+    report.add_parser(commands)
+    export.add_parser(commands)
     compare.add_parser(commands)
     select.add_parser(commands)
     bench.add_parsers(commands)
     results.add_parser(commands)
-    rollout.add_parsers(commands)
+    rollout.add_parser(commands)
+    certify.add_parser(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)
     reach.add_parser(commands)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from surefoot.cli.rollout import outcome
 from surefoot.cli.support import output, planning
+from surefoot.cli.support.episodes import outcome
 from surefoot.core.base.errors import ConfigError
 
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli.support import output
+from surefoot.cli.support.filters import Sweeps
 from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from surefoot.safety.reach import SafeSet
-
-EVERY = 2.0
-"""Seconds between two lines of progress where standard error is no terminal."""
 
 
 def add_parser(commands: Any) -> None:
@@ -145,27 +141,3 @@ def _print(found: SafeSet, facts: dict[str, Any]) -> None:
         if facts[key] is not None:
             shown[key] = output.short(facts[key])
     output.print_facts(shown)
-
-
-class Sweeps:
-    """Tells the sweeps: in place on a terminal, else a line every few seconds."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._last, self._in_place = quiet, time.monotonic(), sys.stderr.isatty()
-
-    def __enter__(self) -> Any:
-        """Begin; gives the function to call with (sweep, largest change)."""
-        return None if self._quiet else self._show
-
-    def _show(self, sweep: int, change: float) -> None:
-        now = time.monotonic()
-        if now - self._last < (0.1 if self._in_place else EVERY):
-            return
-        self._last = now
-        ending = "\r" if self._in_place else "\n"
-        print(f"sweep {sweep}, largest change {change:.2e}   ", end=ending, file=sys.stderr, flush=True)
-
-    def __exit__(self, *unused: object) -> None:
-        """Clear the line."""
-        if self._in_place and not self._quiet:
-            print(" " * 60, end="\r", file=sys.stderr, flush=True)

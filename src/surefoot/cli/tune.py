@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot.cli.support import file_overrides as received
 from surefoot.cli.support import output
+from surefoot.cli.support.parser import Parser
 from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
     from surefoot.cli.support.config import Request
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
     from surefoot.data import Dataset
     from surefoot.evaluation.deciding import Look
     from surefoot.runs.run import Run
@@ -53,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         output.say(USAGE)
         return 0
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
     from surefoot.core.base.files import write_json
     from surefoot.runs.folders import claim_begun, claim_named, claim_new
     from surefoot.studies.tune import TUNING, Tuning
@@ -83,8 +84,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from surefoot.cli.main import Parser
-
     made = Parser(prog="surefoot tune", add_help=False)
     made.add_argument("overrides", nargs="*")
     made.add_argument("--trials", type=int)
@@ -128,9 +127,9 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
         names = [text.partition("=")[0] for text in overrides]
         if (name := next(iter(values))) in names:
             raise ConfigError(f"{name}: is set on the command line and varies in {known.space}; leave out one of them")
-        received.check(texts(values), known.space, known.trust)
+        received.check(grammar.texts(values), known.space, known.trust)
         try:
-            corner = config.compose([*overrides, *texts(values)], known.trust)
+            corner = config.compose([*overrides, *grammar.texts(values)], known.trust)
         except ConfigError as error:
             raise ConfigError(f"{known.space}: {error}") from error
         if isinstance(space[name], dict) and isinstance({**corner.fields, **_options(corner)}.get(name), float):
@@ -143,21 +142,8 @@ def _options(request: Request) -> dict[str, Any]:
     return {f"algo.{name}": value for name, value in request.options.items()}
 
 
-def texts(values: Mapping[str, Any]) -> list[str]:
-    """Values as overrides."""
-    from surefoot.cli.support.grammar import quoted
-
-    def text(value: Any) -> str:
-        if value is None or isinstance(value, bool):
-            return {None: "null", True: "true", False: "false"}[value]
-        if isinstance(value, str) and not value.startswith("["):
-            return quoted(value)
-        return str(value)
-
-    return [f"{name}={text(value)}" for name, value in values.items()]
-
-
 def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argparse.Namespace, loaded: Loader) -> int:
+    from surefoot.cli.support import grammar
     from surefoot.runs.processes.stopping import resumable
     from surefoot.studies import tune as tuner
 
@@ -167,7 +153,7 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
     style.say(f"study: {output.short(folder)}; {counts}")
 
     def train_run(values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str) -> Run:
-        received.check(texts(values), folder, known.trust)  # of its files, or of the space's
+        received.check(grammar.texts(values), folder, known.trust)  # of its files, or of the space's
         return _train(tuning, values, seeds, place, label, style, known.trust, loaded)
 
     def tried(number: int, values: Mapping[str, Any], scores: list[float] | None) -> None:
@@ -195,8 +181,8 @@ def _train(
     trust: bool, loaded: Loader,
 ) -> Run:  # fmt: skip
     """The run of some values: finished already, gone on with, or trained now."""
-    from surefoot.cli.support import config
-    from surefoot.cli.train import train_one
+    from surefoot.cli.support import config, grammar
+    from surefoot.cli.support.training import train_one
     from surefoot.runs.folders import claim_new
     from surefoot.runs.start import resume
     from surefoot.studies.tune import ImpossibleError
@@ -204,7 +190,7 @@ def _train(
     if (place / "config.json").is_file():
         with style.watcher(label) as watcher:
             return resume(place, listener=watcher, trust=trust)
-    settings = [*tuning.overrides, *texts(values)]
+    settings = [*tuning.overrides, *grammar.texts(values)]
     try:
         request = config.compose([*settings, f"seeds=[{','.join(map(str, seeds))}]"], trust)
     except ConfigError as error:
@@ -215,7 +201,7 @@ def _train(
 
 def _dataset(tuning: Tuning, style: Style, trust: bool) -> Dataset | None:
     from surefoot.cli.support import config
-    from surefoot.cli.train import load
+    from surefoot.cli.support.training import load
 
     request = config.compose(tuning.overrides, trust)
     return None if request.fields["dataset"] is None else load(request, style)
@@ -236,6 +222,8 @@ def _check_metric(tuning: Tuning, dataset: Dataset | None, trust: bool) -> None:
 
 
 def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> None:
+    from surefoot.cli.support import grammar
+
     budget, curse, test = result["budget"], result["winners_curse"], result["test"]
     look = result["decision"]["looks"][-1]
     low, high = look["difference"]["low"], look["difference"]["high"]
@@ -244,7 +232,7 @@ def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> No
         "larger": "the tuned settings are better than the default",
         "smaller": "the tuned settings are worse than the default",
     }.get(result["decision"]["answer"], "not said to be better than the default: not separated by these test seeds")
-    output.say(f"\ntuned:    {', '.join(texts(result['incumbent']))}")
+    output.say(f"\ntuned:    {', '.join(grammar.texts(result['incumbent']))}")
     spent = f"{budget['trials']} trials x {budget['seeds']} seeds x {budget['steps_each']:,} steps"
     for name, how in (("incumbent", f"tuned with {spent}"), ("default", "tuned with nothing")):
         output.say(

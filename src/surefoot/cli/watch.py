@@ -131,7 +131,7 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     from surefoot.evaluation.curves import side_by_side
     from surefoot.evaluation.label import labelled
     from surefoot.evaluation.results import run_folders
-    from surefoot.runs.live import read_live
+    from surefoot.runs.loggers import read_live
     from surefoot.runs.run import Run, is_language
 
     found, damaged = [], []

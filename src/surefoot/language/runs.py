@@ -39,7 +39,7 @@ from surefoot.llm.adapters import with_lora
 from surefoot.llm.train import Stopped
 from surefoot.runs import trust
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new
-from surefoot.runs.live import LiveMetrics, read_live
+from surefoot.runs.loggers import LiveMetrics, read_live
 from surefoot.runs.plan import folder_name
 from surefoot.runs.processes.stopping import Terminated
 from surefoot.runs.run import LANGUAGE, describe_machine

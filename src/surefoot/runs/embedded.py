@@ -223,6 +223,11 @@ def exists(text: str) -> bool:
         return False
 
 
+def source_name(text: str) -> str:
+    """What a plan calls the dataset of this path or id: an absolute path, or the id as it is."""
+    return str(pathlib.Path(text).resolve()) if exists(text) else text
+
+
 def environment_of(dataset: Dataset | None, asked: str | None, trust: bool = False) -> str | None:
     """The environment to act or evaluate in: the one asked for, else the dataset's if there is one; None for `none`.
 

@@ -16,10 +16,12 @@ from surefoot.core.base.files import read_json, write_json
 from surefoot.core.engine.agent import Update
 from surefoot.runs import start as training
 from surefoot.runs.folders import claim_begun
+from surefoot.runs.machine import resolve_device
 from surefoot.runs.processes.stopping import resumable
-from surefoot.runs.processes.workers import Listener, say
+from surefoot.runs.processes.workers import in_groups
+from surefoot.runs.progress_events import Listener, say, silent
 from surefoot.runs.run import CONFIG, Run, describe_machine, names_in
-from surefoot.runs.trainers.trainer import seed_trainer
+from surefoot.runs.trainers.choose import seed_trainer
 from surefoot.runs.trust import demand, refuse_links
 from surefoot.streaming.agent import StreamingAgent
 
@@ -44,7 +46,7 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
             go on to so many steps, or another machine.
     """
     run = Run.open(pathlib.Path(folder).resolve())
-    notify = listener or training.silent
+    notify = listener or silent
     if steps <= run.plan.steps:
         raise ConfigError(
             f"steps={steps:,}: {folder} takes {run.plan.steps:,} already; name how many it shall have in all, as in "
@@ -92,14 +94,14 @@ def _check(longer: Run) -> None:
     Raises:
         SurefootError: whatever the workers would end with before their first step.
     """
-    plan, device = longer.plan, training.resolve_device(longer.plan.device)
+    plan, device = longer.plan, resolve_device(longer.plan.device)
     for seed in plan.seeds:
         path = longer.checkpoint_path(seed)
         if (longer.seed_folder(seed) / "result.json").is_file() and not path.is_file():
             raise CheckpointError(f"{path}: there is no such file, so that seed {seed} can't go on; put it back")
     alone = dataclasses.replace(plan, kernels=plan.kernels and plan.learners == 1)
-    for seeds in training.in_groups(plan.seeds, device):
-        seed_trainer(Run(longer.folder, alone), seeds, training.silent).close()
+    for seeds in in_groups(plan.seeds, device):
+        seed_trainer(Run(longer.folder, alone), seeds, silent).close()
     if device.type == "cuda":  # the workers need the memory
         gc.collect()
         torch.cuda.empty_cache()

@@ -22,9 +22,10 @@ from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.runs.algorithms import check_parts
 from surefoot.runs.benchmark_data import with_rewards
 from surefoot.runs.embedded import load
+from surefoot.runs.machine import at_once, cores
 from surefoot.runs.margins import with_margins
 from surefoot.runs.plan import Plan, agent_class
-from surefoot.runs.processes.workers import Listener, at_once, cores, say
+from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.trust import demand, function_of, module_of
 
 NARROW = 0.05
@@ -91,7 +92,8 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     environment says which task; margins are added where the algorithm reads them and steps give them.
 
     Raises:
-        ConfigError, DataError: as `surefoot.load`; oddities of data that were given, with `plan.strict`.
+        ConfigError, DataError: as `surefoot.load`; oddities of data that were given, with `plan.strict`; the algorithm
+            learns from rewards, which the data do not have.
     """
     if dataset is None:
         dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
@@ -105,24 +107,15 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     say(notify, *notes)
     if plan.strict:  # of data that were loaded already, or by rewards of the function's
         refuse_oddities(dataset, dataset.name)
-    refuse_without_rewards(agent_class(plan.algorithm), dataset)
+    kind = agent_class(plan.algorithm)
+    if not dataset.has_rewards and {"rewards", "returns_to_go"} & set(kind.reads):  # only cloning needs none
+        task = "name a task that gives some, as env=ogbench/scene-play-singletask-task1-v0, or "
+        raise ConfigError(
+            f"{dataset.name} has no rewards, which {kind.name} learns from; "
+            f"{task if dataset.attributes.get(REWARDS) == NO_TASK else ''}give them by a function of yours, "
+            "reward=module:function (docs/own_data.md), or clone what was done: algo=bc"
+        )
     return dataset
-
-
-def refuse_without_rewards(kind: type[Agent], dataset: Dataset) -> None:
-    """Refuse to learn what to prefer from a log that says nothing of it: only cloning needs no rewards.
-
-    Raises:
-        ConfigError: the algorithm reads rewards, which the data do not have.
-    """
-    if dataset.has_rewards or not {"rewards", "returns_to_go"} & set(kind.reads):
-        return
-    task = "name a task that gives some, as env=ogbench/scene-play-singletask-task1-v0, or "
-    raise ConfigError(
-        f"{dataset.name} has no rewards, which {kind.name} learns from; "
-        f"{task if dataset.attributes.get(REWARDS) == NO_TASK else ''}give them by a function of yours, "
-        "reward=module:function (docs/own_data.md), or clone what was done: algo=bc"
-    )
 
 
 def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Array, Array]:

@@ -1,10 +1,14 @@
-"""The machine that a run's numbers depend on."""
+"""The machine that a run computes on: its cores and devices, and what the run's numbers depend on."""
 
 from __future__ import annotations
 
+import math
+import os
 import pathlib
 
-from surefoot.core.base.errors import CheckpointError
+import torch
+
+from surefoot.core.base.errors import CheckpointError, DeviceError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Many, Plain, Record, Text
 from surefoot.core.engine.learner import Learner
@@ -45,3 +49,42 @@ def as_begun(learner: Learner, folder: pathlib.Path) -> Learner:
     if learner.slots is not None:
         learner.slots.masks_inside = read_json(folder / "kernels.json", KERNELS).get("masks") == INSIDE
     return learner
+
+
+def cores() -> int:
+    """Cores that this process may use: fewer than there are where SUREFOOT_CORES, or whoever began it, says so."""
+    try:
+        found = len(os.sched_getaffinity(0))
+    except AttributeError:
+        found = os.cpu_count() or 1
+    said = os.environ.get("SUREFOOT_CORES", "")
+    return max(1, min(found, int(said))) if said.isdigit() else found
+
+
+SHARING_A_CORE = 0.85
+"""Rate per core of several workers on one, as a fraction of one alone: they evict each other's caches (measured)."""
+
+
+def at_once(seeds: int, cores: int) -> int:
+    """How many single-threaded workers to run side by side so that `seeds` of them end soonest.
+
+    One a core where they divide evenly; more where a core would otherwise idle (three seeds on two cores).
+    """
+
+    def rounds(workers: int) -> float:
+        share = max(1.0, workers / cores) / (1.0 if workers <= cores else SHARING_A_CORE)
+        return math.ceil(seeds / workers) * share
+
+    return min(range(1, max(1, min(seeds, 4 * cores)) + 1), key=lambda workers: (rounds(workers), workers))
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that a plan's word means here.
+
+    Raises:
+        DeviceError: a GPU was asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise DeviceError("device=cuda: torch finds no CUDA GPU on this machine; use device=cpu or auto")
+    return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")

@@ -84,6 +84,11 @@ class Settings:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: give {', '.join(others)} or {last}")
         if self.collectors not in (None, "processes", "ray"):
             raise ConfigError(f"collectors={self.collectors!r} is unknown: give processes or ray, or leave it out")
+        for name, usual in (("workers", 1), ("staleness", 0)):
+            if self.collectors is None and getattr(self, name) != usual:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: who acts is not said: add collectors=processes or ray"
+                )
 
 
 SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))

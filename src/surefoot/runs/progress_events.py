@@ -1,4 +1,4 @@
-"""What a worker tells: its progress after every stretch of steps, now and then within a long one, and evaluations."""
+"""Events of a run, and who listens to them: notes for the user, evaluations, progress after every stretch of steps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,21 @@ from typing import Any
 from surefoot.evaluation import Episodes
 from surefoot.runs.plan import Plan
 
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+"""Called with each event of a run."""
 EVERY = 2.0
 """Seconds within a stretch after which its progress is told."""
+
+
+def say(notify: Listener, *texts: str) -> None:
+    """Tell a listener sentences for the user."""
+    for text in texts:
+        notify({"kind": "note", "text": text})
+
+
+def silent(event: Event) -> None:
+    """Listen to nothing."""
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:

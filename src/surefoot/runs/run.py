@@ -21,22 +21,24 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.base.files import read_json
 from surefoot.core.base.random import generator
-from surefoot.core.base.schema import MOST_BYTES, Maybe, Number, Plain, Record, Table, Text, check
+from surefoot.core.base.schema import MOST_BYTES, Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.base.spec import PROBLEM
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.policy.policy import Policy
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
-from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, SUMMARY_FORMAT
+from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
 from surefoot.runs.plan import Plan, agent_class, told_options
 from surefoot.runs.trust import demand, module_of
 from surefoot.streaming import StreamingAgent
@@ -61,6 +63,18 @@ ANY_SUMMARY = Record(
     {}, {"preset": Maybe(Text()), "options": Table(Plain(finite=True))}, others=True, newest=SUMMARY_FORMAT
 )
 """Of summary.json, what is checked where it is only shown; `evaluation.RunData` checks all."""
+STATE = Record(
+    {
+        "kind": Text(),
+        "algorithm": Text(),
+        "seed": Number(0, whole=True),
+        "step": Number(0, whole=True),
+        "seconds": Number(0),
+        "metrics": Many(METRICS_LINE),
+    },
+    others=True,
+)
+"""What a checkpoint says of its seed."""
 COLUMNS = Record(
     {"kind": Text(), "name": Text(), "env_id": Maybe(Text()), "sha256": Maybe(Text(64))},
     {"attributes": Table(Text(MOST_BYTES)), "warnings": Table(Number(0, whole=True))},
@@ -320,6 +334,40 @@ def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
     if not path.is_file() and not run.complete:
         raise CheckpointError(f"{run.folder}: has no checkpoint of seed {seed} yet; go on with: {run.resume_command}")
     return checkpoint.load(path, kind="checkpoint")[0]
+
+
+def load_together(
+    paths: Mapping[int, pathlib.Path], algorithm: str
+) -> list[tuple[dict[str, Tensor], dict[str, Any]]] | None:
+    """Tensors and description of each checkpoint of seeds that one process trains together; None where there is none.
+
+    Raises:
+        CheckpointError: one is damaged, or of another run; they are of different steps, or only some are there.
+    """
+    there = {seed: path for seed, path in paths.items() if path.is_file()}
+    if not there:
+        return None
+    found = []
+    for seed, path in there.items():
+        tensors, meta = checkpoint.load(path, kind="checkpoint")
+        check(meta, STATE, path)
+        if (meta["algorithm"], meta["seed"]) != (algorithm, seed):
+            raise CheckpointError(
+                f"{path}: is of {meta['algorithm']} seed {meta['seed']}, but {algorithm} seed {seed} is needed here; "
+                "it was moved from another run"
+            )
+        found.append((tensors, meta))
+    steps = {path: meta["step"] for path, (_, meta) in zip(there.values(), found, strict=True)}
+    if len(set(steps.values())) > 1 or len(there) < len(paths):
+        told = ", ".join(
+            f"{path} is of step {steps[path]:,}" if path in steps else f"{path} is not there" for path in paths.values()
+        )
+        raise CheckpointError(
+            f"seeds {', '.join(map(str, paths))} are trained together here, and can't go on from different steps: "
+            f"{told}. Put back copies of one step, or go on without a GPU if the run began so, which trains each seed "
+            "by itself; or delete these checkpoints to begin the seeds again"
+        )
+    return found
 
 
 def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:

@@ -1,4 +1,4 @@
-"""The experiment: from a plan to a finished run folder, over worker processes, resumable at any moment."""
+"""How a run is started and resumed: from a plan to a finished run folder, over worker processes."""
 
 from __future__ import annotations
 
@@ -6,126 +6,39 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from surefoot.core.base.actions import to_agent
-from surefoot.core.base.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DeviceError,
-    EnvironmentMismatchError,
-    nearest,
-)
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
-from surefoot.core.policy.policy import Policy
-from surefoot.data import conventions, validate
+from surefoot.data import conventions
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
 from surefoot.online.loops.loop import refuse_mixed_precision
-from surefoot.runs.embedded import environment_of
 from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
-from surefoot.runs.live import LiveMetrics
-from surefoot.runs.loggers import loggers, to_all
-from surefoot.runs.plan import OPTIONS, Plan, name_of, seeds_of
+from surefoot.runs.loggers import LiveMetrics, loggers, to_all
+from surefoot.runs.machine import resolve_device
+from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
 from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
-from surefoot.runs.processes.workers import Event, Listener, in_groups, say, work
-from surefoot.runs.run import CONFIG, IN_MEMORY, Run, describe_machine, load_agent, names_in, write_columns
+from surefoot.runs.processes.workers import in_groups, work
+from surefoot.runs.progress_events import Event, Listener, say, silent
+from surefoot.runs.run import CONFIG, Run, describe_machine, names_in, write_columns
 from surefoot.runs.summary import sum_up
 from surefoot.runs.trust import allow, demand, refuse_links
 from surefoot.runs.warm_start import settled, start_notes
 from surefoot.streaming.agent import StreamingAgent
 
 
-def fit(
-    agent: Agent,
-    dataset: Dataset | None = None,
-    *,
-    env: str | None = "auto",
-    steps: int = Plan.steps,
-    seeds: int | Sequence[int] = Plan.seeds,
-    out: str | os.PathLike[str] | None = None,
-    progress: bool = True,
-    listener: Listener | None = None,
-    trust: bool = False,
-    logger: str | None = None,
-    **options: Any,
-) -> Run:
-    """Train copies of `agent` from several seeds and evaluate them.
-
-    Args:
-        agent: gives algorithm and config; its weights are drawn anew from each seed.
-        dataset: what `surefoot.data.load` returned, or a `Dataset` of your own; none where the agent learns by
-            acting.
-        env: gymnasium id; "auto": the one that the dataset says it was recorded in; None or "none": no simulator.
-        steps: training steps, or steps in the environment where the agent acts; for each seed.
-        seeds: how many (0, 1, ...), or which.
-        out: run folder; by default a new one under runs/.
-        progress: show bars, or lines where the output is not a terminal.
-        listener: called with each event (progress, evaluations, notes) instead.
-        trust: import the module of an environment that the dataset's file names, or of the agent in init=RUN.
-        logger: tensorboard or wandb, beside the run folder's own metrics.jsonl.
-        options: further fields of `Plan`, e.g. episodes=100.
-
-    Raises:
-        ConfigError: an option out of range, a folder that exists, or env="auto" where the dataset says none.
-        DataError: the dataset breaks what `Dataset` promises, or lacks what the algorithm reads.
-        EnvironmentMismatchError: the environment's spaces don't fit the dataset.
-        DivergenceError: a loss stopped being finite.
-    """
-    for name in options:
-        if name == "envs":
-            raise ConfigError("fit takes no envs=: make the agent with num_envs=, which is the same")
-        if name not in OPTIONS:
-            raise ConfigError(f"fit has no option {name!r}; {nearest(name, ['env', *OPTIONS])}")
-    if dataset is not None:
-        validate(dataset)
-    plan = Plan(
-        algorithm=name_of(type(agent)),
-        config=dataclasses.asdict(agent.config),
-        dataset=None if dataset is None else _source(dataset, str(options.get("view", "corrected"))),
-        environment=environment_of(dataset, None if env == "auto" else "none" if env is None else env, trust),
-        steps=steps,
-        seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
-        **options,
-    )
-    with claim_new(out) if out is not None else claim_named(plan.label) as claim:
-        given: dict[str, Any] = {
-            "dataset": dataset,
-            "built_for": agent.environment_spec,
-            "trust": trust,
-            "logger": logger,
-        }
-        if listener is not None or not progress:
-            return train(plan, claim, listener=listener, **given)
-        from surefoot.cli.support.output import PlainConsole
-        from surefoot.cli.support.progress import Watcher
-
-        with Watcher(PlainConsole()) as watcher:
-            return train(plan, claim, listener=watcher, **given)
-
-
-def _source(dataset: Dataset, view: str) -> str:
-    """What a plan calls a dataset: the absolute path that gives it again, or that it is in memory alone."""
-    there = dataset.as_read == view and pathlib.Path(dataset.name).exists()
-    return str(pathlib.Path(dataset.name).resolve()) if there else IN_MEMORY
-
-
 def train(
     plan: Plan,
-    folder: str | os.PathLike[str] | Claim,
+    folder: str | os.PathLike[str] | Claim | None = None,
     *,
     dataset: Dataset | None = None,
     listener: Listener | None = None,
@@ -133,16 +46,25 @@ def train(
     trust: bool = False,
     logger: str | None = None,
 ) -> Run:
-    """Carry out a plan in a new folder. Errors as in `fit`; a bad plan leaves no folder behind.
+    """Carry out a plan in a new folder: `surefoot.fit`, `learn` and the command line start their runs here.
+
+    A bad plan leaves no folder behind.
 
     Args:
         plan: what to do.
-        folder: where: a path that does not exist or is an empty folder, or one that is claimed already.
+        folder: where: a path that does not exist or is an empty folder, or one that is claimed already; None: a new
+            one under runs/.
         dataset: what the plan names, where it is loaded already.
         listener: called with each event.
         built_for: sizes that the environment or dataset must have; None: any.
         trust: import the module of the agent in init=RUN.
         logger: tensorboard or wandb, which hears the events too, also where the run is resumed.
+
+    Raises:
+        ConfigError: an option out of range, or a folder that exists.
+        DataError: the dataset lacks what the algorithm reads.
+        EnvironmentMismatchError: the environment's spaces don't fit the dataset or `built_for`.
+        DivergenceError: a loss stopped being finite.
     """
     for name in (*plan.imports, plan.environment):  # the caller's
         allow(name)
@@ -150,7 +72,10 @@ def train(
         for name in Run.open(plan.init).plan.imports:
             demand(name, plan.init, trust)
     with contextlib.ExitStack() as stack:
-        claim = folder if isinstance(folder, Claim) else stack.enter_context(claim_new(folder))
+        if isinstance(folder, Claim):
+            claim = folder
+        else:
+            claim = stack.enter_context(claim_named(plan.label) if folder is None else claim_new(folder))
         listen = to_all([listener or silent, *loggers(logger, claim.folder)])
         stack.enter_context(resumable(claim.folder))
         run = _begin(plan, claim.folder, dataset, listen, built_for, logger)
@@ -193,8 +118,10 @@ def _begin(
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
     say(notify, *start_notes(agent, plan))
-    check_plan(plan, agent)
-    check_learners(plan, agent)
+    if plan.collectors is not None:
+        check_plan(plan, agent)
+    if plan.learners > 1:
+        check_learners(plan, agent)
     if agent.acts:
         training_environment(plan, agent).close()
     config: dict[str, Any] = {
@@ -341,51 +268,6 @@ def read_again(run: Run, notify: Listener) -> None:
         write_columns(dataset, run.columns_path)
 
 
-def resolve_device(name: str) -> torch.device:
-    """The device that a plan's word means here.
-
-    Raises:
-        DeviceError: a GPU was asked for and there is none.
-    """
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise DeviceError("device=cuda: torch finds no CUDA GPU on this machine; use device=cpu or auto")
-    return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")
-
-
-class _Victim:
-    """An agent in the dataset's own units, for adversarial corruption."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self.policy_module: Policy = agent.policy()
-
-    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
-        scaled = to_agent(actions, self.agent.action_low, self.agent.action_high)
-        pairs = torch.cat([self.agent.normalizer(observations), scaled], -1)
-        return self.agent.critic(pairs)  # type: ignore[operator, no-any-return]
-
-    def policy(self, observations: Tensor) -> Tensor:
-        return self.policy_module(observations)  # type: ignore[no-any-return]
-
-
-def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool = False) -> _Victim:
-    """A trained agent as the victim of `data.corrupt`: `q_values(observations, actions)` and `policy(observations)`.
-
-    Raises:
-        ConfigError: the run's algorithm has no critics, or they read a history.
-    """
-    run = Run.open(folder)
-    agent = load_agent(run, seed, trust)
-    if agent.spec != agent.environment_spec:
-        raise ConfigError(
-            f"{run.folder}: {agent.name} reads a history of observations; attack one that reads a single one"
-        )
-    if not hasattr(agent, "critic"):
-        raise ConfigError(f"{folder}: {run.plan.algorithm} has no critics to attack; train riql, iql or td3bc")
-    return _Victim(agent)
-
-
 def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train all seeds that have no whole result yet, then sum up."""
     notify = to_all([LiveMetrics(run.folder), notify])
@@ -396,7 +278,3 @@ def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
         work(run, in_groups(waiting, device), notify, claim.descriptor)
         notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
-
-
-def silent(event: Event) -> None:
-    """Listen to nothing."""

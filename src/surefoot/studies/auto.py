@@ -30,7 +30,7 @@ from surefoot.runs.finishing import FAILURES, why
 from surefoot.runs.folders import LOCK, claim_new
 from surefoot.runs.inputs import inputs_of
 from surefoot.runs.plan import Plan
-from surefoot.runs.processes.workers import Listener
+from surefoot.runs.progress_events import Listener
 from surefoot.runs.run import Run
 from surefoot.runs.start import resume, train
 from surefoot.studies.select import Estimate, Selection, candidates, check_data, interval, judgeable, select

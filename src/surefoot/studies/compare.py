@@ -27,7 +27,7 @@ from surefoot.evaluation.statistics import Array
 from surefoot.runs.folders import claim_new
 from surefoot.runs.inputs import dataset_of
 from surefoot.runs.plan import Plan
-from surefoot.runs.processes.workers import Listener
+from surefoot.runs.progress_events import Listener
 from surefoot.runs.run import CONFIG, IN_MEMORY, Run, names_in
 from surefoot.runs.start import resume, train
 from surefoot.runs.trust import demand

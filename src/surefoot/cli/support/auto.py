@@ -12,7 +12,7 @@ from surefoot.runs.algorithms import AUTO
 
 if TYPE_CHECKING:
     from surefoot.cli.support.config import Request
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
     from surefoot.data import Dataset
     from surefoot.runs.folders import Claim
     from surefoot.studies.auto import Auto
@@ -33,8 +33,8 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
     """Train the portfolio and hand over; the exit code."""
     import dataclasses
 
-    from surefoot.cli import train
-    from surefoot.runs.embedded import environment_of
+    from surefoot.cli.support import training
+    from surefoot.runs.embedded import environment_of, source_name
     from surefoot.runs.plan import SHARED, Plan
     from surefoot.runs.trust import FunctionName, allow
     from surefoot.studies.auto import CLONE, Auto
@@ -44,12 +44,12 @@ def run(overrides: Sequence[str], style: Style, trust: bool, multirun: bool) -> 
     allow(fields["env"])  # for the user names it, and its reward
     if fields["reward"] is not None:
         allow(FunctionName(fields["reward"]))
-    with train.claimed(dataclasses.replace(request, algorithm=AUTO)) as claim:
-        dataset = train.load(request, style)
+    with training.claimed(dataclasses.replace(request, algorithm=AUTO)) as claim:
+        dataset = training.load(request, style)
         plan = Plan(
             algorithm=CLONE,
             config=request.options,
-            dataset=train.source(fields["dataset"]),
+            dataset=source_name(fields["dataset"]),
             environment=environment_of(dataset, fields["env"], trust),
             **{name: fields[name] for name in SHARED},
         )
@@ -131,7 +131,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool) -> int:
 def _carry_out(auto: Auto, claim: Claim, dataset: Dataset, style: Style, trust: bool) -> int:
     import contextlib
 
-    from surefoot.cli import train
+    from surefoot.cli.support import training
     from surefoot.runs.processes.stopping import resumable
     from surefoot.runs.run import Run, names_in
     from surefoot.runs.trust import module_of
@@ -157,7 +157,7 @@ def _carry_out(auto: Auto, claim: Claim, dataset: Dataset, style: Style, trust: 
         rows = output.rows_json([finished.folder])
         output.print_json({"run": str(finished.folder), "rows": rows, "selection": answer})
         return 0
-    train.present([finished.folder], finished, style)
+    training.present([finished.folder], finished, style)
     output.say(f"\n{answer['answer']}.")
     if (finished.folder / automatic.PICTURE).is_file():
         output.say(f"estimates: {output.short(finished.folder / automatic.PICTURE)}, {automatic.ANSWER} beside it")

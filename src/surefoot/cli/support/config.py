@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.resources
 import inspect
 import re
 import typing
@@ -17,9 +16,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from surefoot.cli.support import config_file as configfile
 from surefoot.cli.support import file_overrides as received
 from surefoot.cli.support.grammar import Parsed, hydra_errors, parse
+from surefoot.cli.support.presets import is_own, read_preset
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.engine.agent import Agent
 from surefoot.runs.algorithms import check_parts
@@ -181,7 +180,7 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     agent = agent_class(name)
     said = {override.key for override in parse(overrides)}
     run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
-    if values["preset"] and configfile.is_own(values["preset"]):
+    if values["preset"] and is_own(values["preset"]):
         received.check_preset(run_preset, preset, said, values["preset"], trust)
     for key in run_preset:
         if key not in FIELDS:
@@ -249,40 +248,6 @@ def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(config).items()
     }
-
-
-def presets() -> dict[str, dict[str, Any]]:
-    """Domain presets: name -> {algorithm: what differs, and `run`: fields of the command}."""
-    folder = importlib.resources.files("surefoot") / "conf" / "preset"
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    return {
-        file.name.removesuffix(".yaml"): typing.cast(
-            dict[str, Any], OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")))
-        )
-        for file in files
-    }
-
-
-def read_preset(name: str, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(fields of the command, options of the algorithm) that a domain preset changes.
-
-    Raises:
-        ConfigError: no such preset, or it says nothing about the algorithm.
-    """
-    if configfile.is_own(name):
-        return configfile.read_own_preset(name, algorithm)
-    known = presets()
-    if algorithm not in known.get(name, ()) and name in agent_class(algorithm).PRESETS:
-        raise ConfigError(f"preset={name}: is a preset of {algorithm} itself: say algo.preset={name}")
-    if name not in known:
-        raise ConfigError(
-            f"preset={name!r} is unknown: {nearest(name, list(known))}. One of your own is a file: preset=mine.yaml, "
-            "or its name with --config-dir FOLDER"
-        )
-    if algorithm not in known[name]:
-        others = sorted(set(known[name]) - {"run"})
-        raise ConfigError(f"preset={name} has no settings for {algorithm}; it has some for {', '.join(others)}")
-    return dict(known[name].get("run") or {}), dict(known[name][algorithm] or {})
 
 
 def check_overrides(overrides: Sequence[str], multirun: bool) -> None:

@@ -84,7 +84,7 @@ def generate(arguments: argparse.Namespace) -> int:
 def _record(arguments: argparse.Namespace) -> int:
     """Record a benchmark's dataset into the cache or a file."""
     from surefoot.runs import benchmark_data as suites
-    from surefoot.runs.processes.workers import cores
+    from surefoot.runs.machine import cores
 
     for option in ("transitions", "behaviour", "gap"):
         if getattr(arguments, option) is not None:
@@ -140,7 +140,7 @@ def corrupt(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{beside}: exists already; delete it or choose another name")
     victim = None
     if arguments.victim is not None:
-        from surefoot.runs.start import victim as load_victim
+        from surefoot.runs.victim import victim as load_victim
 
         victim = load_victim(arguments.victim, arguments.victim_seed, arguments.trust)
     dataset = load(arguments)

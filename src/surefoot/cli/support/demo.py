@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.cli.support import output
 
 if TYPE_CHECKING:
-    from surefoot.cli.train import Style
+    from surefoot.cli.support.training import Style
     from surefoot.evaluation.certificates import Certificate
     from surefoot.runs.run import Run
     from surefoot.safety.certify import Certified
@@ -44,31 +44,30 @@ class Kept:
 
 def main_job(overrides: list[str], said: set[str], style: Style) -> int:
     """IQL and BC on the embedded data; with nothing but the plainest settings asked for, the constraint too."""
-    from surefoot.cli import train
-    from surefoot.cli.support import config
+    from surefoot.cli.support import config, training
     from surefoot.runs.folders import claim_new
     from surefoot.runs.summary import draw_curves
 
     settings = [f"steps={STEPS}"] if "steps" not in said else []
     request = config.compose(["algo=iql", *settings, *overrides])
     rival = config.compose([f"algo={RIVAL}", *settings, *overrides])
-    with train.claimed(request) as claim:
-        dataset = train.load(request, style)
-        finished = train.train_one(request, style, claim, dataset)
+    with training.claimed(request) as claim:
+        dataset = training.load(request, style)
+        finished = training.train_one(request, style, claim, dataset)
     with claim_new(finished.folder / RIVAL) as claim:
-        other = train.train_one(rival, style, claim, dataset)
+        other = training.train_one(rival, style, claim, dataset)
     picture = None
     if finished.plan.environment is not None:
         picture = finished.folder / "comparison.png"
         draw_curves([finished, other], picture)
     if said - {"seeds", "out", "device", "logger"}:  # asked for something else than the demonstration
-        train.present([other.folder, finished.folder], finished, style, picture)
+        training.present([other.folder, finished.folder], finished, style, picture)
         return 0
     kept = constrained(finished.folder / "ppo", style)
     picture = finished.folder / "demo.png"
     draw(finished, other, kept, picture)
     folders = [other.folder, finished.folder]
-    train.present(folders, finished, style, picture, lambda: print_policies(kept), kept_json(kept))
+    training.present(folders, finished, style, picture, lambda: print_policies(kept), kept_json(kept))
     return 0
 
 
@@ -88,8 +87,7 @@ def constrained(
         episodes: in which violations are counted.
         points: of the safe set's grid; None: the system's own.
     """
-    from surefoot.cli import train
-    from surefoot.cli.support import config
+    from surefoot.cli.support import config, training
     from surefoot.play.actors import actor
     from surefoot.runs.folders import claim_new
     from surefoot.safety.certify import certify, store
@@ -100,7 +98,7 @@ def constrained(
     options = [f"steps={steps}", "seeds=1", f"envs={64 if steps >= ACTING_STEPS else 4}"]
     request = config.compose(["algo=ppo", f"env={CONSTRAINED}", *options])
     with claim_new(folder) as claim:
-        run = train.train_one(request, style, claim)
+        run = training.train_one(request, style, claim)
     style.say("computing from which states the obstacles can still be avoided")
     safe_set = folder / "safe_set.npz"
     reach(CONSTRAINED, points=points, tolerance=TOLERANCE).save(safe_set)

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
@@ -133,3 +134,16 @@ def quoted(value: str) -> str:
     # OmegaConf reads \${ as ${ and, before it, two backslashes as one.
     escaped = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
     return str(QuotedString(escaped, Quote.single).with_quotes())
+
+
+def texts(values: Mapping[str, Any]) -> list[str]:
+    """Values as overrides."""
+
+    def text(value: Any) -> str:
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        if isinstance(value, str) and not value.startswith("["):
+            return quoted(value)
+        return str(value)
+
+    return [f"{name}={text(value)}" for name, value in values.items()]

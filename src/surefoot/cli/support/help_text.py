@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable
 
 from surefoot.cli.support import config
+from surefoot.cli.support import presets as domain_presets
 from surefoot.data import CATALOGUE
 from surefoot.runs.algorithms import ALGORITHMS
 from surefoot.runs.embedded import embedded
@@ -116,7 +117,7 @@ def summary(agent: type) -> str:
 def presets() -> list[str]:
     """Domain presets and the algorithms that they are for; those of one family share a line."""
     found: dict[tuple[str, str], list[str]] = {}
-    for name, content in config.presets().items():
+    for name, content in domain_presets.presets().items():
         algorithms = ", ".join(sorted(set(content) - {"run"}))
         family, _, rest = name.partition("-")
         found.setdefault((family, algorithms), []).append(rest)

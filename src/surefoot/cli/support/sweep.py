@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 
 from surefoot.cli.support import config, grammar, launchers, output
 from surefoot.cli.support import file_overrides as received
-from surefoot.cli.train import Style, train_one
+from surefoot.cli.support.training import Style, train_one
 from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Many, Number, Record, Text

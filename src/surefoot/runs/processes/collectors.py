@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from surefoot.core.base.children import environment
+from surefoot.core.base.children import ONE_THREAD, start_python
 from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent, Spec
@@ -39,8 +39,6 @@ from surefoot.runs.plan import Plan
 from surefoot.runs.processes import cluster
 from surefoot.runs.processes.stopping import leave_interrupts, signals_wait
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
 
 def collector_seed(seed: int, worker: int) -> int:
     """What fixes all that is random in a collector; the first has the run's own seed."""
@@ -48,18 +46,11 @@ def collector_seed(seed: int, worker: int) -> int:
 
 
 def check_plan(plan: Plan, agent: Agent) -> None:
-    """Refuse what collectors can't do.
+    """Refuse what the collectors of a plan can't do.
 
     Raises:
         ConfigError: says what.
     """
-    if plan.collectors is None:
-        for name, usual in (("workers", 1), ("staleness", 0)):
-            if getattr(plan, name) != usual:
-                raise ConfigError(
-                    f"{name}={getattr(plan, name)}: who acts is not said: add collectors=processes or ray"
-                )
-        return
     if not isinstance(agent, OnPolicyAgent | OffPolicyAgent):
         raise ConfigError(f"{agent.name} does not learn from blocks or a replay buffer: leave out collectors=")
     if plan.dataset is not None:
@@ -183,12 +174,7 @@ class ProcessConnection:
     def __init__(self) -> None:
         """Begin it."""
         with signals_wait():
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "surefoot.runs.processes.collectors"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment(**dict.fromkeys(THREADS, "1")),
-            )
+            self.process = start_python("-m", "surefoot.runs.processes.collectors", variables=ONE_THREAD)
         self._inbox: queue.Queue[bytes | None] = queue.Queue()
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         for side in (self._read, self._write):

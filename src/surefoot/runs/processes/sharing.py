@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 
-from surefoot.core.base.children import environment
+from surefoot.core.base.children import start_python
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.features import shifts_images
@@ -23,13 +22,11 @@ _others: list[subprocess.Popen[bytes]] = []
 
 
 def check_learners(plan: Plan, agent: Agent) -> None:
-    """Refuse what learners can't share.
+    """Refuse what the learners of a plan can't share.
 
     Raises:
         ConfigError: says what.
     """
-    if plan.learners == 1:
-        return
     if isinstance(agent, OffPolicyAgent | StreamingAgent) or not agent.by_rows:
         raise ConfigError(
             f"learners={plan.learners}: the losses of {agent.name} are not means over the rows of one batch, so that "
@@ -48,13 +45,11 @@ def check_learners(plan: Plan, agent: Agent) -> None:
         raise ConfigError(f"batch_size={plan.batch_size}: can't be shared equally among learners={plan.learners}")
 
 
-def join(plan: Plan, arguments: Sequence[str]) -> Share | None:
+def join(plan: Plan, arguments: Sequence[str]) -> Share:
     """The share of this worker, after the first of them has begun the others with its own arguments.
 
     The others listen to their standard input as it does, which it holds open, so that they end with it.
     """
-    if plan.learners == 1:
-        return None
     if OTHER not in os.environ:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -63,11 +58,12 @@ def join(plan: Plan, arguments: Sequence[str]) -> Share | None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         for rank in range(1, plan.learners):
             _others.append(
-                subprocess.Popen(
-                    [sys.executable, "-P", "-m", "surefoot.runs.processes.worker", *arguments],
-                    stdin=subprocess.PIPE,
+                start_python(
+                    "-m",
+                    "surefoot.runs.processes.worker",
+                    *arguments,
                     stdout=subprocess.DEVNULL,
-                    env=environment(**meet, RANK=str(rank), LOCAL_RANK=str(rank), **{OTHER: "1"}),
+                    variables={**meet, "RANK": str(rank), "LOCAL_RANK": str(rank), OTHER: "1"},
                 )
             )
         os.environ.update({**meet, "RANK": "0", "LOCAL_RANK": "0"})

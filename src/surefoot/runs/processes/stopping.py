@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+STOP = b"s"
+"""What the parent writes to a worker's standard input to ask for a checkpoint and the end."""
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside of resumable", default=False)
 
 

@@ -19,9 +19,6 @@ import threading
 import traceback
 from typing import Any
 
-STOP = b"s"
-"""What the parent writes to ask for a checkpoint and the end."""
-
 
 class Log(io.TextIOWrapper):
     """The log of a worker: what a terminal that shows it would obey stands there as its escape.
@@ -79,7 +76,7 @@ def main(arguments: list[str]) -> int:
     from surefoot.runs.processes.sharing import join
     from surefoot.runs.processes.watchdog import Watchdog, stack_of_main_thread
     from surefoot.runs.run import Run
-    from surefoot.runs.trainers.trainer import seed_trainer
+    from surefoot.runs.trainers.choose import seed_trainer
 
     trust.take_over(json.loads(arguments[3]))
     torch.set_num_threads(1)
@@ -98,7 +95,7 @@ def main(arguments: list[str]) -> int:
     watchdog = Watchdog(run.plan.patience, mention, give_up)
     watchdog.start()
     try:
-        share = join(run.plan, arguments)
+        share = join(run.plan, arguments) if run.plan.learners > 1 else None
         trainer = seed_trainer(run, seeds, send, stop.is_set, share)
         gc.freeze()
         send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})

@@ -4,62 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
-import os
 import queue
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from surefoot.core.base import errors
-from surefoot.core.base.children import environment
+from surefoot.core.base.children import ONE_THREAD, start_python
 from surefoot.core.base.errors import SurefootError
-from surefoot.runs.processes.stopping import Terminated, raise_lost, signals_wait
-from surefoot.runs.processes.worker import STOP
+from surefoot.runs.machine import at_once, cores
+from surefoot.runs.processes.stopping import STOP, Terminated, raise_lost, signals_wait
+from surefoot.runs.progress_events import Event, Listener, say
 from surefoot.runs.run import Run, names_in
 from surefoot.runs.trust import for_workers
-
-Event = dict[str, Any]
-Listener = Callable[[Event], None]
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables that say how many threads libraries use: a worker has one."""
-
-
-def say(notify: Listener, *texts: str) -> None:
-    """Tell a listener sentences for the user."""
-    for text in texts:
-        notify({"kind": "note", "text": text})
-
-
-def cores() -> int:
-    """Cores that this process may use: fewer than there are where SUREFOOT_CORES, or whoever began it, says so."""
-    try:
-        found = len(os.sched_getaffinity(0))
-    except AttributeError:
-        found = os.cpu_count() or 1
-    said = os.environ.get("SUREFOOT_CORES", "")
-    return max(1, min(found, int(said))) if said.isdigit() else found
-
-
-SHARING_A_CORE = 0.85
-"""Rate per core of several workers on one, as a fraction of one alone: they evict each other's caches (measured)."""
-
-
-def at_once(seeds: int, cores: int) -> int:
-    """How many single-threaded workers to run side by side so that `seeds` of them end soonest.
-
-    One a core where they divide evenly; more where a core would otherwise idle (three seeds on two cores).
-    """
-
-    def rounds(workers: int) -> float:
-        share = max(1.0, workers / cores) / (1.0 if workers <= cores else SHARING_A_CORE)
-        return math.ceil(seeds / workers) * share
-
-    return min(range(1, max(1, min(seeds, 4 * cores)) + 1), key=lambda workers: (rounds(workers), workers))
 
 
 class _Worker:
@@ -72,13 +30,8 @@ class _Worker:
         given = json.dumps(for_workers(names_in(run.plan)))
         arguments = [str(run.folder), ",".join(map(str, seeds)), str(lock), given]
         with open(self.log, "ab") as log, signals_wait():
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "surefoot.runs.processes.worker", *arguments],
-                stdin=subprocess.PIPE,  # open while we live, and where we ask it to stop (runs.processes.worker)
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=(lock,),
-                env=environment(**dict.fromkeys(THREADS, "1")),
+            self.process = start_python(  # its standard input is open while we live, and where we ask it to stop
+                "-m", "surefoot.runs.processes.worker", *arguments, stderr=log, inherited=(lock,), variables=ONE_THREAD
             )
         threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
 

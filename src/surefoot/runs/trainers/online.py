@@ -17,7 +17,6 @@ from surefoot.online.loops.loop import Loop, acting_of, make_loop
 from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.online.loops.replay import ReplayWindows
 from surefoot.online.remote.team import Elsewhere
-from surefoot.runs.first_steps import look_at_first_steps, say_precision
 from surefoot.runs.inputs import training_environment
 from surefoot.runs.machine import as_begun
 from surefoot.runs.processes.collectors import team_environment
@@ -41,7 +40,7 @@ class ActingTrainer(SeedTrainer):
         agents = [self.fresh(seed) for seed in self.seeds]
         self.loop = self._loop(agents, self._ready(agents))
         self.learner = as_begun(self.loop.learner, self.run.folder)
-        look_at_first_steps(acting_of(self.loop), self.plan, self.seeds)
+        self.look_at_first_steps(acting_of(self.loop))
         if self.plan.init is not None:
             take_moments(self.learner, self.started_from())
             if isinstance(self.loop, OnPolicyLoop):
@@ -60,7 +59,7 @@ class ActingTrainer(SeedTrainer):
         found = self.loop.run(steps)
         if not self._windows_known:
             self._say_windows()
-        say_precision(acting_of(self.loop), self.send)
+        self.say_precision(acting_of(self.loop))
         return found
 
     def _say_windows(self) -> None:

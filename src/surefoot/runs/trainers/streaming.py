@@ -12,7 +12,6 @@ from torch import Tensor
 from surefoot.core.base.errors import DivergenceError
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import EpisodeMeans, Stepping, row_seeds, under
-from surefoot.runs.first_steps import look_at_first_steps, say_precision
 from surefoot.runs.inputs import training_environment
 from surefoot.runs.run import Run
 from surefoot.runs.trainers.trainer import SeedTrainer
@@ -41,7 +40,7 @@ class StreamingTrainer(SeedTrainer):
                 initialise_from(self.agent, Run.open(self.plan.init), seed, position)
         self.kernels()  # numbers depend on the machine that began the run
         self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds)))
-        look_at_first_steps(self.stepping, self.plan, self.seeds)
+        self.look_at_first_steps(self.stepping)
         self.agent.samples.first_steps = None  # which would say the same in the log
         self.taken = 0
         self.barren = torch.zeros(len(self.seeds), dtype=torch.int64)
@@ -91,7 +90,7 @@ class StreamingTrainer(SeedTrainer):
                 steps = t + 1
                 break
         self.taken += steps
-        say_precision(self.stepping, self.send)
+        self.say_precision(self.stepping)
         self._check_finite()
         rewards[~(np.abs(rewards) <= LARGEST)] = np.nan  # such samples are skipped, and their episodes' returns unknown
         block = {"rewards": rewards, "terminations": terminations, "truncations": truncations}

@@ -14,24 +14,23 @@ from torch import Tensor
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.files import write_json
+from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
 from surefoot.core.engine.smoothness import measured
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
+from surefoot.envs.acting import Stepping
 from surefoot.evaluation import Episodes, evaluate
 from surefoot.runs import finishing
-from surefoot.runs import start as training
-from surefoot.runs.checkpoints import together
-from surefoot.runs.machine import same_machine
+from surefoot.runs.machine import resolve_device, same_machine
 from surefoot.runs.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.runs.processes.stopping import Stopped
 from surefoot.runs.progress_events import Teller, finite, finite_or_none, of_episodes
-from surefoot.runs.run import RESULT_FORMAT, Run, read_columns
+from surefoot.runs.run import RESULT_FORMAT, Run, load_together, read_columns
 from surefoot.runs.trainers.alarm_monitor import Watch
 from surefoot.runs.warm_start import initialise_from
-from surefoot.streaming.agent import StreamingAgent
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -39,20 +38,6 @@ Send = Callable[[dict[str, Any]], None]
 def never() -> bool:
     """Nobody asks to stop."""
     return False
-
-
-def seed_trainer(
-    run: Run, seeds: list[int], send: Send, asked_to_stop: Callable[[], bool] = never, share: Share | None = None
-) -> SeedTrainer:
-    """The trainer for the kind of algorithm that a run has."""
-    from surefoot.runs.trainers.offline import DataTrainer
-    from surefoot.runs.trainers.online import ActingTrainer
-    from surefoot.runs.trainers.streaming import StreamingTrainer
-
-    agent = agent_class(run.plan.algorithm)
-    if issubclass(agent, StreamingAgent):
-        return StreamingTrainer(run, seeds, send, asked_to_stop)
-    return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop, share)
 
 
 class SeedTrainer:
@@ -84,7 +69,7 @@ class SeedTrainer:
         self.asked_to_stop, self.share = asked_to_stop, share
         self.leads = share is None or share.rank == 0
         self.run, self.plan, self.seeds, self.send = run, run.plan, seeds, send
-        self.device = training.resolve_device(self.plan.device)
+        self.device = resolve_device(self.plan.device)
         self.spec = run.spec
         self.dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
         self.metrics: list[dict[str, Any]] = []
@@ -173,6 +158,16 @@ class SeedTrainer:
                 f"{self.run.folder} starts from init={self.plan.init}, which resuming reads too: {error}; put it back"
             ) from error
 
+    def look_at_first_steps(self, stepping: Stepping) -> None:
+        """Look for what float32 loses of what the environment gives; one process does it for all seeds of the run."""
+        if self.seeds[0] == self.plan.seeds[0]:
+            stepping.first_steps = FirstSteps(str(self.plan.environment))
+
+    def say_precision(self, stepping: Stepping) -> None:
+        """Send what is known of that by now, and has not been sent yet."""
+        for text in () if stepping.first_steps is None else stepping.first_steps.notes():
+            self.send({"kind": "note", "text": text})
+
     def say_lost(self, lost: str | None) -> None:
         """Say, and record among the metrics, what could not be taken up; None: nothing."""
         if lost is not None:
@@ -196,7 +191,7 @@ class SeedTrainer:
     # -- one way through a run ---------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        found = together({seed: self.run.checkpoint_path(seed) for seed in self.seeds}, self.plan.algorithm)
+        found = load_together({seed: self.run.checkpoint_path(seed) for seed in self.seeds}, self.plan.algorithm)
         if found is None:
             return
         for seed, (_, meta) in zip(self.seeds, found, strict=True):
