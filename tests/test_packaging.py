@@ -128,7 +128,7 @@ def test_the_wheel_holds_every_module_and_data_file_under_surefoot(wheel_files: 
         for path in (ROOT / folder).rglob("*")
         if path.suffix in {".py", ".json", ".yaml", ".typed", ".html"}
     }
-    assert "surefoot/core/errors.py" in expected
+    assert "surefoot/core/base/errors.py" in expected
     assert expected <= set(wheel_files)
 
 
