@@ -23,6 +23,10 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, Loss, Metrics, Rule, Update
+from surefoot.core.engine.encoder_config import READERS as READERS
+from surefoot.core.engine.encoder_config import EncoderConfig as EncoderConfig
+from surefoot.core.engine.encoder_config import encoder_of as encoder_of
+from surefoot.core.engine.encoder_config import need_vector as need_vector
 from surefoot.core.nn.encoders import Encoder, as_laid_out, channels_first, random_shift
 
 OBSERVATIONS = ("observations", "next_observations")

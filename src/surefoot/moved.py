@@ -219,7 +219,7 @@ MOVED = {
     "tools.select_picture": "studies.select_picture",
     "tools.shield": "safety.shield",
     "tools.states": "studies.states",
-    "tools.suites": "runs.benchmark_data",
+    "tools.suites": "runs.recorded",
     "tools.tune": "studies.tune",
     "tools.variants": "safety.variants",
     "world_models.anchors": "world_models.ensemble.anchors",

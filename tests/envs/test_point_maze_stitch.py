@@ -10,7 +10,7 @@ import pytest
 from surefoot.core.base.errors import ConfigError
 from surefoot.data.prepare import best_return
 from surefoot.envs.suites import PointMazeName, parse, stitch
-from surefoot.runs import benchmark_data as suites
+from surefoot.runs import recorded as suites
 
 needs_robotics = pytest.mark.skipif(
     __import__("importlib.util").util.find_spec("gymnasium_robotics") is None,

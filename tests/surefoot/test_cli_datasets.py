@@ -15,8 +15,8 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.data.catalogue import neorl2_rows
 from surefoot.data.dataset import NO_REWARDS, REWARDS
 from surefoot.evaluation.dataset_map import mapped, picture
-from surefoot.runs import benchmark_data as suites
 from surefoot.runs import embedded as generate
+from surefoot.runs import recorded as suites
 
 Capture = pytest.CaptureFixture[str]
 

@@ -73,7 +73,7 @@ def list_all(arguments: argparse.Namespace) -> int:
     """Embedded datasets and the catalogue."""
     from surefoot.data import CATALOGUE
     from surefoot.data.catalogue import neorl2_rows
-    from surefoot.runs import benchmark_data as suites
+    from surefoot.runs import recorded as suites
     from surefoot.runs.embedded import embedded_facts
 
     rows = (
@@ -168,8 +168,8 @@ def convert(arguments: argparse.Namespace) -> int:
     from surefoot import data
     from surefoot.data.formats.lerobot_write import fps_of
     from surefoot.envs.suites import is_benchmark
-    from surefoot.runs import benchmark_data as suites
     from surefoot.runs import embedded as generate
+    from surefoot.runs import recorded as suites
 
     if not generate.exists(arguments.source):
         if arguments.source in generate.embedded():

@@ -3,7 +3,7 @@
 plan             everything that decides what a run computes; the one home of defaults and their checks
 algorithms       all algorithms by name, and what each is given
 inputs           the dataset and environment that a plan names, checked against each other
-embedded         datasets made from native systems; benchmark_data: benchmarks' tasks; margins: where steps give them
+embedded         datasets made from native systems; recorded: benchmarks' tasks; margins: where steps give them
 start            `train` and `resume`: the parent process; extend: a run continues for more steps
 warm_start       starting from another run
 progress_events  what a run reports, and to whom; loggers: who writes it down

@@ -22,7 +22,7 @@ from surefoot.data.rewards import Reward, name_of, rewarded
 from surefoot.envs.names import PIXELS, PREFIX
 from surefoot.envs.suites import is_benchmark
 from surefoot.envs.systems import SYSTEMS, System
-from surefoot.runs import benchmark_data as suites
+from surefoot.runs import recorded as suites
 from surefoot.runs.trust import demand
 
 TRANSITIONS = 50_000

@@ -20,12 +20,12 @@ from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.runs.algorithms import check_parts
-from surefoot.runs.benchmark_data import with_rewards
 from surefoot.runs.embedded import load
 from surefoot.runs.machine import at_once, cores
 from surefoot.runs.margins import with_margins
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
+from surefoot.runs.recorded import with_rewards
 from surefoot.runs.trust import demand, function_of, module_of
 
 NARROW = 0.05

@@ -83,7 +83,7 @@ def generate(arguments: argparse.Namespace) -> int:
 
 def _record(arguments: argparse.Namespace) -> int:
     """Record a benchmark's dataset into the cache or a file."""
-    from surefoot.runs import benchmark_data as suites
+    from surefoot.runs import recorded as suites
     from surefoot.runs.machine import cores
 
     for option in ("transitions", "behaviour", "gap"):
@@ -115,7 +115,7 @@ def relabel(arguments: argparse.Namespace) -> int:
     """Store a dataset with the rewards of a task."""
     from surefoot import data
     from surefoot.envs.suites import OGBenchName, is_benchmark, parse
-    from surefoot.runs.benchmark_data import relabelled
+    from surefoot.runs.recorded import relabelled
 
     path = new_file(arguments.output)
     name = parse(arguments.env) if is_benchmark(arguments.env) else None
