@@ -76,7 +76,7 @@ def test_a_bare_import_of_a_room_is_recognised(source: str, found: list[str]) ->
 
 def test_no_file_imports_a_room_by_its_bare_name() -> None:
     files = {path: path.read_text(encoding="utf-8") for path in source_files()}
-    assert ROOT / "core" / "errors.py" in files
+    assert ROOT / "core" / "base" / "errors.py" in files
     suspect = re.compile(rf"^\s*(?:import|from)\b.*(?<![.\w])(?:{'|'.join(ROOMS)})\b", re.MULTILINE)
     offenders = {
         str(path.relative_to(ROOT)): names
@@ -128,14 +128,14 @@ def test_the_wheel_holds_every_module_and_data_file_under_surefoot(wheel_files: 
         for path in (ROOT / folder).rglob("*")
         if path.suffix in {".py", ".json", ".yaml", ".typed", ".html"}
     }
-    assert "surefoot/core/errors.py" in expected
+    assert "surefoot/core/base/errors.py" in expected
     assert expected <= set(wheel_files)
 
 
 def test_the_wheel_holds_nothing_but_surefoot(wheel_files: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_files}
     assert tops == {"surefoot", f"surefoot-{surefoot.__version__}.dist-info"}  # this one is without the native module
-    strays = [name for name in wheel_files if re.search(r"test|benchmark|\.cpp$|\.cu$|__pycache__", name)]
+    strays = [name for name in wheel_files if re.search(r"test|benchmarks/|\.cpp$|\.cu$|__pycache__", name)]
     strays = [name for name in strays if not name.startswith("surefoot/cli/templates/")]  # of `surefoot new`
     assert strays == []
 
