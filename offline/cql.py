@@ -14,7 +14,7 @@ from torch import Tensor
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import conservative_gap, td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
@@ -242,7 +242,3 @@ class CQL(Agent):
             Update(self.actor_loss, ("actor",), actor, noise=action, together=True),
             Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True),
         ]
-
-
-of_cql = methods_of(CQL)
-"""For algorithms that are put together of its losses and methods."""

@@ -13,7 +13,7 @@ from surefoot.core.actors.family import FamilyActor, StochasticBalanceModel, emb
 from surefoot.core.actors.heads import GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value
@@ -162,7 +162,3 @@ class FamO2O(Agent):
     def policy(self) -> Policy:
         """A copy of policy and balance model together."""
         return family_policy(self)
-
-
-of_famo2o = methods_of(FamO2O)
-"""For algorithms that are put together of its losses and methods."""

@@ -14,7 +14,7 @@ from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.flow import euler
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
@@ -126,7 +126,3 @@ class FQL(ChunkedAgent):
                 self.critic_loss, ("critic",), adam, noise={"next": Noise("normal", size)}, together=True, lagging=lag
             ),
         ]
-
-
-of_fql = methods_of(FQL)
-"""For algorithms that are put together of its losses and methods."""

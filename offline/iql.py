@@ -12,7 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.heads import Actor, DeterministicActor, GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import advantage_weights, expectile_loss, td_target
 from surefoot.core.nn.networks import Critic, Value
@@ -147,7 +147,3 @@ class IQL(Agent):
             Update(actor_loss, ("actor",), actor_adam, together=together, noise=keep),
             Update(self.critic_loss, ("critic",), adam, together=together, then=targets),
         ]
-
-
-of_iql = methods_of(IQL)
-"""For algorithms that are put together of its losses and methods."""

@@ -14,7 +14,7 @@ from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.velocity import PlainVelocity
@@ -113,10 +113,6 @@ class QC(ChunkedAgent):
             Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
             Update(self.critic_loss, ("critic",), adam, noise=draws, together=True, lagging=lag),
         ]
-
-
-of_qc = methods_of(QC)
-"""For algorithms that are put together of its losses and methods."""
 
 
 @dataclasses.dataclass(frozen=True)

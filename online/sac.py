@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, methods_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
@@ -137,7 +137,3 @@ class SAC(OffPolicyAgent):
         if c.learn_temperature:
             found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True))
         return found
-
-
-of_sac = methods_of(SAC)
-"""For algorithms that are put together of its losses and methods."""

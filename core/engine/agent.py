@@ -381,11 +381,6 @@ class Agent(nn.Module):
             return type(self)(self.environment_spec, self.config)
 
 
-def methods_of(algorithm: type[Agent]) -> Any:
-    """An algorithm, as where another takes single losses and methods from by name, instead of inheriting all."""
-    return algorithm
-
-
 ALGORITHM_OF: dict[type, str] = {}
 """Config class -> name of the algorithm."""
 
