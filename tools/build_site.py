@@ -43,8 +43,13 @@ ROOMS = (
     "llm",
     "evaluation",
     "cuda_ext",
-    "experiment",
-    "tools",
+    "api",
+    "runs",
+    "studies",
+    "safety",
+    "interop",
+    "language",
+    "play",
 )
 
 
@@ -236,8 +241,6 @@ def modules() -> dict[str, list[Module]]:
                 module = importlib.import_module(name)
             except ImportError:
                 continue  # it needs a package that is not installed here
-            if (ROOT / "tools") in pathlib.Path(module.__file__ or "").parents:
-                continue  # an editable install finds the repository's tools beside the package of that name
             text = (inspect.getdoc(module) or "").partition("\n\n")[0].replace("\n", " ")
             found.setdefault(room, []).append(Module(name, text, hasattr(module, "__path__")))
     return found

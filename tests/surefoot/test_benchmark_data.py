@@ -15,7 +15,7 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import load
 from surefoot.data.dataset import NO_TASK, REWARDS
 from surefoot.evaluation import RunData
-from surefoot.runs import benchmark_data as suites
+from surefoot.runs import recorded as suites
 from surefoot.runs.embedded import load as load_any
 from surefoot.runs.inputs import dataset_of
 from surefoot.runs.plan import Plan

@@ -102,7 +102,7 @@ def test_the_main_job_trains_iql_on_three_seeds_of_the_embedded_data_without_arg
         asked.append(request)
         raise SystemError
 
-    monkeypatch.setattr(train_command, "train_one", record)
+    monkeypatch.setattr("surefoot.cli.support.training.train_one", record)
     with pytest.raises(SystemError):
         main(["train", "--quiet"])
     (request,) = asked

@@ -16,6 +16,7 @@ import pytest
 import torch
 from test_training import FAST, SMALL, pendulum
 
+from surefoot.api.fit import fit
 from surefoot.cli import main
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.base.files import read_json, write_json
@@ -27,7 +28,7 @@ from surefoot.offline import IQL
 from surefoot.runs import finishing, summary
 from surefoot.runs.processes import workers
 from surefoot.runs.run import Run, split
-from surefoot.runs.start import fit, resume
+from surefoot.runs.start import resume
 from surefoot.runs.trainers import offline as offline_trainer
 from surefoot.studies import auto, select_model
 from surefoot.studies import select as selecting
