@@ -1,0 +1,146 @@
+"""What float32, in which all is learned, loses of 64-bit numbers whose offset is large beside what they say.
+
+float32 has 24 bits: its numbers lie 0.5 apart at a northing of 5,400,000 m, and 128 apart at the seconds since 1970. A
+column of centimetres or seconds at such an offset becomes a staircase. Nothing is subtracted here: whether an offset
+means something is for the user to say, and the deployed policy needs the same one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from surefoot.core.errors import printable
+
+Array = np.ndarray[Any, Any]
+
+SPREAD = 0.01
+"""Rounding error, as a share of a column's standard deviation, above which it is always reported: that of a sensor of 8
+bits over a range of four standard deviations (4 / 256 / 2 = 0.008)."""
+FINEST = 1e-4
+"""Share below which it never is: a network that reads a column divided by its standard deviation does not learn from
+differences so fine, whatever the offset."""
+LEAST_SPREAD = 1e-3
+"""Added to the standard deviation before both shares are taken, as `core.normalizer.Normalizer.fit` adds it: a column
+that hardly moves, such as a joint that rests, is not divided by less either."""
+CONSTANT = 2.0**-44
+"""Standard deviation, as a share of the magnitude, up to which a column is constant: 256 spacings of float64, left by
+rounding in the arithmetic that made it."""
+HALF_SPACING = 2.0**-24
+"""Largest rounding error of float32, as a share of the number."""
+MOST = 8
+"""Columns of an array that are named; how many more there are is counted."""
+LONGEST = 24
+"""Letters of a column's name that are shown."""
+
+
+def beginning(what: str) -> str:
+    """How the warnings of an array, or of one of its columns, begin."""
+    return f"values of {what}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """What float32 loses of one column."""
+
+    column: int
+    rows: int  # that change
+    had: int  # different values in 64 bits
+    left: int  # in float32
+    error: float  # the largest, in the column's units
+    spread: float  # the column's standard deviation
+    offset: float  # a round number near its mean, without which float32 would hold it
+
+    def words(self, what: str) -> str:
+        """The warning, of at most 200 letters; `what` names the column."""
+        return (
+            f"{beginning(what)} rounded to float32: {self.left:,} of {self.had:,} different ones are left, errors up "
+            f"to {self.error:.2g} ({self.error / self.spread:.2g} standard deviations); subtract {self.offset:,.12g}"
+        )
+
+
+def losses(array: Array) -> list[Loss]:
+    """Columns that float32 does not hold well, of (N, d) or (N,) numbers of any type.
+
+    A column is reported where its largest rounding error is above `SPREAD` of its standard deviation, or where numbers
+    of float32 lie further apart at its usual magnitude than it usually moves from one row to the next (and the error is
+    above `FINEST`). Constant columns are none, nor those that float32 holds exactly: whole numbers up to 2^24, and what
+    was float32 already, which does not say any more what it has lost.
+    """
+    if len(array) == 0 or array.dtype.kind not in "iuf" or np.can_cast(array.dtype, np.float32, "safe"):
+        return []
+    columns = array.reshape(len(array), -1)
+    low, high = (end.astype(np.float64) for end in (columns.min(0), columns.max(0)))
+    errors = np.maximum(np.abs(low), np.abs(high)) * HALF_SPACING  # at most
+    suspects = np.flatnonzero((low < high) & (errors > FINEST * LEAST_SPREAD))
+    found = (_loss(int(column), columns[:, column].astype(np.float64), errors[column]) for column in suspects)
+    return [one for one in found if one is not None]
+
+
+def _loss(column: int, values: Array, bound: float) -> Loss | None:
+    """What is lost of (N,) float64 values whose rounding errors are at most `bound`; None where it does not matter."""
+    spread = float(values.std())
+    scale = spread + LEAST_SPREAD
+    if bound <= FINEST * scale or spread <= CONSTANT * bound / HALF_SPACING:
+        return None
+    single = values.astype(np.float32).astype(np.float64)
+    errors = np.abs(single - values)
+    error = float(errors.max())
+    if error <= FINEST * scale:
+        return None
+    if error <= SPREAD * scale:
+        moves = np.abs(np.diff(values))
+        spacing = np.spacing(np.float32(np.median(np.abs(values))))
+        if spacing <= np.median(moves[moves > 0]):
+            return None
+    return Loss(
+        column,
+        rows=int(np.count_nonzero(errors)),
+        had=len(np.unique(values)),
+        left=len(np.unique(single)),
+        error=error,
+        spread=spread,
+        offset=_offset(values),
+    )
+
+
+def _offset(values: Array) -> float:
+    """A number near the mean with few digits: the mean, rounded to the power of ten that covers the values' range."""
+    low, high = float(values.min()), float(values.max())
+    unit = 10.0 ** math.ceil(math.log10(high - low))
+    return float(round(float(values.mean()) / unit) * unit)
+
+
+def warnings_of(arrays: Mapping[str, Array], names: Mapping[str, Sequence[str] | None] | None = None) -> dict[str, int]:
+    """Warning -> rows, as `Dataset.warnings` holds them, of what float32 loses of these arrays.
+
+    A column of next observations is not named beside the same column of the observations.
+
+    Args:
+        arrays: as they came, by their keys: those of 64 bits are looked at.
+        names: key -> names of its columns, where there are some.
+    """
+    found: dict[str, int] = {}
+    for key, array in arrays.items():
+        known = {one.column for one in losses(arrays[before])} if (before := _before(key)) in arrays else set()
+        lost = [one for one in losses(array) if one.column not in known]
+        named = (names or {}).get(key)
+        for one in lost[:MOST]:
+            which = f"{key}[{one.column}]" if array.ndim > 1 else key
+            if named is not None and one.column < len(named):
+                name = printable(named[one.column])
+                which += f" ({name if len(name) <= LONGEST else name[: LONGEST - 3] + '...'})"
+            found[one.words(which)] = one.rows
+        if others := lost[MOST:]:
+            what = f"{beginning(f'{len(others)} further columns of {key}')} rounded to float32, as those that are named"
+            found[what] = max(one.rows for one in others)
+    return found
+
+
+def _before(key: str) -> str:
+    """The key of the observations that a key of next observations follows; of another key nothing."""
+    return key.removeprefix("next_") if key.startswith("next_") else ""
