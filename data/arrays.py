@@ -37,7 +37,7 @@ def from_arrays(
 
     Numbers of any type become float32; arrays that are float32 already are not copied. What that loses of 64-bit
     numbers with a large offset is counted in the warnings, which name the column and the offset to subtract
-    (`data.precision`). Give at least one of `terminals`, `timeouts` and `max_episode_steps`, so that episodes end. What
+    (`core.precision`). Give at least one of `terminals`, `timeouts` and `max_episode_steps`, so that episodes end. What
     followed the last step of an episode that was cut off is known from `next_observations` alone: without it that row
     counts in returns and is never sampled.
 

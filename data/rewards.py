@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.precision import beginning, warnings_of
 from surefoot.core.spec import mapped
 from surefoot.data.checks import check_finite
 from surefoot.data.dataset import BEST_RETURN, NAMED, REWARDS, Dataset
-from surefoot.data.precision import beginning, warnings_of
 
 Array = np.ndarray[Any, Any]
 Reward = Callable[[Any, Array, Any], Any]

@@ -20,6 +20,7 @@ import numpy as np
 
 from surefoot.core.checkpoint import check_format
 from surefoot.core.errors import ConfigError, DataError, nearest, printable
+from surefoot.core.precision import warnings_of
 from surefoot.core.schema import shown
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
@@ -41,7 +42,6 @@ from surefoot.data.checks import (
 )
 from surefoot.data.corrupt import moved
 from surefoot.data.dataset import NAMED, Dataset
-from surefoot.data.precision import warnings_of
 
 Array = np.ndarray[Any, Any]
 

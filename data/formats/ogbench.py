@@ -22,12 +22,12 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.files import written_aside
+from surefoot.core.precision import warnings_of
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import NO_TASK, REWARDS, Dataset
 from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import LAYOUT_VERSION, OWN_MARK, Source
 from surefoot.data.formats.named import need_one_vector
-from surefoot.data.precision import warnings_of
 
 Array = np.ndarray[Any, Any]
 

@@ -19,8 +19,8 @@ import pytest
 from make_files import write_hdf5
 
 from surefoot.core.errors import DataError
+from surefoot.core.precision import losses, warnings_of
 from surefoot.data import Dataset, from_arrays, load, save
-from surefoot.data.precision import losses, warnings_of
 from surefoot.data.rewards import rewarded
 from surefoot.experiment.inputs import dataset_of
 from surefoot.experiment.plan import Plan
@@ -35,7 +35,7 @@ SENTENCE = (
     "subtract 5,400,000"
 )
 
-TICKS = "3 of 16 different ones are left, errors up to 4 (0.87 {}); subtract 67,108,900"
+TICKS = "3 of 16 different ones are left, errors up to 4 (0.87 {}); subtract 67,109,000"
 
 
 def arrays() -> dict[str, Array]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import printable
+from surefoot.core.spec import VECTOR, named
 
 Array = np.ndarray[Any, Any]
 
@@ -36,6 +37,10 @@ MOST = 8
 """Columns of an array that are named; how many more there are is counted."""
 LONGEST = 24
 """Letters of a column's name that are shown."""
+WIDE = ("float64", "int32", "int64", "uint32", "uint64")
+"""Types of which float32 may lose something."""
+FIRST, ROWS = 256, 8
+"""Steps of an environment that are looked at, once, and how many of its rows at most."""
 
 
 def beginning(what: str) -> str:
@@ -109,9 +114,9 @@ def _loss(column: int, values: Array, bound: float) -> Loss | None:
 
 
 def _offset(values: Array) -> float:
-    """A number near the mean with few digits: the mean, rounded to the power of ten that covers the values' range."""
+    """A number near the mean with few digits: the mean, rounded to a power of ten from 10 to 100 times the range."""
     low, high = float(values.min()), float(values.max())
-    unit = 10.0 ** math.ceil(math.log10(high - low))
+    unit = 10.0 ** math.ceil(math.log10(10 * (high - low)))
     return float(round(float(values.mean()) / unit) * unit)
 
 
@@ -144,3 +149,52 @@ def warnings_of(arrays: Mapping[str, Array], names: Mapping[str, Sequence[str] |
 def _before(key: str) -> str:
     """The key of the observations that a key of next observations follows; of another key nothing."""
     return key.removeprefix("next_") if key.startswith("next_") else ""
+
+
+def _usable(rows: Array) -> Array:
+    """Those of (N, ...) rows whose numbers are all finite in float32."""
+    return rows[(np.abs(rows) <= np.finfo(np.float32).max).reshape(len(rows), -1).all(1)]
+
+
+class FirstSteps:
+    """The first steps of an environment, kept as they came until it is known what float32 loses of them."""
+
+    def __init__(self, name: str) -> None:
+        """Wait for the steps of the environment that sentences call `name`."""
+        self.name = name
+        self._kept: dict[str, list[Array]] | None = {}  # None: enough has been seen
+        self._steps = 0
+        self._found: list[str] = []
+
+    def take(self, observations: Any, rewards: Any) -> None:
+        """Keep what one step of N rows gave: (N, ...) observations, or a mapping of them by key, and (N,) rewards.
+
+        Arrays or tensors; those that float32 holds exactly by their type are not kept.
+        """
+        if self.over:
+            return
+        assert self._kept is not None
+        given = named(VECTOR, observations) | {"rewards": rewards}
+        for key, values in given.items():
+            if str(values.dtype).removeprefix("torch.") in WIDE:
+                rows = values[:ROWS]
+                self._kept.setdefault(key, []).append(np.array(rows.cpu() if hasattr(rows, "cpu") else rows))
+        self._steps += 1
+        if self._steps == FIRST or not self._kept:
+            # One row after the other: what a column moves by is its change in time.
+            whole = {key: np.stack(parts, 1) for key, parts in self._kept.items()}
+            flat = {key: _usable(one.reshape(-1, *one.shape[2:])) for key, one in whole.items()}
+            self._found = [
+                f"{self.name}, its first {self._steps} steps: {what} in the environment" for what in warnings_of(flat)
+            ]
+            self._kept = None
+
+    @property
+    def over(self) -> bool:
+        """Whether enough has been seen."""
+        return self._kept is None
+
+    def notes(self) -> list[str]:
+        """Sentences, once they are known, and only once."""
+        found, self._found = self._found, []
+        return found
