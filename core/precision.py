@@ -39,6 +39,8 @@ LONGEST = 24
 """Letters of a column's name that are shown."""
 WIDE = ("float64", "int32", "int64", "uint32", "uint64")
 """Types of which float32 may lose something."""
+WIDEST = 200
+"""Letters of a warning, which stands as a key in files (`core.schema.Table`)."""
 FIRST, ROWS = 256, 8
 """Steps of an environment that are looked at, once, and how many of its rows at most."""
 
@@ -60,12 +62,19 @@ class Loss:
     spread: float  # the column's standard deviation
     offset: float  # a round number near its mean, without which float32 would hold it
 
-    def words(self, what: str) -> str:
-        """The warning, of at most 200 letters; `what` names the column."""
-        return (
-            f"{beginning(what)} rounded to float32: {self.left:,} of {self.had:,} different ones are left, errors up "
-            f"to {self.error:.2g} ({self.error / self.spread:.2g} standard deviations); subtract {self.offset:,.12g}"
+    def words(self, what: str, where: str = "") -> str:
+        """The warning; `what` names the column, and is cut in its middle so that `WIDEST` letters hold all of it.
+
+        Args:
+            what: a column's key, number and name.
+            where: where to subtract, behind a space.
+        """
+        said = (
+            f" rounded to float32 (subtract {self.offset:,.12g}{where}): {self.left:,} of {self.had:,} different ones "
+            f"are left, errors up to {self.error:.2g} ({self.error / self.spread:.2g} standard deviations)"
         )
+        room = WIDEST - len(beginning("") + said)
+        return beginning(what if len(what) <= room else f"{what[:8]}...{what[-(room - 11) :]}") + said
 
 
 def losses(array: Array) -> list[Loss]:
@@ -120,7 +129,9 @@ def _offset(values: Array) -> float:
     return float(round(float(values.mean()) / unit) * unit)
 
 
-def warnings_of(arrays: Mapping[str, Array], names: Mapping[str, Sequence[str] | None] | None = None) -> dict[str, int]:
+def warnings_of(
+    arrays: Mapping[str, Array], names: Mapping[str, Sequence[str] | None] | None = None, where: str = ""
+) -> dict[str, int]:
     """Warning -> rows, as `Dataset.warnings` holds them, of what float32 loses of these arrays.
 
     A column of next observations is not named beside the same column of the observations.
@@ -128,6 +139,7 @@ def warnings_of(arrays: Mapping[str, Array], names: Mapping[str, Sequence[str] |
     Args:
         arrays: as they came, by their keys: those of 64 bits are looked at.
         names: key -> names of its columns, where there are some.
+        where: where the offset is to be subtracted, behind a space.
     """
     found: dict[str, int] = {}
     for key, array in arrays.items():
@@ -139,7 +151,7 @@ def warnings_of(arrays: Mapping[str, Array], names: Mapping[str, Sequence[str] |
             if named is not None and one.column < len(named):
                 name = printable(named[one.column])
                 which += f" ({name if len(name) <= LONGEST else name[: LONGEST - 3] + '...'})"
-            found[one.words(which)] = one.rows
+            found[one.words(which, where)] = one.rows
         if others := lost[MOST:]:
             what = f"{beginning(f'{len(others)} further columns of {key}')} rounded to float32, as those that are named"
             found[what] = max(one.rows for one in others)
@@ -184,9 +196,8 @@ class FirstSteps:
             # One row after the other: what a column moves by is its change in time.
             whole = {key: np.stack(parts, 1) for key, parts in self._kept.items()}
             flat = {key: _usable(one.reshape(-1, *one.shape[2:])) for key, one in whole.items()}
-            self._found = [
-                f"{self.name}, its first {self._steps} steps: {what} in the environment" for what in warnings_of(flat)
-            ]
+            lost = warnings_of(flat, where=" in the environment")
+            self._found = [f"{self.name}, its first {self._steps} steps: {what}" for what in lost]
             self._kept = None
 
     @property

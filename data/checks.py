@@ -194,7 +194,7 @@ def refuse_oddities(dataset: Dataset, name: str) -> None:
         DataError: with every one of them.
     """
     if dataset.warnings:
-        listed = ", ".join(f"{count} {what}" for what, count in dataset.warnings.items())
+        listed = "; ".join(f"{count:,} {what}" for what, count in dataset.warnings.items())
         raise DataError(f"{name}: refused because strict is set: {listed}")
 
 

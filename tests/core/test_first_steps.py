@@ -11,8 +11,8 @@ import torch
 from surefoot.core.precision import FirstSteps
 
 SENTENCE = (
-    "utm, its first 256 steps: values of observations[1] rounded to float32: 65 of 256 different ones are left, errors "
-    "up to 0.25 (0.027 standard deviations); subtract 5,400,000 in the environment"
+    "utm, its first 256 steps: values of observations[1] rounded to float32 (subtract 5,400,000 in the environment): "
+    "65 of 256 different ones are left, errors up to 0.25 (0.027 standard deviations)"
 )
 
 
@@ -52,8 +52,9 @@ def test_several_arrays_and_rewards_are_named_and_lost_samples_left_out() -> Non
         image = np.zeros((1, 8, 8, 1), np.uint8)
         first.take({"state": state, "camera": image}, np.array([1e8 + t / 8]))
     one, other = first.notes()
-    assert "values of observations/state[1] rounded to float32: 65 of 255 different ones are left" in one
-    assert "values of rewards rounded to float32: 5 of 256 different ones are left, errors up to 4 (0.43" in other
+    assert "values of observations/state[1] rounded to float32 (subtract 5,400,000 in the environment)" in one
+    assert "65 of 255 different ones are left" in one
+    assert "(subtract 100,000,000 in the environment): 5 of 256 different ones are left, errors up to 4 (0.43" in other
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, np.uint8])

@@ -31,11 +31,11 @@ Array = np.ndarray[Any, Any]
 K = np.arange(16)
 NORTHING = 5_400_000 + K / 8
 SENTENCE = (
-    "values of {} rounded to float32: 5 of 16 different ones are left, errors up to 0.25 (0.43 standard deviations); "
-    "subtract 5,400,000"
+    "values of {} rounded to float32 (subtract 5,400,000): 5 of 16 different ones are left, errors up to 0.25 (0.43 "
+    "standard deviations)"
 )
 
-TICKS = "3 of 16 different ones are left, errors up to 4 (0.87 {}); subtract 67,109,000"
+TICKS = "(subtract 67,109,000): 3 of 16 different ones are left, errors up to 4 (0.87 {})"
 
 
 def arrays() -> dict[str, Array]:
@@ -196,20 +196,20 @@ def test_scaled_states_are_counted_in_the_units_that_they_are_restored_to(tmp_pa
     ("values", "sentence"),
     [
         # 128 apart, steps of 16: 0, 128 and 256 are left, as 64 (half-way) goes to 0 and 192 to 256; 16 * 4.61 = 73.8
-        (1.75e9 + 16 * K, "3 of 16 different ones are left, errors up to 64 (0.87 {}); subtract 1,750,000,000"),
+        (1.75e9 + 16 * K, "(subtract 1,750,000,000): 3 of 16 different ones are left, errors up to 64 (0.87 {})"),
         # 8 apart, steps of 1: the same in eighths
         (2**26 + K, TICKS),
         ((2**26 + K).astype(np.int32), TICKS),
         ((2**26 + K).astype(np.uint64), TICKS),
-        (-NORTHING, "5 of 16 different ones are left, errors up to 0.25 (0.43 {}); subtract -5,400,000"),
+        (-NORTHING, "(subtract -5,400,000): 5 of 16 different ones are left, errors up to 0.25 (0.43 {})"),
     ],
 )  # fmt: skip
 def test_clocks_ticks_and_negative_columns_are_counted_too(values: Array, sentence: str) -> None:
     sentence = sentence.format("standard deviations")
     (what,) = warnings_of({"observations": values[:, None]})
-    assert what == f"values of observations[0] rounded to float32: {sentence}"
+    assert what == f"values of observations[0] rounded to float32 {sentence}"
     (what,) = warnings_of({"rewards": values})
-    assert what == f"values of rewards rounded to float32: {sentence}"
+    assert what == f"values of rewards rounded to float32 {sentence}"
 
 
 @pytest.mark.parametrize(("step", "found"), [(0.2, 1), (0.6, 0)])
@@ -261,7 +261,9 @@ def test_rewards_and_costs_are_looked_at_and_rewards_of_a_function_take_the_plac
     held = arrays() | {"rewards": 1e8 + K / 8.0, "costs": NORTHING}
     data = from_arrays(**held)
     # float32's numbers lie 8 apart at 1e8: one value is left, and 15 rows change by up to 15 / 8
-    reward = "values of rewards rounded to float32: 1 of 16 different ones are left, errors up to 1.9 (3.3 standard"
+    reward = (
+        "values of rewards rounded to float32 (subtract 100,000,000): 1 of 16 different ones are left, errors up to 1.9"
+    )
     assert [what for what in data.warnings if what.startswith(reward)]
     assert SENTENCE.format("costs") in data.warnings
     better = rewarded(data, lambda observations, actions, following: actions[:, 0], "mine:reward")
@@ -280,6 +282,16 @@ def test_a_run_refuses_data_in_memory_under_strict_and_its_workers_read_the_warn
     write_columns(data.replace(warnings=found), tmp_path / "columns.safetensors")
     (what,) = read_columns(tmp_path / "columns.safetensors").warnings
     assert what == SENTENCE.format(f"observations[0] ({'n' * 21}...)")
+
+
+def test_a_warning_with_a_long_key_is_cut_to_what_files_hold_and_still_tells_its_columns_apart(
+    tmp_path: pathlib.Path,
+) -> None:
+    found = warnings_of({f"observations/{'k' * 300}": np.stack([NORTHING, NORTHING], 1)})
+    assert [len(what) for what in found] == [200, 200]
+    assert all("kkk[" in what and what.startswith("values of observat...kkk") for what in found)
+    write_columns(from_arrays(**arrays()).replace(warnings=found), tmp_path / "columns.safetensors")
+    assert read_columns(tmp_path / "columns.safetensors").warnings == found
 
 
 @pytest.mark.slow

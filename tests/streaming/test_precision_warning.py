@@ -22,8 +22,8 @@ def drive(agent: StreamAC, offset: float) -> None:
 def test_observations_with_a_large_offset_are_warned_of_once() -> None:
     """Of 256 eighths float32 holds every fourth at 5,400,000: t = 4, 8, ..., 256, and 1 and 2 are rounded to 0."""
     sentence = (
-        r"stream_ac, its first 256 steps: values of observations\[1\] rounded to float32: 65 of 256 different ones are "
-        r"left, errors up to 0.25 \(0.027 standard deviations\); subtract 5,400,000 in the environment"
+        r"stream_ac, its first 256 steps: values of observations\[1\] rounded to float32 \(subtract 5,400,000 in the "
+        r"environment\): 65 of 256 different ones are left, errors up to 0.25 \(0.027 standard deviations\)"
     )
     with pytest.warns(RuntimeWarning, match=sentence) as caught:
         drive(StreamAC(Spec(2, 1, (-1.0,), (1.0,)), hidden=(8,)), 5.4e6)
