@@ -58,6 +58,10 @@ class RenderModeError(ConfigError, TypeError):
     """
 
 
+class MainGuardError(ConfigError):
+    """A module that surefoot imports starts a run while it is imported: its script has no main guard."""
+
+
 class EnvironmentMismatchError(SurefootError):
     """An environment can't be made, or its spaces don't fit the dataset or policy."""
 

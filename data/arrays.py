@@ -8,7 +8,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.core.spec import VECTOR, named
-from surefoot.data.checks import check_id
+from surefoot.data.checks import check_id, refuse_oddities
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import KEYS, Source
 from surefoot.data.formats.npz import ALIASES, EXTRAS, of_names
@@ -30,14 +30,16 @@ def from_arrays(
     env_id: str | None = None,
     max_episode_steps: int | None = None,
     name: str = "arrays",
+    strict: bool = False,
     **others: Any,
 ) -> Dataset:
     """The dataset of N steps in the order of time, episode after episode, as of an NPZ file of these arrays.
 
-    Numbers of any type become float32; arrays that are float32 already are not copied. Give at least one of
-    `terminals`, `timeouts` and `max_episode_steps`, so that episodes end. What followed the last step of an episode
-    that was cut off is known from `next_observations` alone: without it that row counts in returns and is never
-    sampled.
+    Numbers of any type become float32; arrays that are float32 already are not copied. What that loses of 64-bit
+    numbers with a large offset is counted in the warnings, which name the column and the offset to subtract
+    (`core.precision`). Give at least one of `terminals`, `timeouts` and `max_episode_steps`, so that episodes end. What
+    followed the last step of an episode that was cut off is known from `next_observations` alone: without it that row
+    counts in returns and is never sampled.
 
     Args:
         observations: (N, O) numbers, (N, ...) uint8 images, or a mapping of such arrays by name.
@@ -52,12 +54,13 @@ def from_arrays(
         env_id: gymnasium id of the environment that they were recorded in.
         max_episode_steps: the time limit, where `timeouts` are not there.
         name: what errors and runs call the data.
+        strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         others: further arrays under the names of docs/data.md: `margins`, `valid`, `extras/NAME`, ...
 
     Raises:
         ConfigError: a name that is not read, or an environment in place of its id.
         DataError: nothing says where episodes end, or arrays are no numbers, inconsistent or not finite; it names the
-            array and the first such row.
+            array and the first such row. With `strict`, oddities.
     """
     check_id(env_id)
     columns = {"actions": actions, "rewards": rewards, "terminals": terminals, "timeouts": timeouts, "costs": costs}
@@ -83,7 +86,10 @@ def from_arrays(
         arrays["rewards"] = np.zeros(arrays["actions"].shape[:1], np.float32)
         attributes[REWARDS] = NO_REWARDS
     source = Source(name, max_episode_steps=max_episode_steps).with_attributes(attributes)
-    return of_names(arrays, source, names=arrays)
+    dataset = of_names(arrays, source, names=arrays)
+    if strict:
+        refuse_oddities(dataset, name)
+    return dataset
 
 
 def _array(name: str, key: str, value: Any) -> Array:

@@ -57,11 +57,7 @@ def matrix(name: str, key: str, array: Array) -> Array:
     Raises:
         DataError: not numbers, not one row per step, no columns, or a value that is not finite.
     """
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise DataError(f"{name}: {key!r} has shape {array.shape}; it must be (steps, size)")
-    return _finite_float32(name, key, array)
+    return _finite_float32(name, key, _rows(name, key, array))
 
 
 def vector(name: str, key: str, array: Array) -> Array:
@@ -71,6 +67,26 @@ def vector(name: str, key: str, array: Array) -> Array:
         DataError: not numbers, another shape, or a value that is not finite.
     """
     return _finite_float32(name, key, _flat(name, key, array))
+
+
+def exact_matrix(name: str, key: str, array: Array) -> Array:
+    """(N, d) numbers that `matrix` takes, in their own type: what float32 loses of them is counted where it is made.
+
+    Raises:
+        DataError: as `matrix`.
+    """
+    _finite_float32(name, key, array := _rows(name, key, array))
+    return array
+
+
+def exact_vector(name: str, key: str, array: Array) -> Array:
+    """(N,) numbers that `vector` takes, in their own type, as `exact_matrix`.
+
+    Raises:
+        DataError: as `vector`.
+    """
+    _finite_float32(name, key, array := _flat(name, key, array))
+    return array
 
 
 def flags(name: str, key: str, array: Array) -> Array:
@@ -165,6 +181,21 @@ def check_id(env: Any) -> None:
         f"an environment is given by its id, {given}, since each seed makes its own; this is an object of type "
         f"{type(env).__name__}"
     )
+
+
+def refuse_oddities(dataset: Dataset, name: str) -> None:
+    """Refuse what is otherwise accepted and counted, as `strict` asks for.
+
+    Args:
+        dataset: with its warnings.
+        name: what the error calls it.
+
+    Raises:
+        DataError: with every one of them.
+    """
+    if dataset.warnings:
+        listed = "; ".join(f"{count:,} {what}" for what, count in dataset.warnings.items())
+        raise DataError(f"{name}: refused because strict is set: {listed}")
 
 
 def validate(dataset: Dataset) -> None:
@@ -282,6 +313,14 @@ def check_extra(name: str, key: str, array: Array) -> None:
         raise DataError(f"{name}: {key!r} has type {array.dtype}; it must be numbers")
     if array.dtype.kind == "f":
         check_finite(name, key, array)
+
+
+def _rows(name: str, key: str, array: Array) -> Array:
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise DataError(f"{name}: {key!r} has shape {array.shape}; it must be (steps, size)")
+    return array
 
 
 def _flat(name: str, key: str, array: Array) -> Array:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from surefoot.core.errors import ConfigError, DataError, nearest
 from surefoot.data import logs
 from surefoot.data.catalogue import CATALOGUE, has_unit_actions
+from surefoot.data.checks import refuse_oddities
 from surefoot.data.dataset import Dataset
 from surefoot.data.download import fetch
 from surefoot.data.files import sha256_of
@@ -81,9 +82,8 @@ def load(
         dataset = minari.read_id(text.removeprefix(MINARI_PREFIX), Source(name=text), view)
     if reward is not None:
         dataset = rewarded(dataset, reward, name_of(reward))
-    if strict and dataset.warnings:
-        listed = ", ".join(f"{count} {what}" for what, count in dataset.warnings.items())
-        raise DataError(f"{text}: refused because strict is set: {listed}")
+    if strict:
+        refuse_oddities(dataset, text)
     if mapping is None and reward is None and max_episode_steps is None:
         object.__setattr__(dataset, "as_read", view)
     return dataset

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.precision import beginning, warnings_of
 from surefoot.core.spec import mapped
 from surefoot.data.checks import check_finite
 from surefoot.data.dataset import BEST_RETURN, NAMED, REWARDS, Dataset
@@ -47,10 +48,14 @@ def rewarded(dataset: Dataset, reward: Reward, name: str) -> Dataset:
             f"reward={name} gave {values.dtype} of shape {values.shape} for {len(dataset)} steps; it must give one "
             f"number a step, ({len(dataset)},)"
         )
-    values = np.ascontiguousarray(values, np.float32)
-    check_finite(f"reward={name}", "rewards", values)
+    with np.errstate(over="ignore"):
+        single = np.ascontiguousarray(values, np.float32)
+    check_finite(f"reward={name}", "rewards", single)
+    warnings = {what: count for what, count in dataset.warnings.items() if not what.startswith(beginning("rewards"))}
+    warnings |= warnings_of({"rewards": values})
     attributes = {key: value for key, value in dataset.attributes.items() if key != BEST_RETURN}  # of other rewards
-    return dataset.replace(rewards=values, attributes={**attributes, REWARDS: name})
+    attributes[REWARDS] = name
+    return dataset.replace(rewards=single, attributes=attributes, warnings=warnings)
 
 
 def _both(dataset: Dataset) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.errors import EnvironmentMismatchError, MainGuardError
 from surefoot.envs import suites
 from surefoot.envs.check_vector import GOES_ON, Finding, Findings, RaisedError, check_vector
 from surefoot.envs.choices import numbered
@@ -66,6 +66,8 @@ def _made(env_id: str) -> gymnasium.Env[Any, Any]:
     """The environment as its author wrote it, without gymnasium's own checker in the way."""
     try:
         return gymnasium.make(env_id, disable_env_checker=True)
+    except MainGuardError:
+        raise
     except Exception as error:
         make_vec(env_id, 1).close()  # says in one sentence what is the matter with an id
         raise EnvironmentMismatchError(f"{env_id} can't be made ({type(error).__name__}: {error})") from error

@@ -15,7 +15,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from surefoot.core.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
+from surefoot.core.errors import (
+    ConfigError,
+    EnvironmentMismatchError,
+    MainGuardError,
+    MissingExtraError,
+    SurefootError,
+)
 from surefoot.core.spec import VECTOR, in_words
 from surefoot.core.spec import Array as NamedArray
 from surefoot.envs import suites
@@ -303,6 +309,8 @@ def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 def _import_module(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
+    except MainGuardError:
+        raise
     except Exception as error:
         raise ConfigError(
             f"environment {env_id!r}: the module {module!r} can't be imported "

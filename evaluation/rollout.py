@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.children import refuse_at_import
 from surefoot.core.control_loop import ControlLoop
 from surefoot.core.errors import ConfigError
 from surefoot.core.memory import Memory, PolicyLike, Reactive
@@ -158,6 +159,7 @@ def evaluate(
 
     Raises:
         ConfigError: a number out of range, or what `make_vec` raises.
+        MainGuardError: a module that is only being imported calls.
         EnvironmentMismatchError: an action of the wrong shape; a non-finite observation, reward or action
             (the message names environment, episode and step); an endless episode.
     """
@@ -167,6 +169,7 @@ def evaluate(
             raise ConfigError(f"evaluation: {name} is {value}; it must be at least {least}")
     if not policies:
         return []
+    refuse_at_import("evaluates")
     num_envs = min(num_envs, episodes)
     seeds = evaluation_seeds(seed, first, episodes)
     inside = [p for p, policy in enumerate(policies) if not env_kwargs and knows(policy, env_id)]

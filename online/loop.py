@@ -12,6 +12,7 @@ from surefoot.core.errors import ConfigError
 from surefoot.core.learner import Learner
 from surefoot.core.share import Share
 from surefoot.data.dataset import Dataset
+from surefoot.envs.acting import Acting
 
 
 class Loop(Protocol):
@@ -92,6 +93,12 @@ def make_loop(
 
         return OnPolicyLoop(agents, seeds, env, dataset=dataset, share=share, **shared)
     raise ConfigError(f"{agents[0].name} does not act while it trains: give it to a Learner")
+
+
+def acting_of(loop: Any) -> Acting:
+    """What steps the environment of a loop that `make_loop` gave."""
+    acting: Acting = (loop.experience if hasattr(loop, "experience") else loop.blocks).acting
+    return acting
 
 
 def refuse_mixed_precision(agent: Any) -> None:

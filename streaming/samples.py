@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from surefoot.core.errors import EnvironmentMismatchError
+from surefoot.core.precision import FirstSteps
 from surefoot.streaming import statistics
 from surefoot.streaming.kernel import ACT, ACT_BEFORE, LEARN, OBSERVE, RESET, SHIFT
 
@@ -29,6 +30,8 @@ class Samples:
         self.agent = agent
         self.single = len(agent.seeds) == 1  # whether the caller gives one stream without its dimension
         self._warned = False
+        self.first_steps: FirstSteps | None = None if agent.dtype == torch.float64 else FirstSteps(agent.name)
+        """What looks at the first samples before they become float32; None: nothing does, or not any more."""
         self.observations, self._first = agent.in_observations.numpy(), agent.in_first.numpy()
         self._all, self._rewards, self.flags = (
             one.numpy() for one in (agent.in_samples, agent.in_rewards, agent.in_flags)
@@ -40,6 +43,8 @@ class Samples:
         """Take a call's arguments in: None in the usual case, or (K,) which samples are finite."""
         self.write(self.observations, observation, "observation")
         self._fill(self._rewards, reward, "reward")
+        if self.first_steps is not None:
+            self._look(self.first_steps, observation, reward)
         self._fill(self._terminated, terminated, "terminated")
         self._fill(self._truncated, truncated, "truncated")
         self._begins[...] = 0
@@ -54,6 +59,16 @@ class Samples:
             return None
         usable = self.usable(self.observations) & (np.abs(self._rewards) <= LARGEST)
         return None if usable.all() and not ended else usable
+
+    def _look(self, first_steps: FirstSteps, observation: Any, reward: Any) -> None:
+        """Keep a sample as it came, and warn once there are enough of them."""
+        streams = len(self.agent.seeds)
+        given = np.asarray(observation, np.float64).reshape(streams, -1)
+        first_steps.take(given, np.broadcast_to(np.asarray(reward, np.float64).reshape(-1), (streams,)))
+        for text in first_steps.notes():
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        if first_steps.over:
+            self.first_steps = None
 
     def usable(self, observations: np.ndarray) -> np.ndarray:
         """(K,) whether all numbers of (K, O) observations are finite and none is too far out."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import DataError
-from surefoot.data.checks import concatenated, flags, matrix, refuse_choices, vector
+from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags, refuse_choices
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import read_hdf5
@@ -63,12 +63,12 @@ def _episode(path: pathlib.Path, k: int, held: dict[str, Any]) -> dict[str, Arra
     """One episode's columns under D4RL's names."""
     name = str(path)
     refuse_choices(name, f"actions_{k}", held["actions"])
-    observations = matrix(name, f"observations_{k}", held["observations"])
+    observations = exact_matrix(name, f"observations_{k}", held["observations"])
     rows = len(observations)
     found = {
         "observations": observations,
-        "actions": matrix(name, f"actions_{k}", held["actions"]),
-        "rewards": vector(name, f"rewards_{k}", held["rewards"]),
+        "actions": exact_matrix(name, f"actions_{k}", held["actions"]),
+        "rewards": exact_vector(name, f"rewards_{k}", held["rewards"]),
     }
     last = np.arange(rows) == rows - 1
     found["terminals"] = last & bool(np.asarray(held["terminated"]).any())

@@ -16,7 +16,7 @@ import numpy as np
 from surefoot.core.errors import DataError
 from surefoot.core.files import written_aside
 from surefoot.core.unpacking import read_npz
-from surefoot.data.checks import flags, matrix, require_keys, validate, vector
+from surefoot.data.checks import exact_matrix, exact_vector, flags, require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.chained import need_chain
 from surefoot.data.formats.flat import Source, dataset_from_arrays
@@ -71,7 +71,7 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, path: pathlib.Path,
     columns = {
         "observations": _restored(name, "states", arrays["states"], bounds["obs_min"], bounds["obs_max"]),
         "actions": _restored(name, "actions", arrays["actions"], bounds["action_min"], bounds["action_max"]),
-        "rewards": vector(name, "rewards", arrays["rewards"]),
+        "rewards": exact_vector(name, "rewards", arrays["rewards"]),
         "terminals": terminals,
         "timeouts": ends & ~terminals,
     }
@@ -127,10 +127,11 @@ def _scaled(values: Array, low: Array, high: Array) -> Array:
 
 def _restored(name: str, key: str, values: Array, low: Array, high: Array) -> Array:
     """In the units that they were recorded in."""
-    numbers = matrix(name, key, values)
+    numbers = exact_matrix(name, key, values)
     if low.shape != (numbers.shape[1],) or high.shape != low.shape:
         raise DataError(f"{name}: {key!r} has {numbers.shape[1]} columns, and {BESIDE} the bounds of {low.shape}")
-    return ((numbers.astype(np.float64) + 1) / 2 * (high - low + TINY) + low).astype(np.float32)
+    restored: Array = (numbers.astype(np.float64) + 1) / 2 * (high - low + TINY) + low
+    return restored
 
 
 def _bounds(path: pathlib.Path, name: str) -> dict[str, Array]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from surefoot.core.checkpoint import check_format
 from surefoot.core.errors import ConfigError, DataError, nearest, printable
+from surefoot.core.precision import warnings_of
 from surefoot.core.schema import shown
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
@@ -49,6 +50,10 @@ REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("timeouts", "next_observations", "costs", "margins", "valid")
 FINAL_OBSERVATIONS, EPISODE_ENDS = "infos/final_observations", "infos/episode_ends"
 KEYS = [*REQUIRED, *OPTIONAL, FINAL_OBSERVATIONS, EPISODE_ENDS]
+ROUNDED = ("observations", "actions", "rewards", "next_observations", "costs", "margins")
+"""Arrays that become float32."""
+VECTORS = (NAMED, f"next_{NAMED}")
+"""What keys of extras begin with that become float32 too, unless they are images."""
 OWN_MARK, LAYOUT_VERSION = "surefoot_version", "1"
 """Attribute of datasets that surefoot wrote -> the version of their layout."""
 MOST_STEPS = 2**31 - 1
@@ -145,6 +150,9 @@ def dataset_from_arrays(
         if value.ndim == 0 or len(value) != len(columns["rewards"]):
             raise DataError(f"{source.name}: 'extras/{key}' has shape {value.shape}; it must have one row per step")
         check_extra(source.name, f"extras/{key}", value)
+    vectors = {key: value for key, value in extras.items() if key.startswith(VECTORS) and value.dtype != np.uint8}
+    extras |= {key: matrix(source.name, key, value) for key, value in vectors.items()}
+    wide = {**arrays, **vectors}
     ends = _episode_ends(columns, source.max_episode_steps)
     if view == "corrected":
         rows: Array | slice = slice(None)  # a view: nothing is copied
@@ -176,7 +184,10 @@ def dataset_from_arrays(
     validate(dataset)
     marked = {"timeouts", "next_observations"} & set(columns) or source.max_episode_steps is not None
     torn = _torn(dataset) if view == "corrected" else 0
-    return dataset.replace(warnings=_oddities(dataset, both, torn, source.unit_actions, bool(marked)))
+    odd = _oddities(dataset, both, torn, source.unit_actions, bool(marked))
+    rounded = {key: value for key, value in wide.items() if key in ROUNDED or key.startswith(VECTORS)}
+    names = {key: dataset.observation_names for key in rounded if key.removeprefix("next_").startswith("observations")}
+    return dataset.replace(warnings=odd | warnings_of(rounded, names | {"actions": dataset.action_names}))
 
 
 def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tuple[dict[str, Array], int]:

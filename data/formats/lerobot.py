@@ -21,7 +21,7 @@ import numpy as np
 from surefoot.core.errors import CheckpointError, DataError, nearest
 from surefoot.core.files import read_json
 from surefoot.core.schema import Many, Number, Record, Table, Text
-from surefoot.data.checks import concatenated, flags, matrix, vector
+from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats import columns, pictures
@@ -125,7 +125,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     extras = [key for key in features if key.startswith(EXTRAS)]
     got = held.read([*states, ACTION, EPISODE, *wanted, *extras])
     name = str(folder)
-    observations = [matrix(name, key, got[key]) for key in states]
+    observations = [exact_matrix(name, key, got[key]) for key in states]
     arrays = {"observations": np.concatenate(observations, 1) if len(observations) > 1 else observations[0]}
     arrays[ACTION + "s"] = got[ACTION]
     if NEXT in got and len(states) == 1:
@@ -140,9 +140,10 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     for key, of in ((OBSERVATION_NAMES, states), (ACTION_NAMES, [ACTION])):
         if (told := _names([features[one] for one in of])) is not None:
             attributes[key] = json.dumps(told)
-    arrays["rewards"] = vector(name, REWARD, got[REWARD]) if REWARD in got else np.zeros(len(got[ACTION]), np.float32)
-    if REWARD not in got:
-        attributes[REWARDS] = NO_REWARDS
+    if REWARD in got:
+        arrays["rewards"] = exact_vector(name, REWARD, got[REWARD])
+    else:
+        arrays["rewards"], attributes[REWARDS] = np.zeros(len(got[ACTION]), np.float32), NO_REWARDS
     ids = got[EPISODE]
     last = np.append(np.diff(ids) != 0, True)
     named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None

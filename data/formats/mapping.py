@@ -22,7 +22,7 @@ from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
 from surefoot.core.unique_keys import UniqueKeys
-from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, flags, vector
+from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, exact_vector, flags
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
@@ -252,7 +252,7 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         found["next_observations"], _ = joined(mapping.next_observations)
     for key, name in (("rewards", mapping.reward), ("costs", mapping.cost)):
         if name is not None:
-            found[key] = vector(str(table.path), name, column(name))
+            found[key] = exact_vector(str(table.path), name, column(name))
     for key, name in mapping.extras.items():
         found[EXTRAS + key] = column(name)
         check_extra(str(table.path), name, found[EXTRAS + key])
@@ -304,14 +304,19 @@ def _add_images(
             each = (pictures.scaled(one, size) for one in array)
             images[key] = pictures.stack(f"{path}, {key!r}", each, len(array), path.stat().st_size)
     ends = found["terminals"] | found["timeouts"]
-    states = {STATE: found.pop("observations").astype(np.float32)} if "observations" in found else {}
+    states = {STATE: _floats(found.pop("observations"))} if "observations" in found else {}
     parts = {**states, **images}
     after = {STATE: found.pop("next_observations", None)}
     for key, array in parts.items():
         found[f"{VECTOR}/{key}"] = array
         following = after.get(key)
-        found[f"next_{VECTOR}/{key}"] = _following(array, ends) if following is None else following.astype(np.float32)
+        found[f"next_{VECTOR}/{key}"] = _following(array, ends) if following is None else _floats(following)
     found["valid"] = ~ends | found["terminals"]
+
+
+def _floats(array: Array) -> Array:
+    """Numbers as float32, or as float64 where they need it: what becomes float32 of those is counted later."""
+    return array.astype(np.result_type(array, np.float32))
 
 
 def _following(array: Array, ends: Array) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from surefoot.core.errors import DataError
 from surefoot.core.spec import IMAGE
-from surefoot.data.checks import matrix
+from surefoot.data.checks import exact_matrix
 from surefoot.data.dataset import NAMED, Dataset
 
 Array = np.ndarray[Any, Any]
@@ -22,7 +22,7 @@ PREFIXES = tuple(f"{name}/" for name in NAMES)
 
 
 def take_named(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The arrays without the named ones, which come apart: vectors as float32, images as they are.
+    """The arrays without the named ones, which come apart: vectors as (N, d) numbers, images as they are.
 
     Where there are some, `observations` and `next_observations` are (N, 0) in what is left.
 
@@ -43,7 +43,7 @@ def take_named(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, Array]
         raise DataError(f"{name}: the key 'timeouts' is missing, and images do not show where an episode is cut off")
     for key, value in found.items():
         if value.dtype != np.uint8:
-            found[key] = matrix(name, key, value)
+            found[key] = exact_matrix(name, key, value)
         elif value.ndim == 0:
             raise DataError(f"{name}: {key!r} is a single number; it must have a row for each step")
     rows = len(next(iter(found.values())))

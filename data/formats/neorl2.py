@@ -15,7 +15,7 @@ import numpy as np
 
 from surefoot.core.errors import DataError
 from surefoot.data.catalogue import FACTS
-from surefoot.data.checks import flags, matrix, refuse_choices, same_length, vector
+from surefoot.data.checks import exact_matrix, exact_vector, flags, refuse_choices, same_length
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 
@@ -49,8 +49,8 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, path: pathlib.Path,
     """
     name = source.name
     refuse_choices(name, "action", arrays["action"])
-    kinds = {"reward": vector, "done": flags, "truncated": flags}
-    held = {key: kinds.get(key, matrix)(name, key, arrays[key]) for key in NAMES if key in arrays}
+    kinds = {"reward": exact_vector, "done": flags, "truncated": flags}
+    held = {key: kinds.get(key, exact_matrix)(name, key, arrays[key]) for key in NAMES if key in arrays}
     rows = same_length(name, held)
     if STARTS in arrays:
         cut = _last_rows(name, arrays[STARTS], rows) & ~held["done"]

@@ -22,6 +22,7 @@ import numpy as np
 
 from surefoot.core.errors import ConfigError, DataError
 from surefoot.core.files import written_aside
+from surefoot.core.precision import warnings_of
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import NO_TASK, REWARDS, Dataset
 from surefoot.data.formats.chained import need_chain, with_known_ends
@@ -66,6 +67,7 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "correc
     unsolved = columns.pop("masks", np.ones(len(ends), np.float32))
     if len(odd := np.flatnonzero((unsolved != 0) & (unsolved != 1))):
         raise DataError(f"{name}: 'masks' holds {unsolved[odd[0]]} in row {odd[0]}; each must be 0 or 1")
+    told = warnings_of({key: arrays[key] for key in ("observations", "actions", "rewards") if key in arrays})
     rewards = columns.pop("rewards", np.zeros(len(ends), np.float32))
     attributes = dict(source.attributes)
     if "rewards" not in arrays:
@@ -77,6 +79,7 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "correc
             terminations=terminations, truncations=last, episode_ids=np.zeros(len(rows), np.int64),
             valid=np.ones(len(rows), bool), env_id=source.env_id, name=name, sha256=source.sha256,
             attributes=attributes, extras={key: np.ascontiguousarray(value[rows]) for key, value in columns.items()},
+            warnings=told,
         )
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from surefoot.core.errors import DataError
 from surefoot.core.files import written_aside
-from surefoot.data.checks import concatenated, flags, matrix, validate, vector
+from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags, validate
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import read_hdf5
@@ -103,17 +103,17 @@ def _episode(name: str, held: dict[str, Array], keys: Sequence[str], exact: bool
     missing = [key for key in ("actions", *(f"obs/{key}" for key in keys)) if key not in held]
     if missing:
         raise DataError(f"{name}: {missing[0]!r} is missing")
-    found = {"actions": matrix(name, "actions", held["actions"])}
+    found = {"actions": exact_matrix(name, "actions", held["actions"])}
     for prefix, key in (("obs", "observations"), ("next_obs", "next_observations")):
         if all(f"{prefix}/{one}" in held for one in keys):
-            parts = [matrix(name, f"{prefix}/{one}", held[f"{prefix}/{one}"]) for one in keys]
+            parts = [exact_matrix(name, f"{prefix}/{one}", held[f"{prefix}/{one}"]) for one in keys]
             if odd := [one for one, part in zip(keys, parts, strict=True) if len(part) != len(found["actions"])]:
                 raise DataError(f"{name}: '{prefix}/{odd[0]}' has another number of rows than 'actions'")
             found[key] = np.concatenate(parts, 1)
     rows = len(found["actions"])
     for key in ("rewards", "costs"):
         if key in held:
-            found[key] = vector(name, key, held[key])
+            found[key] = exact_vector(name, key, held[key])
     done = flags(name, "dones", held["dones"]) if "dones" in held else np.zeros(rows, bool)
     if any(len(array) != rows for array in (done, *found.values())):
         raise DataError(f"{name}: its arrays have different numbers of rows: each step has one in each")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from surefoot.core.actions import middle_and_half
 from surefoot.core.errors import ConfigError, DivergenceError, EnvironmentMismatchError
+from surefoot.core.precision import FirstSteps
 from surefoot.core.random import generator
 from surefoot.core.spec import VECTOR, mapped, named, unnamed
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
@@ -79,6 +80,8 @@ class Stepping:
         self.name = name_of(env)
         self.steps = 0
         """Vector steps taken since the last reset."""
+        self.first_steps: FirstSteps | None = None
+        """What looks at the first steps before their numbers become float32, where somebody wants to know."""
         self._shape: Any = mapped(lambda space: (env.num_envs, *(space.shape or ())), env.single_observation_space)
 
     def reset(self, seeds: Sequence[int | None]) -> Numbers:
@@ -107,6 +110,8 @@ class Stepping:
             _under_way = None
         if self.as_torch:  # the environment may write into its tensors again
             after = mapped(torch.clone, after)
+        if self.first_steps is not None:
+            self.first_steps.take(after, rewards)
         final: Any = final_observations(after, info)
         if isinstance(self._shape, dict) or after.shape != self._shape or final.shape != self._shape:
             self._check("step", "observations", after, self._shape)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from surefoot.core.children import refuse_at_import
 from surefoot.core.errors import ConfigError, DataError, SimulatorError, SurefootError, printable
 from surefoot.core.files import read_json, write_json, written_aside
 from surefoot.core.schema import Number, Record, Text
@@ -78,6 +79,7 @@ class Recording:
 
         Raises:
             ConfigError: a number out of range, or no behaviour of that name can be recorded.
+            MainGuardError: a module that is only being imported calls.
             DataError: an episode can't be written.
             SimulatorError: a process ended early; the episodes that are there stay.
         """
@@ -86,6 +88,7 @@ class Recording:
                 f"episodes is {episodes}, workers {workers}, seed {self.seed}; at least 1, 1 and a number from 0 to "
                 "4294967295 are needed"
             )
+        refuse_at_import("records episodes")
         check_recordable(self.name)
         self.begin()
         left = self.missing(episodes)

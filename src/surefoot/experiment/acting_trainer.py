@@ -14,11 +14,12 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.experiment.collectors import team_environment
+from surefoot.experiment.first_steps import look_at_first_steps, say_precision
 from surefoot.experiment.initialise import take_moments, take_reward_scale
 from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.machine import as_begun
 from surefoot.experiment.trainer import SeedTrainer
-from surefoot.online.loop import Loop, make_loop
+from surefoot.online.loop import Loop, acting_of, make_loop
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.online.replay import ReplayWindows
 from surefoot.online.team import Elsewhere
@@ -40,6 +41,7 @@ class ActingTrainer(SeedTrainer):
         agents = [self.fresh(seed) for seed in self.seeds]
         self.loop = self._loop(agents, self._ready(agents))
         self.learner = as_begun(self.loop.learner, self.run.folder)
+        look_at_first_steps(acting_of(self.loop), self.plan, self.seeds)
         if self.plan.init is not None:
             take_moments(self.learner, self.started_from())
             if isinstance(self.loop, OnPolicyLoop):
@@ -58,6 +60,7 @@ class ActingTrainer(SeedTrainer):
         found = self.loop.run(steps)
         if not self._windows_known:
             self._say_windows()
+        say_precision(acting_of(self.loop), self.send)
         return found
 
     def _say_windows(self) -> None:

@@ -26,13 +26,14 @@ from surefoot.core import cluster
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.children import environment
 from surefoot.core.errors import ConfigError, SurefootError
+from surefoot.core.precision import FirstSteps
 from surefoot.envs.acting import under
 from surefoot.envs.training import make_training
 from surefoot.experiment import trust
 from surefoot.experiment.plan import Plan
 from surefoot.experiment.stopping import leave_interrupts, signals_wait
 from surefoot.online.agents import OffPolicyAgent
-from surefoot.online.loop import make_loop
+from surefoot.online.loop import acting_of, make_loop
 from surefoot.online.on_policy import OnPolicyLoop
 from surefoot.online.on_policy_agent import OnPolicyAgent
 from surefoot.online.team import STATE, Elsewhere, LostError, Team, packed, unpacked
@@ -108,6 +109,7 @@ class Collector:
         torch.set_num_threads(1)
         self.loop: Any = None
         self.told: list[str] = []
+        self.first_steps: FirstSteps | None = None
 
     def answer(self, message: bytes) -> bytes | None:
         """The answer to a message, None where there is none; errors are answers too."""
@@ -150,6 +152,8 @@ class Collector:
         held = plan.collect_steps * rows  # of the replay buffer, which nobody learns from
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
         self.loop = make_loop([agent], [seed], env, planned_steps=steps, batch_size=1, kernels=plan.kernels)
+        if worker == 0 and int(meta["seed"]) == plan.seeds[0]:  # one says it for all
+            self.first_steps = acting_of(self.loop).first_steps = FirstSteps(str(plan.environment))
 
     def _restore(self, state: dict[str, torch.Tensor], number: int) -> None:
         """Go on from a state; `number` fixes the new episodes where environments can't give theirs."""
@@ -163,6 +167,7 @@ class Collector:
 
     def _collect(self, meta: dict[str, Any], tensors: dict[str, torch.Tensor]) -> bytes:
         told, self.told = self.told, []
+        told += [] if self.first_steps is None else self.first_steps.notes()
         loop = self.loop
         if isinstance(loop, OnPolicyLoop):
             return fill_for(loop.blocks, meta, tensors, told)

@@ -21,12 +21,15 @@ import time
 import warnings
 from typing import Any
 
+from surefoot.core.children import refuse_at_import
 from surefoot.core.errors import ConfigError
 from surefoot.core.files import remove_asides, why
 
 LOCK, SWEEP = ".lock", "sweep.json"
 BEFORE_THE_FIRST_STEP = ("config.json", "environment.json", "kernels.json", "dataset.safetensors")
 """What a run writes before it can be resumed."""
+TRAINS = "trains"
+"""What is not done by a module that is only being imported: whatever writes a folder here begins by claiming it."""
 WAIT = 30.0
 """Seconds for the workers of a run that was killed to notice it."""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
@@ -100,8 +103,10 @@ def claim_new(out: str | os.PathLike[str]) -> Claim:
 
     Raises:
         FolderInUseError: another process has just begun in it.
+        MainGuardError: a module that is only being imported calls.
         ConfigError: it exists and holds something, or can't be made.
     """
+    refuse_at_import(TRAINS)
     folder = pathlib.Path(out).expanduser().resolve()
     made = _make(folder)
     if not _empty(folder):
@@ -118,8 +123,10 @@ def claim_named(stem: str, root: str | os.PathLike[str] = "runs") -> Claim:
     """A new folder of its own: root/<stem>-<time>, with a number behind it where that exists.
 
     Raises:
+        MainGuardError: a module that is only being imported calls.
         ConfigError: it can't be made.
     """
+    refuse_at_import(TRAINS)
     first = pathlib.Path(root).resolve() / f"{stem}-{dt.datetime.now().strftime('%Y%m%d-%H%M%S')}".lstrip("-")
     for number in itertools.count(1):
         folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
@@ -133,8 +140,10 @@ def claim_begun(folder: str | os.PathLike[str]) -> Claim:
 
     Raises:
         FolderInUseError: it is still being trained.
+        MainGuardError: a module that is only being imported calls.
         ConfigError: it can't be written.
     """
+    refuse_at_import(TRAINS)
     claim = Claim(pathlib.Path(folder).resolve(), new=False)
     _remove_asides(claim.folder)
     return claim

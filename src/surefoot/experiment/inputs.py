@@ -10,7 +10,7 @@ import numpy as np
 
 from surefoot.core.agent import Agent, Spec
 from surefoot.core.errors import ConfigError, DataError, SurefootError
-from surefoot.data.checks import OUTSIDE
+from surefoot.data.checks import OUTSIDE, refuse_oddities
 from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
 from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
@@ -91,7 +91,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     environment says which task; margins are added where the algorithm reads them and steps give them.
 
     Raises:
-        ConfigError, DataError: as `surefoot.load`.
+        ConfigError, DataError: as `surefoot.load`; oddities of data that were given, with `plan.strict`.
     """
     if dataset is None:
         dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
@@ -103,6 +103,8 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
         demand(plan.functions["reward"], "the option reward")
         dataset, notes = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward), []
     say(notify, *notes)
+    if plan.strict:  # of data that were loaded already, or by rewards of the function's
+        refuse_oddities(dataset, dataset.name)
     refuse_without_rewards(agent_class(plan.algorithm), dataset)
     return dataset
 

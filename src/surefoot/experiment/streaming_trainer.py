@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.errors import DivergenceError
 from surefoot.core.policy import Policy
 from surefoot.envs.acting import EpisodeMeans, Stepping, row_seeds, under
+from surefoot.experiment.first_steps import look_at_first_steps, say_precision
 from surefoot.experiment.initialise import initialise_from
 from surefoot.experiment.inputs import training_environment
 from surefoot.experiment.run import Run
@@ -40,6 +41,8 @@ class StreamingTrainer(SeedTrainer):
                 initialise_from(self.agent, Run.open(self.plan.init), seed, position)
         self.kernels()  # numbers depend on the machine that began the run
         self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds)))
+        look_at_first_steps(self.stepping, self.plan, self.seeds)
+        self.agent.samples.first_steps = None  # which would say the same in the log
         self.taken = 0
         self.barren = torch.zeros(len(self.seeds), dtype=torch.int64)
         """(S,) steps in a row without a sample that could be learned."""
@@ -88,6 +91,7 @@ class StreamingTrainer(SeedTrainer):
                 steps = t + 1
                 break
         self.taken += steps
+        say_precision(self.stepping, self.send)
         self._check_finite()
         rewards[~(np.abs(rewards) <= LARGEST)] = np.nan  # such samples are skipped, and their episodes' returns unknown
         block = {"rewards": rewards, "terminations": terminations, "truncations": truncations}

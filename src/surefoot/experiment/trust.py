@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from surefoot.core.errors import CheckpointError, ConfigError
+from surefoot.core.errors import CheckpointError, ConfigError, MainGuardError
 
 KNOWN = ("surefoot", "gymnasium")
 """Packages of which anyone may name an agent's class or an environment, which is one or is refused; not a function."""
@@ -87,6 +87,8 @@ def imported(name: str, what: str) -> Any:
         raise ConfigError(f"{what} can't be imported: {error}{where}") from error
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(f"{what} can't be imported: {error}") from error
+    except MainGuardError:
+        raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
