@@ -109,10 +109,10 @@ class CudaDriver:
         with torch.cuda.device(self._index):
             torch.cuda.current_stream().synchronize()  # torch makes the context, which cuda-core then shares
             self._enter()
-        device = self._core.Device(self._index)
-        properties = device.properties
+        found = self._core.Device(self._index)
+        properties = found.properties
         self._limits = Limits(
-            f"sm_{device.arch}",
+            f"sm_{found.arch}",
             properties.max_shared_memory_per_block_optin,
             properties.max_shared_memory_per_multiprocessor,
             properties.multiprocessor_count,

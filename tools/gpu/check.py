@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -48,9 +47,9 @@ STAGES: dict[int, dict[str, Task]] = {
     1: {
         "facts": Task(first_contact.facts, 30),
         "smoke": Task(first_contact.smoke, 60),
+        "small": Task(first_contact.small, 30),
         "tests": Task(first_contact.tests, 120),
         "sanitizer": Task(first_contact.sanitizer, 120, beside="tests"),
-        "small": Task(first_contact.small, 30),
         "syncs": Task(first_contact.syncs, 45),
     },
     2: {
@@ -134,7 +133,7 @@ class Stage:
 def done_names(path: pathlib.Path) -> frozenset[str]:
     """Names of what an earlier call measured, as `Bench.attempt` is given them."""
     rows = [row for row in read_rows(path) if not row.get("error")]
-    return frozenset(re.split(r":", f"{row['task']}/{row['name']}")[0] for row in rows)
+    return frozenset(f"{row['task']}/{row['name'].partition(':')[0]}" for row in rows)
 
 
 def table(rows: Sequence[Row], predicted: dict[str, float]) -> list[str]:
@@ -172,7 +171,7 @@ def main() -> int:
         before = len(read_rows(given.out / "rows.jsonl"))
         Stage(given).run()
         rows = read_rows(given.out / "rows.jsonl")[before:]
-        print("\n".join(table(rows, predicted_values())))
+        print("\n".join(table(rows, predicted_values() if given.device == "cuda" else {})))
         return int(any(row.get("error") for row in rows))
     done = frozenset[str]() if given.done is None else done_names(given.done)
     task = TASKS.get(given.one) or Task(functools.partial(speed.once, envs=given.envs), given.seconds)

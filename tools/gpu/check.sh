@@ -16,6 +16,7 @@ install() { # what, limit, arguments of pip
   timeout "$limit" python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" \
     "$@" >>"$out/install.log" 2>&1 || status=$?
   say "$what: $([ "$status" = 0 ] && echo installed || echo "FAILED ($status), see install.log")"
+  return "$status"
 }
 
 if [ ! -e "$site/.done" ]; then
@@ -25,9 +26,10 @@ if [ ! -e "$site/.done" ]; then
     case $wheel in .whl/surefoot-*) ;; *) others+=("$wheel") ;; esac
   done
   [ "${#others[@]}" = 0 ] || install "other wheels" 60 "${others[@]}"
-  if [ "${#own[@]}" = 1 ] && [ "$(cat .whl/surefoot.digest 2>/dev/null)" = "$(bash tools/gpu/digest.sh)" ]; then
-    install "surefoot's wheel" 60 "${own[0]}"
-  else # one level of instructions instead of three
+  same=no
+  [ "$(cat .whl/surefoot.digest 2>/dev/null)" = "$(bash tools/gpu/digest.sh)" ] && same=yes
+  say "carried wheel of surefoot: ${own[*]:-none}, of this tree: $same"
+  if ! { [ "$same" = yes ] && install "surefoot's wheel" 60 "${own[@]}"; }; then # one level of instructions, not three
     export CMAKE_BUILD_PARALLEL_LEVEL=16 SKBUILD_CMAKE_DEFINE=SUREFOOT_GENERIC=ON SUREFOOT_ZIG=0
     install "surefoot, built here" 150 --no-build-isolation .
   fi

@@ -51,8 +51,8 @@ def facts(bench: Bench) -> None:
     if bench.lacks_gpu("speed of the machine"):
         return
     device = torch.cuda.get_device_properties(0)
-    capability = [device.major, device.minor]
-    bench.row(device.name, device.multi_processor_count, "multiprocessors", memory=device.total_memory, is_=capability)
+    more = {"memory": device.total_memory, "capability": [device.major, device.minor]}
+    bench.row(device.name, device.multi_processor_count, "multiprocessors", **more)
     limits = gpu.driver_of(torch.device("cuda")).limits()
     bench.row("limits as the kernels are launched by", None, limits=str(limits))
     given = torch.empty(2**30, device="cuda")

@@ -156,20 +156,20 @@ class Step:
 def counted(name: str, seeds: int) -> Step:
     """The training step of a Learner of check.py, on the meta device."""
     learner, count = made(name, seeds, "meta", 1000), Kernels()
-    step = learner.capture.step
+    capture: Any = learner.capture
+    step = capture.step
 
     def watched(*given: Any) -> Any:
         with count:
             return step(*given)
 
-    learner.capture.step = watched  # type: ignore[method-assign]
+    capture.step = watched
     for _ in range(STEPS):
         learner._advance(0)
     numbers = sum(value[0, 0].numel() for value in learner.stream._noise.values())
     rows = sum(source.rows(0)[0].numel() for source in learner.sources.values() if hasattr(source, "seeds"))
     host = PYTHON + seeds * (NUMBER * numbers + ROW * rows)
-    totals = (value / STEPS for value in (count.kernels, count.operations, count.bytes, count.seconds))
-    return Step(*totals, host_seconds=host)
+    return Step(count.kernels / STEPS, count.operations / STEPS, count.bytes / STEPS, count.seconds / STEPS, host)
 
 
 def predictions() -> dict[str, dict[str, Any]]:
