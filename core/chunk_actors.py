@@ -92,7 +92,8 @@ class BlendedChunkActor(ChunkActor):
 
     def joined(self, memory: Memory, planned: Tensor) -> Memory:
         """The new chunk, its first actions mixed with what the older one has for the same steps."""
-        shares = planned.new_tensor(self.shares).unsqueeze(-1)
+        filled = [planned.new_full((1, 1), share) for share in self.shares]  # on the device: nothing is copied there
+        shares = torch.cat([planned.new_empty(0, 1), *filled])
         older, newer = memory["queue"][:, : self.fade_ticks], planned[:, : self.fade_ticks]
         mixed = torch.where(memory["begun"].view(-1, 1, 1) > 0, older + shares * (newer - older), newer)
         queue = torch.cat([mixed, planned[:, self.fade_ticks :]], 1)

@@ -61,7 +61,7 @@ class Learner:
                 with `workspace(rows)` is handed one on a CPU, and so fills the same memory at every step.
             batch_size: rows per update, unless the update says otherwise.
             planned_steps: training steps that the schedules count on.
-            device: where parameters live.
+            device: where parameters live; on "meta" nothing is computed, and only shapes and devices are checked.
             dtype: of parameters and noise.
             kernels: on a CPU, networks and Adam by the native module, and steps from a tape; plain PyTorch where the
                 module was not built, and for stacked agents.

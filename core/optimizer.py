@@ -70,7 +70,7 @@ class Optimizer:
         self.counts = [torch.zeros((), dtype=torch.float32, device=device) for _ in networks]
         self.fused = fused
         self.rate: Tensor | None = None  # where a CUDA graph or a tape reads the rate
-        if device.type == "cuda" or fused:
+        if device.type != "cpu" or fused:
             self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
         self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
         self._rates = [self.rate if self.rate is None or f == 1 else self.rate.clone() for f in self.factors]

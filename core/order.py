@@ -114,8 +114,9 @@ def check_switches(agent: str, updates: Sequence[Update], buffers: Mapping[str, 
 
 
 def switched_off(updates: Sequence[Update], buffers: Mapping[str, Tensor]) -> frozenset[int]:
-    """Numbers of the updates whose `unless` is true of all seeds just now."""
-    return frozenset(i for i, u in enumerate(updates) if u.unless is not None and bool(buffers[u.unless].all()))
+    """Numbers of the updates whose `unless` is true of all seeds just now; none of them on the meta device."""
+    found = {i: buffers[u.unless] for i, u in enumerate(updates) if u.unless is not None}
+    return frozenset(i for i, buffer in found.items() if not buffer.is_meta and bool(buffer.all()))
 
 
 def due_at(

@@ -69,9 +69,12 @@ def clip_surrogate(
 
 def _clip(rho: Tensor, lowest: float | Tensor, highest: float | Tensor) -> Tensor:
     """`clamp`, which takes two numbers or two tensors and no mixture."""
-    low = lowest if isinstance(lowest, Tensor) else rho.new_tensor(lowest)
-    high = highest if isinstance(highest, Tensor) else rho.new_tensor(highest)
-    return torch.minimum(torch.maximum(rho, low), high)
+    return torch.minimum(torch.maximum(rho, _as_tensor(rho, lowest)), _as_tensor(rho, highest))
+
+
+def _as_tensor(like: Tensor, value: float | Tensor) -> Tensor:
+    """A number as a () tensor, filled on the device: `new_tensor` copies it there, which a CUDA graph can't hold."""
+    return value if isinstance(value, Tensor) else like.new_full((), value)
 
 
 def cispo_surrogate(
@@ -130,7 +133,7 @@ def sapo_surrogate(
     """
     advantages = keep(advantages.detach(), mask)
     rho = ratio(keep(log_ratios, mask))
-    temperature = torch.where(advantages > 0, rho.new_tensor(positive), rho.new_tensor(negative))
+    temperature = torch.where(advantages > 0, _as_tensor(rho, positive), _as_tensor(rho, negative))
     return -keep(torch.sigmoid(temperature * (rho - 1)) * (4 / temperature) * advantages, mask)
 
 
@@ -172,8 +175,8 @@ def vespo_surrogate(
     Source: Shen et al., "VESPO", with the constants of its released code.
     """
     up = advantages.detach() >= 0
-    power = torch.where(up, log_prob.new_tensor(positive[0]), log_prob.new_tensor(negative[0]))
-    rate = torch.where(up, log_prob.new_tensor(positive[1]), log_prob.new_tensor(negative[1]))
+    power = torch.where(up, _as_tensor(log_prob, positive[0]), _as_tensor(log_prob, negative[0]))
+    rate = torch.where(up, _as_tensor(log_prob, positive[1]), _as_tensor(log_prob, negative[1]))
     return reinforce_surrogate(log_prob, advantages, vespo_weight(log_ratios, power, rate), mask)
 
 

@@ -84,4 +84,4 @@ class TransducedMLP(nn.Module):
 
     def member(self, inputs: Tensor, index: int) -> Tensor:
         """As `MLP.member`."""
-        return self(inputs, members=torch.tensor([index], device=inputs.device)).squeeze(0)  # type: ignore[no-any-return]
+        return self(inputs, members=inputs.new_full((1,), index, dtype=torch.int64)).squeeze(0)  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -90,7 +91,7 @@ def usable() -> bool:
 
 
 class CudaDriver:
-    """CUDA through cuda-core, on torch's current stream of `device`.
+    """CUDA through cuda-core, on torch's current stream of `device`; `driver_of` keeps one for each device.
 
     Raises:
         NoDeviceError: torch sees no GPU.
@@ -104,23 +105,36 @@ class CudaDriver:
         compiler()
         self._core: Any = importlib.import_module("cuda.core")
         self._index = torch.cuda.current_device() if device.index is None else device.index
+        self._entered = threading.local()
         with torch.cuda.device(self._index):
             torch.cuda.current_stream().synchronize()  # torch makes the context, which cuda-core then shares
-            self._device = self._core.Device(self._index)
-            self._device.set_current()
-
-    def limits(self) -> Limits:
-        """Of the device."""
-        properties = self._device.properties
-        return Limits(
-            f"sm_{self._device.arch}",
+            self._enter()
+        found = self._core.Device(self._index)
+        properties = found.properties
+        self._limits = Limits(
+            f"sm_{found.arch}",
             properties.max_shared_memory_per_block_optin,
             properties.max_shared_memory_per_multiprocessor,
             properties.multiprocessor_count,
         )
 
+    def _enter(self) -> None:
+        """Make the context current in this thread: each has its own, and needs it set once."""
+        if not getattr(self._entered, "done", False):
+            self._core.Device(self._index).set_current()
+            self._entered.done = True
+
+    def limits(self) -> Limits:
+        """Of the device."""
+        return self._limits
+
     def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, ...]:
         """Compile (or find) the unit and load it; kernels stay loaded for the life of the process."""
+        with _lock, torch.cuda.device(self._index):
+            self._enter()
+            return self._load(unit, limits, shared_bytes)
+
+    def _load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, ...]:
         key = (unit, limits, shared_bytes, self._index)
         if key not in _loaded:
             code = cubin(unit, limits.architecture)
@@ -150,11 +164,31 @@ class CudaDriver:
         """Without waiting for the result."""
         config = self._core.LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
         with torch.cuda.device(self._index):
+            self._enter()
             stream = self._core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
             self._core.launch(stream, config, kernel, *arguments)
 
 
 _loaded: dict[Any, tuple[Any, ...]] = {}
+_drivers: dict[int, CudaDriver] = {}
+_lock = threading.RLock()
+
+
+def driver_of(device: torch.device) -> CudaDriver:
+    """The driver of a device, made at the first call: to make one waits for all that the device has to do.
+
+    Raises:
+        NoDeviceError: torch sees no GPU.
+        MissingPackageError: the extra is not installed.
+    """
+    index = device.index
+    if index is None:
+        require_device()
+        index = torch.cuda.current_device()
+    with _lock:
+        if index not in _drivers:
+            _drivers[index] = CudaDriver(torch.device("cuda", index))
+        return _drivers[index]
 
 
 # ---- the batch ----
@@ -188,7 +222,7 @@ class Batch:
     ) -> None:
         if min(envs, horizon, limit) < 1:
             raise ValueError("envs, horizon and limit must be 1 or more")
-        self._driver = CudaDriver(arrays["seeds"].device) if driver is None else driver
+        self._driver = driver_of(arrays["seeds"].device) if driver is None else driver
         self._envs = envs
         self._arrays = dict(arrays)
         layout = self._weights(header, sizes) if source == POLICY else None
@@ -237,7 +271,7 @@ class Batch:
         values = self._arrays["policy"]
         self._take("policy", values, torch.float32, packed_values(header))
         layout = Layout.of(header)
-        self._layout_index = layout.index.to(values.device)
+        self._layout_index = Layout.index_on(values.device, header)
         self._arrays["weights"] = values.new_empty(len(layout.index))
         return layout
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from surefoot.cuda_ext.cubin import Unit
-from surefoot.cuda_ext.gpu import CudaDriver, Driver
-from surefoot.cuda_ext.operation import constants_of, sizes_of
+from surefoot.cuda_ext.gpu import Driver, driver_of
+from surefoot.cuda_ext.operation import constants_on, sizes_of
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.cuda_ext.system import System
 
@@ -65,7 +65,7 @@ def plan_on_gpu(
     fewest, tail = min(settings.populations), settings.tail or futures
     if not (1 <= settings.elites <= fewest and kept == settings.kept <= settings.elites and 1 <= tail <= futures):
         raise ValueError("populations, elites, kept and tail do not fit each other")
-    driver = CudaDriver(states.device) if driver is None else driver
+    driver = driver_of(states.device) if driver is None else driver
     most = max(settings.populations) + kept + 1
     noisy = settings.noisy and sizes[5] > 0
     floats = most * horizon * width + 2 * horizon * width + (3 + 2 * futures) * most
@@ -79,9 +79,8 @@ def plan_on_gpu(
     numbers |= {"discount": settings.discount, "cost_limit": settings.cost_limit or 0.0}
     scalars |= {name: ctypes.c_float(value) for name, value in numbers.items()}
     device = states.device
-    arrays = {name: value.to(device) for name, value in constants_of(system).items()}
-    arrays |= {"populations": _populations(settings.populations, device), "parameters": parameters, "draws": draws}
-    arrays |= {"states": states, "mean": mean, "best": best, "keep": elites}
+    arrays = {**constants_on(system, device), "populations": _populations(settings.populations, device)}
+    arrays |= {"parameters": parameters, "draws": draws, "states": states, "mean": mean, "best": best, "keep": elites}
     if colouring is not None:
         arrays["colouring"] = colouring
     ready = {name: array.detach().to(device, ARRAYS[name]).contiguous() for name, array in arrays.items()}

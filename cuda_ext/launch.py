@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -32,25 +33,40 @@ class Layout:
     """`Layout` of rollout.cuh, for all layers: which packed value lies where."""
 
     index: Tensor
-    """(weights,) int64: position in `NativePolicy.packed()` of each value; paddings repeat value 0."""
+    """(weights,) int64: position in `NativePolicy.packed()` of each value; paddings repeat value 0. To be read only."""
     rows: int
     """Activations of an environment that are kept at once."""
 
-    @classmethod
-    def of(cls, header: Sequence[int]) -> Layout:
-        """Of the policy with this `NativePolicy.header`."""
-        layers, _, norm, _, sampling, *widths = header
-        actions = widths[-1] // 2 if sampling == BEFORE_SQUASH else widths[-1]
-        positions = torch.arange(packed_values(header), dtype=torch.float64)
-        names = NativePolicy.unpacked(positions, header)
-        parts = [_padded(torch.arange(2 * widths[0] + 2 * actions + max(2, actions)), 4)]
-        for k, weight in enumerate(names.weights):
-            unit = 4 if k + 1 == layers else 64 if widths[k + 1] > 32 else 32
-            rows = [names.biases[k], *weight.t()]
-            rows += [names.gains[k], names.shifts[k]] if norm and k + 1 < layers else []
-            parts += [_padded(row.long(), unit) for row in rows]
-        in_place = all(width <= 64 for width in widths[1:-1])
-        return cls(torch.cat(parts), max(widths[:-1]) * (1 if in_place else 2))
+    @staticmethod
+    def of(header: Sequence[int]) -> Layout:
+        """Of the policy with this `NativePolicy.header`; made once a shape of policy, since it takes milliseconds."""
+        return _layout(tuple(header))
+
+    @staticmethod
+    def index_on(device: torch.device, header: Sequence[int]) -> Tensor:
+        """`index` in the memory of a device, copied there once: each copy waits for what the device has to do."""
+        return _index_on(device, tuple(header))
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(header: tuple[int, ...]) -> Layout:
+    layers, _, norm, _, sampling, *widths = header
+    actions = widths[-1] // 2 if sampling == BEFORE_SQUASH else widths[-1]
+    positions = torch.arange(packed_values(header), dtype=torch.float64)
+    names = NativePolicy.unpacked(positions, header)
+    parts = [_padded(torch.arange(2 * widths[0] + 2 * actions + max(2, actions)), 4)]
+    for k, weight in enumerate(names.weights):
+        unit = 4 if k + 1 == layers else 64 if widths[k + 1] > 32 else 32
+        rows = [names.biases[k], *weight.t()]
+        rows += [names.gains[k], names.shifts[k]] if norm and k + 1 < layers else []
+        parts += [_padded(row.long(), unit) for row in rows]
+    in_place = all(width <= 64 for width in widths[1:-1])
+    return Layout(torch.cat(parts), max(widths[:-1]) * (1 if in_place else 2))
+
+
+@functools.lru_cache(maxsize=64)
+def _index_on(device: torch.device, header: tuple[int, ...]) -> Tensor:
+    return _layout(header).index.to(device)
 
 
 def packed_values(header: Sequence[int]) -> int:

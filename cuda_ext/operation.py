@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -182,6 +183,20 @@ def constants_of(system: System) -> dict[str, Tensor]:
     return found if matrices is None else {**found, "matrices": matrices.float().contiguous()}
 
 
+_constants: weakref.WeakKeyDictionary[System, dict[torch.device, dict[str, Tensor]]] = weakref.WeakKeyDictionary()
+
+
+def constants_on(system: System, device: torch.device) -> dict[str, Tensor]:
+    """`constants_of` in the memory of a device, copied there once: to be read only."""
+    held = _constants.setdefault(system, {})
+    found = held.get(device)
+    if found is None:
+        found = {name: value.to(device) for name, value in constants_of(system).items()}
+        if all(type(value) is Tensor for value in found.values()):  # what is traced must not outlive the trace
+            held[device] = found
+    return found
+
+
 @functools.lru_cache(maxsize=64)
 def _row(values: tuple[float, ...]) -> np.ndarray[Any, Any]:
     """float32, kept: to be read only."""
@@ -203,8 +218,8 @@ class _Arrays:
         if self.device.type == "cpu" and system.matrices() is None:
             self.views.update(low=_row(tuple(system.action_low)), high=_row(tuple(system.action_high)))
         else:
-            for name, values in constants_of(system).items():
-                self.give(name, values.to(self.device))
+            for name, values in constants_on(system, self.device).items():
+                self.give(name, values)
 
     def give(self, name: str, values: Tensor) -> Tensor:
         """Let it work on these, without a copy."""

@@ -138,7 +138,7 @@ class AlignDiff(Agent):
     def actor(self) -> Actor:  # type: ignore[override]
         """What acts: the nearest of N plans to what is asked for."""
         c = self.config
-        wanted = self.state_low.new_tensor(c.wanted or [-1.0] * len(c.attributes))
+        wanted = torch.stack([self.state_low.new_full((), one) for one in c.wanted or [-1.0] * len(c.attributes)])
         bounds = {f"{name}_{end}": getattr(self, f"{name}_{end}").clone()
                   for name in ("strength", "state") for end in ("low", "high")}  # fmt: skip
         options = {name: getattr(c, name) for name in (*MODEL, *SEARCH)}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actions import to_agent, to_environment
+from surefoot.core.placed import Placed
 from surefoot.envs.names import is_native, short_name
 from surefoot.world_models.dynamics import RewardsOf
 from surefoot.world_models.terminations import AUTO, checked, imported
@@ -45,15 +46,15 @@ def _native(env_id: str) -> RewardsOf | None:
 
     known = system(env_id)
     defaults, p = known.default_parameters(), {parameter.name: parameter.default for parameter in known.parameters}
+    table_of, (low, high) = Placed(defaults), _placed((known.action_low, known.action_high))
 
     def forces(actions: Tensor) -> Tensor:
-        low, high = (torch.tensor(bound).to(actions) for bound in (known.action_low, known.action_high))
-        return to_environment(actions.clamp(-1, 1), low, high)
+        return to_environment(actions.clamp(-1, 1), low(actions), high(actions))
 
     def of_the_present(now: Tensor, actions: Tensor, following: Tensor) -> Tensor:
         lead = following.shape[:-1]
         rows, given = (x.expand(*lead, x.shape[-1]).reshape(-1, x.shape[-1]) for x in (now, forces(actions)))
-        table = defaults.to(rows).expand(len(rows), -1)
+        table = table_of(rows).expand(len(rows), -1)
         calm = rows.new_zeros(len(rows), max(1, known.normals))
         return known.step(known.state_of(rows, table), given, table, calm).reward.view(lead)
 
@@ -114,6 +115,11 @@ Bounds = tuple[Sequence[float], Sequence[float]]
 """(A,) lowest and highest action, in the environment's units."""
 
 
+def _placed(bounds: Sequence[Sequence[float]]) -> list[Placed]:
+    """Bounds of actions, on whatever device actions are."""
+    return [Placed(torch.tensor(tuple(bound))) for bound in bounds]
+
+
 def in_range(function: RewardsOf | None, env_id: str | None, bounds: Bounds) -> RewardsOf | None:
     """The function of an environment for actions whose -1 and 1 stand for other bounds than the environment's."""
     if function is None or env_id is None or KNOWN.get(env_id) is ones:
@@ -127,8 +133,10 @@ def in_range(function: RewardsOf | None, env_id: str | None, bounds: Bounds) -> 
     if all(tuple(one) == tuple(other) for one, other in zip(own, bounds, strict=True)):
         return function
 
+    places = _placed((*bounds, *own))
+
     def rescaled(now: Tensor, actions: Tensor, following: Tensor) -> Tensor:
-        low, high, least, most = (torch.tensor(tuple(bound)).to(actions) for bound in (*bounds, *own))
+        low, high, least, most = (place(actions) for place in places)
         return function(now, to_agent(to_environment(actions, low, high), least, most).clamp(-1, 1), following)
 
     return rescaled

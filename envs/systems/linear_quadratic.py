@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError
+from surefoot.core.placed import Placed
 from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]
@@ -140,6 +141,7 @@ class LinearQuadratic(System):
         self.R = 0.1 * np.eye(m) if R is None else _matrix("R", R)
         self.c = np.eye(n)[0] if c is None else np.asarray(c, dtype=np.float64)
         self._check(n, m, action_bound)
+        self._placed = [Placed(torch.as_tensor(x)) for x in (self.A, self.B, self.Q, self.R, self.c)]
         self._describe(n, m, action_bound)
 
     def _check(self, n: int, m: int, action_bound: float) -> None:
@@ -207,7 +209,7 @@ class LinearQuadratic(System):
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """One step of the difference equation."""
         noise, state_scale, action_scale, _, limit = parameters.unbind(-1)
-        a, b, q, r, c = (torch.as_tensor(x).to(state) for x in (self.A, self.B, self.Q, self.R, self.c))
+        a, b, q, r, c = (place(state) for place in self._placed)
         reward = -((state @ q) * state).sum(-1) - ((action @ r) * action).sum(-1)
         state = state_scale[:, None] * (state @ a.T) + action_scale[:, None] * (action @ b.T) + noise[:, None] * normals
         margin = limit - state @ c

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import torch
+from capture_guard import CaptureGuard
 from torch import Tensor, nn
 
 from surefoot.core.actor import Actor
@@ -96,6 +97,15 @@ def test_a_blend_fades_from_what_the_older_chunk_has_for_the_same_steps() -> Non
     # at 0: 0 1 2 3 4; at 3: 30 31 32 33 34; at 6: 60 61 ...; shares of the newer one 1/3 and 2/3
     wanted = [0, 1, 2, (2 * 3 + 30) / 3, (4 + 2 * 31) / 3, 32, (2 * 33 + 60) / 3, (34 + 2 * 61) / 3]
     assert steps(head, 8) == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("ticks", [0, 2])
+def test_a_blend_copies_no_number_from_the_host(ticks: int) -> None:
+    head = BlendedChunkActor(Counting(5), 5, 1, execute=3, fade_ticks=ticks)
+    memory = {name: value.to("meta") for name, value in head.begin(2).items()}
+    planned = torch.empty(2, 5, 1, device="meta")
+    with CaptureGuard():
+        assert head.joined(memory, planned)["queue"].shape == (2, 5, 1)
 
 
 def test_a_receding_horizon_plays_the_first_actions_of_each_chunk() -> None:

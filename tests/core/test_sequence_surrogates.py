@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from capture_guard import CaptureGuard
 from torch import Tensor
 
 from surefoot.core import policy_gradient as pg
@@ -33,6 +34,32 @@ def batch(rows: int = 4, units: int = 5, seed: int = 0) -> tuple[Tensor, Tensor,
 
 
 # -- surrogates --------------------------------------------------------------------------------------------
+
+
+def test_one_bound_may_be_a_number_and_the_other_one_for_each_row() -> None:
+    ratios = f64([[0.5, 0.9, 2.0], [0.5, 0.9, 2.0]])
+    bounds, wanted = f64([[0.2], [0.4]]), f64([[0.8, 0.9, 1.3], [0.6, 0.9, 1.3]])
+    terms, clipped = pg.clip_surrogate(ratios.log(), -torch.ones(2, 1), bounds, 0.3)
+    close(terms, torch.maximum(wanted, ratios))
+    assert clipped.tolist() == [[True, False, True]] * 2
+    terms, clipped = pg.clip_surrogate(ratios.log(), torch.ones(2, 1), 0.2, bounds)
+    close(terms, -torch.minimum(f64([[0.8, 0.9, 1.2], [0.8, 0.9, 1.4]]), ratios))
+    assert clipped.tolist() == [[True, False, True]] * 2
+
+
+def test_no_surrogate_copies_a_number_from_the_host() -> None:
+    logs, log_prob, advantages = (torch.empty(4, 5, device="meta") for _ in range(3))
+    bounds = torch.empty(4, 1, device="meta")
+    with CaptureGuard() as guard:
+        for low, high in ((0.2, None), (0.2, bounds), (bounds, 0.3), (bounds, bounds)):
+            pg.clip_surrogate(logs, advantages, low, high, dual=3.0)
+        pg.cispo_surrogate(logs, log_prob, advantages, 2.0)
+        pg.spo_surrogate(logs, advantages, 0.2)
+        pg.sapo_surrogate(logs, advantages)
+        pg.vespo_surrogate(logs[:, :1], log_prob, advantages)
+        pg.stage_clip(5, 0.01, 0.1, 3.0, logs.device)
+        pg.stage_weights(5, 0.9, logs.device)
+    assert guard.count > 30
 
 
 def test_sapos_gate_has_the_published_values_and_slope_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import types
 from typing import Any
 
@@ -13,8 +14,9 @@ from test_gpu_emulated import arrays_of, policy_of
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from surefoot.cuda_ext import gpu
-from surefoot.cuda_ext.operation import _native, sizes_of
+from surefoot.cuda_ext import gpu, gpu_plan, launch
+from surefoot.cuda_ext.operation import _native, constants_on, sizes_of
+from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.cuda_ext.rollout_arrays import POLICY, RANDOM
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import system
@@ -26,6 +28,9 @@ class FakeCuda(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("cuda.core")
         self.loaded: list[bytes] = []
+        self.waited = 0
+        self.entered: list[int] = []
+        """Threads that made the context theirs."""
         self.launched: list[tuple[Any, ...]] = []
         self.LaunchConfig = types.SimpleNamespace
         self.Stream = types.SimpleNamespace(from_handle=lambda handle: ("stream", handle))
@@ -37,7 +42,13 @@ class FakeCuda(types.ModuleType):
             max_shared_memory_per_multiprocessor=H200.shared_per_multiprocessor,
             multiprocessor_count=H200.multiprocessors,
         )
-        return types.SimpleNamespace(arch="90", properties=properties, set_current=lambda: None)
+        return types.SimpleNamespace(arch="90", properties=properties, set_current=self._enter)
+
+    def _enter(self) -> None:
+        self.entered.append(threading.get_ident())
+
+    def wait(self) -> None:
+        self.waited += 1
 
     def _load(self, code: bytes) -> Any:
         self.loaded.append(code)
@@ -65,12 +76,13 @@ def fake(monkeypatch: pytest.MonkeyPatch, nvrtc: None) -> FakeCuda:
     for name in ("Device", "LaunchConfig", "Stream", "ObjectCode", "launch"):
         monkeypatch.setattr(cuda.core, name, getattr(fake, name))
     monkeypatch.setattr(driver, "cuKernelSetAttribute", set_attribute)
-    stream = types.SimpleNamespace(cuda_stream=77, synchronize=lambda: None)
+    stream = types.SimpleNamespace(cuda_stream=77, synchronize=fake.wait)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(gpu, "_loaded", {})
+    monkeypatch.setattr(gpu, "_drivers", {})
     monkeypatch.setattr(gpu.CudaDriver, "device_type", "cpu")  # the tensors stand in for a GPU's
     return fake
 
@@ -109,6 +121,77 @@ def test_a_launch_hands_cuda_core_pointers_sizes_and_the_current_stream(fake: An
     assert fake.loaded[0][:4] == b"\x7fELF"
     batch_with(s, arrays, (64, 64), envs)
     assert len(fake.loaded) == 1, "a kernel is loaded once"
+
+
+@pytest.fixture
+def layouts(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Headers of the policies whose weights were laid out."""
+    found: list[list[int]] = []
+    unpacked = launch.NativePolicy.unpacked
+
+    def counted(values: Tensor, header: Any) -> Any:
+        found.append(list(header))
+        return unpacked(values, header)
+
+    monkeypatch.setattr(launch.NativePolicy, "unpacked", staticmethod(counted))
+    launch._layout.cache_clear()
+    launch._index_on.cache_clear()
+    return found
+
+
+def test_a_second_rollout_makes_no_driver_waits_for_nothing_and_lays_no_weights_out(
+    fake: Any, layouts: list[list[int]]
+) -> None:
+    s = system("pendulum")
+    first = batch_with(s, arrays_of(s, 7, 10, (), None), (16,), 7)
+    assert (fake.waited, len(layouts)) == (1, 1)
+    again = [batch_with(s, arrays_of(s, envs, 10, (), None), (16,), envs) for envs in (7, 9)]
+    assert (fake.waited, len(layouts)) == (1, 1)
+    assert {id(batch._driver) for batch in (first, *again)} == {id(first._driver)}
+    assert again[0]._layout_index is first._layout_index
+    batch_with(s, arrays_of(s, 7, 10, (), None), (24,), 7)  # another shape of policy
+    assert (fake.waited, len(layouts)) == (1, 2)
+
+
+def test_a_second_plan_makes_no_driver_and_waits_for_nothing(fake: Any) -> None:
+    s = system("pendulum")
+
+    def plan_once() -> None:
+        rows = torch.zeros(2, 7, 1)
+        settings, draws = PlanSettings((8,), 0.5, temperature=1.0), torch.zeros(2, 2, dtype=torch.int64)
+        states, elites = torch.zeros(2, len(s.states)), torch.zeros(2, 0, 7, 1)
+        gpu_plan.plan_on_gpu(s, s.default_parameters()[None], settings, draws, states, rows, rows.clone(), elites)
+
+    plan_once()
+    kept = constants_on(s, torch.device("cpu"))
+    plan_once()
+    batch_with(s, arrays_of(s, 7, 10, (), None), None, 7).run()  # rollouts have the same driver
+    assert fake.waited == 1
+    assert len(gpu._drivers) == 1
+    assert constants_on(s, torch.device("cpu")) is kept
+    assert [launched[2] for launched in fake.launched] == ["surefoot_plan"] * 2 + ["surefoot_rollout"]
+
+
+def test_threads_share_a_driver_and_each_makes_its_context_current_once(fake: Any) -> None:
+    s, drivers, ids = system("pendulum"), [], []
+
+    def roll_out() -> None:
+        for _ in range(2):
+            batch = batch_with(s, arrays_of(s, 7, 10, (), None), None, 7)
+            batch.run()
+            drivers.append(batch._driver)
+        ids.append(threading.get_ident())
+
+    threads = [threading.Thread(target=roll_out) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(driver) for driver in drivers}) == 1
+    assert fake.waited == 1
+    assert len(fake.launched) == 6
+    assert sorted(fake.entered) == sorted(ids)
+    assert len(fake.loaded) == 1
 
 
 def test_cuda_core_packs_the_arguments_as_the_kernel_reads_them(fake: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from capture_guard import CaptureGuard
 from test_mbrcsl import dataset_of, learner_of, random_data
 
 from surefoot.core.agent import Spec
@@ -197,6 +198,14 @@ class Free(torch.nn.Module):
         data = 0.5 * given[:, -1:]
         kept = torch.tensor(0.25)
         return (x - kept.sqrt() * data) / (1 - kept).sqrt()
+
+
+def test_what_is_asked_for_is_put_on_the_device_without_a_copy() -> None:
+    made = AlignDiff(Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), attributes=("abs:0", "abs:1"), wanted=(0.25, 0.5))
+    assert made.actor.wanted.tolist() == [0.25, 0.5]  # type: ignore[attr-defined]
+    made.to("meta")
+    with CaptureGuard():
+        assert made.actor.wanted.shape == (2,)  # type: ignore[attr-defined]
 
 
 def test_guidance_goes_beyond_and_the_nearest_plan_acts() -> None:

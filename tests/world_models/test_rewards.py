@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 import torch
+from capture_guard import CaptureGuard
 from torch import Tensor
 
 from surefoot.core.errors import ConfigError, EnvironmentMismatchError
@@ -16,7 +17,7 @@ from surefoot.envs.systems import system
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.ensemble import GaussianEnsemble
 from surefoot.world_models.exact import NativeDynamics
-from surefoot.world_models.rewards import KNOWN, named, notes, reward_of
+from surefoot.world_models.rewards import KNOWN, in_range, named, notes, reward_of
 
 UNKNOWN = "native/bicycle"
 """Its observations don't tell how far along the road the car is."""
@@ -43,6 +44,20 @@ def test_rewards_of_native_systems_are_the_systems_own(name: str) -> None:
     lead = function(seen[:1], actions.float()[:3], seen)
     assert lead.shape == (2, 3)
     assert lead.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", [name for name in native_ids() if name != UNKNOWN])
+def test_rewards_of_native_systems_copy_nothing_to_the_device_after_the_first_call(name: str) -> None:
+    """A loss may ask for them in a captured step: RAMBO's adversary does."""
+    known = system(name)
+    wide = tuple([2.0 * bound for bound in side] for side in (known.action_low, known.action_high))
+    function = in_range(reward_of(name), native_ids()[name], wide)
+    assert function is not None
+    seen, actions = (torch.empty(2, 4, len(names), device="meta") for names in (known.observations, known.actions))
+    each = torch.func.vmap(function)
+    each(seen, actions, seen)
+    with CaptureGuard():
+        assert each(seen, actions, seen).shape == (2, 4)
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])

@@ -85,7 +85,7 @@ def shifted(plan: Tensor) -> Tensor:
 
 def counted_on(draws: Tensor) -> Tensor:
     """(B, 2) seeds and counts after one more plan."""
-    return draws + torch.tensor([0, 1], device=draws.device)
+    return draws + torch.arange(2, device=draws.device)
 
 
 def sampled(noise: Tensor | None, draws: Tensor, first: int, count: int, plan: Tensor, colour: float = 0.0) -> Tensor:

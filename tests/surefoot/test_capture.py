@@ -1,0 +1,39 @@
+"""Every algorithm's training step could be a CUDA graph: each of its updates, on the meta device under the guard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import problems
+import pytest
+import safe_problems
+from capture_guard import check_captured
+from small_learners import small_learner
+
+from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.streaming.agent import StreamingAgent
+
+NOT_CAPTURED = dict.fromkeys(
+    ("avg", "intentional_ac", "intentional_q", "stream_ac", "stream_q", "stream_sarsa"),
+    "learns from one sample at a time, by a native call or plain PyTorch: there is no Learner, and no graph",
+)
+"""Algorithm -> why no step of it is captured."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    name: variant for name, variant in {**problems.VARIANTS, **safe_problems.VARIANTS}.items() if name not in ALGORITHMS
+}
+"""Those of the rooms' own tests whose losses differ from an algorithm's usual ones."""
+
+
+def test_what_is_not_captured_is_what_has_no_learner() -> None:
+    assert set(NOT_CAPTURED) == {name for name, kind in ALGORITHMS.items() if issubclass(kind, StreamingAgent)}
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in NOT_CAPTURED])
+def test_a_training_step_can_be_captured(name: str) -> None:
+    assert check_captured(*small_learner(name)) > 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_training_step_of_a_variant_can_be_captured(variant: str) -> None:
+    name, options = VARIANTS[variant]
+    assert check_captured(*small_learner(name, **options)) > 0
