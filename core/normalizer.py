@@ -32,8 +32,12 @@ class Normalizer(nn.Module):
     def fit(self, values: Tensor, epsilon: float = 1e-3) -> None:
         """Take mean and standard deviation (population, plus `epsilon`) of (N, width) values, in float64."""
         exact = values.double()
-        self.mean.copy_(exact.mean(0))
-        self.scale.copy_(exact.std(0, correction=0) + epsilon)
+        self.take(exact.mean(0), exact.std(0, correction=0), epsilon)
+
+    def take(self, mean: Tensor, deviation: Tensor, epsilon: float = 1e-3) -> None:
+        """Take a (width,) mean and standard deviation in float64, plus `epsilon`."""
+        self.mean.copy_(mean)
+        self.scale.copy_(deviation + epsilon)
 
     def forward(self, values: Tensor) -> Tensor:
         """Normalised (..., width) values."""

@@ -125,7 +125,7 @@ class Dataset:
     @property
     def episode_starts(self) -> Array:
         """(E + 1,) int64: first row of each episode, and N at the end."""
-        changes = np.flatnonzero(np.diff(self.episode_ids)) + 1
+        changes = np.flatnonzero(self.episode_ids[1:] != self.episode_ids[:-1]) + 1
         return np.concatenate([[0], changes, [len(self)]]).astype(np.int64)
 
     @property

@@ -147,7 +147,7 @@ def _kept(path: pathlib.Path) -> dict[str, Array] | None:
     """One file's arrays that a conversion kept; None where there are none."""
     if path.is_file():
         with contextlib.suppress(DataError):  # half a file, as of a disk that was full: it is made again
-            return read_npz(path, lambda name: True, DataError)[0]
+            return read_npz(path, lambda name: True, DataError, as_is=lambda name: True)[0]
     return None
 
 

@@ -18,6 +18,8 @@ from surefoot.data.dataset import BEST_RETURN, Array, Dataset
 
 ACTION_MARGIN = 1e-5
 """Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
+PART = 65_536
+"""Rows of whole episodes whose rewards are discounted at once; more where an episode has more."""
 
 
 def scale_actions(dataset: Dataset, low: Array, high: Array) -> Dataset:
@@ -26,10 +28,15 @@ def scale_actions(dataset: Dataset, low: Array, high: Array) -> Dataset:
     Where a corruption has moved actions, none are clipped: where they went is what the study is about. One of other
     columns leaves actions as they were recorded, and they are clipped as those of clean data.
     """
-    actions = to_agent(dataset.actions, low, high)
+    return dataset.replace(actions=scaled_actions(dataset, dataset.actions, low, high))
+
+
+def scaled_actions(dataset: Dataset, actions: Array, low: Array, high: Array) -> Array:
+    """(n, A) float32 of some of a dataset's actions, as `scale_actions`."""
+    scaled = to_agent(actions, low, high)
     if not moved(dataset, "actions"):
-        actions = np.clip(actions, -1 + ACTION_MARGIN, 1 - ACTION_MARGIN)
-    return dataset.replace(actions=np.ascontiguousarray(actions, dtype=np.float32))
+        scaled = np.clip(scaled, -1 + ACTION_MARGIN, 1 - ACTION_MARGIN)
+    return np.ascontiguousarray(scaled, dtype=np.float32)
 
 
 def scale_rewards(dataset: Dataset, agent: Agent, how: str) -> Dataset:
@@ -200,10 +207,18 @@ def short_notes(dataset: Dataset, fraction: float, discount: float = 1.0) -> lis
 
 
 def discounted_returns(dataset: Dataset, discount: float = 0.99) -> Array:
-    """(E,) float64: what each episode returned, discounted from its first step."""
-    starts = dataset.episode_starts[:-1]
-    within = np.arange(len(dataset)) - np.repeat(starts, dataset.episode_lengths)
-    return np.add.reduceat(dataset.rewards.astype(np.float64) * discount**within, starts)
+    """(E,) float64: what each episode returned, discounted from its first step; some episodes at a time."""
+    starts = dataset.episode_starts
+    found = np.empty(len(starts) - 1, np.float64)
+    first = 0
+    while first < len(found):
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + PART, side="right")) - 1)
+        mine, lengths = starts[first:last] - starts[first], np.diff(starts[first : last + 1])
+        within = np.arange(starts[last] - starts[first]) - np.repeat(mine, lengths)
+        rewards = dataset.rewards[starts[first] : starts[last]].astype(np.float64)
+        found[first:last] = np.add.reduceat(rewards * discount**within, mine)
+        first = last
+    return found
 
 
 def returns_to_go(

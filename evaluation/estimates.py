@@ -19,9 +19,8 @@ NOT_FINITE = "not finite"
 
 def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list[tuple[list[str], bool]], str] | None:
     """Head, rows and note of a table of validation losses and estimates; None where no run has any."""
-    known = [
-        (label, run) for label, run in zip(names.labels(group), group, strict=True) if run.validation or run.fitted_q
-    ]
+    named = zip(names.labels(group), group, strict=True)
+    known = [(label, run) for label, run in named if run.validation or run.fitted_q or run.missing]
     if not known:
         return None
     losses = sorted({name for _, run in known for name in run.validation})
@@ -39,17 +38,19 @@ def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list
             cells += [_estimate(run), "-" if drift is None else f"{drift:.3g}"]
             cells += [f"{data[key]:.1f}" if key in data else "-" for key in ("mean", "best")]
         body.append((cells, False))
-    discount = next((run.data_discounted_return["discount"] for _, run in known if run.data_discounted_return), None)
+    found = (run.data_discounted_return["discount"] for _, run in known if run.data_discounted_return)
+    discount = next((f" (discount {one:g})" for one in found), "")
     note = "Validation: each loss, averaged over seeds, on the tenth of the episodes that training never saw."
     if estimated:
         apart = any(not (run.data_discounted_return or {}).get("past_time_limits") for _, run in known if run.fitted_q)
         cut = " (of some runs here cut off at time limits, past which the estimate runs)" if apart else ""
         note += (
-            f" Estimated return: fitted-Q evaluation of the discounted return (discount {discount:g}) of the policy in "
+            f" Estimated return: fitted-Q evaluation of the discounted return{discount} of the policy in "
             f"the data's initial states, beside the data's own{cut}. It is an estimate by extrapolation: where it "
             "still moves, or lies far above the best episode, do not rely on it."
         )
-    return head, body, note
+    said = [f" {label}: {sentence}." for label, run in known for sentence in run.missing]
+    return head, body, note + "".join(dict.fromkeys(said))
 
 
 def _loss(value: float | None) -> str:
@@ -82,15 +83,18 @@ def estimate_lines(run: RunData) -> list[str]:
         f"validation {name}: {_loss(value)} (mean over seeds, on episodes held out)"
         for name, value in run.validation.items()
     ]
-    if run.fitted_q is None or run.data_discounted_return is None:
+    found += run.missing
+    if run.fitted_q is None:
         return found
-    data, mean, drift = run.data_discounted_return, run.fitted_q["mean"], run.fitted_q.get("drift")
+    data, mean, drift = run.data_discounted_return or {}, run.fitted_q["mean"], run.fitted_q.get("drift")
     whole = data.get("past_time_limits", False)  # not in summaries of before; there it was cut off
     cut = "" if whole else "; the data's is cut off at time limits, the policy's runs on past them"
-    found.append(
-        f"fitted-Q estimate of the discounted return: {_estimate(run)}; the data's: "
-        f"mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g}{cut})"
+    beside = (
+        f"; the data's: mean {data['mean']:.1f}, best {data['best']:.1f} (discount {data['discount']:g}{cut})"
+        if data
+        else ""
     )
+    found.append(f"fitted-Q estimate of the discounted return: {_estimate(run)}{beside}")
     low = run.fitted_q["low"]
     if whole and low is not None and low > data["best"]:
         few = "; after few steps it still stands near its start, 0" if data["best"] < 0 else ""

@@ -133,6 +133,7 @@ SUMMARY = Record(
         "options": Table(_FINITE),
         "alarm": Maybe(ALARM),
         "models": Many(MODEL, 1, MOST),
+        "missing": Many(Text()),
         "validation": Table(Maybe(Number(nan=True))),
         "fitted_q": Maybe(Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, {"drift": _BOUND}, others=True)),
         "data_discounted_return": Record(
@@ -233,6 +234,7 @@ class RunData:
         None  # of runs without a simulator: mean, low, high of the estimated discounted return, drift
     )
     data_discounted_return: Json | None = None  # mean, best, discount of the data, to hold that against
+    missing: tuple[str, ...] = ()  # sentences: what could not be estimated, of which seeds and why
     models: tuple[Json, ...] = ()  # how far the world that each seed learned is to be believed
     folder: pathlib.Path | None = None  # where the run lies
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from surefoot.core.errors import DataError, MissingExtraError
 from surefoot.core.schema import shown
-from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.core.unpacking import Unpacked, check_picture, too_much, unpack_limit
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import split
 from surefoot.data.formats.columns import LATER, Table
@@ -70,8 +70,8 @@ def table(path: pathlib.Path, mapping: LogMapping | None = None) -> Table:
         if mapping is None:
             raise DataError(f"{path}: messages become steps only by a mapping (docs/own_data.md)")
         size = sum(file.stat().st_size for file in files)
-        limit = unpack_limit(size)
-        return _sampled(path, _tracks(files, wanted, mapping.image_size, limit), mapping, wanted, limit)
+        tracks = _tracks(path, files, wanted, mapping.image_size, size)
+        return _sampled(path, tracks, mapping, wanted, size)
 
     return Table(path, names, read, sampled=True)
 
@@ -213,28 +213,38 @@ def _parts(message: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _tracks(
-    files: Sequence[pathlib.Path], wanted: Sequence[str], size: pictures.Size | None, limit: int
+    path: pathlib.Path,
+    files: Sequence[pathlib.Path],
+    wanted: Sequence[str],
+    size: pictures.Size | None,
+    file_bytes: int,
 ) -> dict[str, Track]:
-    """What the messages said of each wanted column."""
+    """What the messages said of each wanted column, in files of so many bytes."""
     places: dict[str, list[tuple[str, list[str]]]] = {}
     for name in wanted:
         rest = name.partition(".")[2]
         places.setdefault(_topic(name), []).append((name, rest.split(".") if rest else []))
     tracks = {name: Track() for name in wanted}
-    used = 0
-    for path in files:
-        for topic, kind, time, message in _messages(path, set(places)):
-            decoded = _decoded(path, topic, message)
+    unpacked = Unpacked(path, file_bytes, DataError)
+    for file in files:
+        for topic, kind, time, message in _messages(file, set(places)):
+            decoded = _decoded(file, topic, message)
             for name, fields in places[topic]:
                 value = (
-                    _picture(path, topic, decoded, size) if kind in PICTURES else _value(path, name, decoded, fields)
+                    _picture(file, topic, decoded, size) if kind in PICTURES else _value(file, name, decoded, fields)
                 )
-                used += value.nbytes + 64
-                if used > limit:
-                    raise DataError(f"{path}: {too_much(used, limit)}")
+                _count(unpacked, name, value)
                 tracks[name].times.append(time)
                 tracks[name].values.append(value)
     return tracks
+
+
+def _count(unpacked: Unpacked, name: str, value: Array, times: int = 1) -> None:
+    """Count what a message said, `times` over, with what python needs to hold it."""
+    if value.dtype == np.uint8:  # numbers are float64
+        unpacked.add_pictures(name, value.shape, times * (value.nbytes + 64))
+    else:
+        unpacked.add_numbers(times * (value.nbytes + 64))
 
 
 def _decoded(path: pathlib.Path, topic: str, message: Callable[[], Any]) -> Any:
@@ -268,6 +278,7 @@ def _picture(path: pathlib.Path, topic: str, message: Any, size: pictures.Size |
     if message.encoding not in ENCODINGS:
         raise DataError(f"{path}: pictures of {topic} are {message.encoding!r}; {', '.join(ENCODINGS)} are read")
     channels, height, width = ENCODINGS[message.encoding], int(message.height), int(message.width)
+    check_picture(f"{path}: {topic!r}", (height, width, pictures.COLORS), DataError)
     rows = np.frombuffer(bytes(message.data), np.uint8)
     if int(message.step) < width * channels or len(rows) < height * int(message.step):
         raise DataError(f"{path}: a picture of {topic} has fewer bytes than {height} x {width} need")
@@ -279,9 +290,9 @@ def _picture(path: pathlib.Path, topic: str, message: Any, size: pictures.Size |
 
 
 def _sampled(
-    path: pathlib.Path, tracks: Mapping[str, Track], mapping: LogMapping, wanted: Sequence[str], limit: int = 1 << 62
+    path: pathlib.Path, tracks: Mapping[str, Track], mapping: LogMapping, wanted: Sequence[str], file_bytes: int = 0
 ) -> dict[str, Array]:
-    """Each column at each step; all of them together take `limit` bytes at most.
+    """Each column at each step; all together take what `core.unpacking.Unpacked` lets files of so many bytes.
 
     One that is an observation and an action or a reward too is sampled as both, as the latter under `LATER` + its name.
     """
@@ -299,14 +310,13 @@ def _sampled(
         ticks, own, last = clock, np.arange(len(clock)), _ends_of_steps(clock)
         spoken = np.logical_and.reduce([(ticks if name in before else last) >= at[0] for name, at in times.items()])
         ticks, own, last = ticks[spoken], own[spoken], last[spoken]
+        _check_samples(f"{path}, at a step for each message of {leader!r}", len(ticks), samples, tracks, file_bytes)
     else:
         period = 1e9 / mapping.rate
         wait = int(period) - 1  # how long after a step its last message may come
         begin = max(int(column[0]) - (0 if name in before else wait) for name, column in times.items())
         count = max(0, int((int(clock[-1]) - begin) / period) + 1)
-        needed = count * sum(tracks[name].values[0].nbytes + 64 for _, name, _ in samples)
-        if needed > limit:
-            raise DataError(f"{path}: at {mapping.rate:g} steps a second {too_much(needed, limit)}")
+        _check_samples(f"{path}, at {mapping.rate:g} steps a second", count, samples, tracks, file_bytes)
         ticks = begin + (np.arange(count) * period).astype(np.int64)
         own, last = None, ticks + wait
     if not len(ticks):
@@ -326,6 +336,15 @@ def _sampled(
                     f"steps, the first at {(ticks[silent][0] - ticks[0]) / 1e9:.2f} s; cut the recording there"
                 )
     return found
+
+
+def _check_samples(
+    name: str, steps: int, samples: Sequence[tuple[str, str, bool]], tracks: Mapping[str, Track], file_bytes: int
+) -> None:
+    """Refuse more steps than memory allows: what a message said stands in each step until the next one."""
+    unpacked = Unpacked(name, file_bytes, DataError)
+    for _, column, _ in samples:
+        _count(unpacked, column, tracks[column].values[0], steps)
 
 
 def _ends_of_steps(clock: Array) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import itertools
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.errors import DataError, MissingExtraError, nearest
-from surefoot.core.unpacking import read_npz, too_much, unpack_limit
+from surefoot.core.schema import Many, Number, check, parse
+from surefoot.core.unpacking import Unpacked, read_npz
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +28,11 @@ CHUNK = 65_536
 """Lines of a text file that are turned into numbers at once."""
 DELIMITERS = ",;\t"
 TEXT = "text"
+SHAPE = b"shape"
+"""Key of a field's metadata in our Parquet files: the shape of its rows, as JSON, where they are no vectors."""
+_SHAPE = Many(Number(0, 2**31, whole=True), 1, 5)
+AT_ONCE = 1 << 20
+"""Bytes of pictures of a Parquet file that are decoded at once: Arrow takes 14 times as much for it."""
 LATER = "before the next step: "
 """Before a column's name: what it said there, of recorded messages, where the plain name has what it said at a step."""
 
@@ -190,7 +197,7 @@ def parquet_table(path: pathlib.Path) -> Table:
     with parquet_errors(path):
         file = parquet().ParquetFile(path)
         schema = file.schema_arrow
-        check_unpacked(path, file.metadata)
+        check_unpacked(path, file)
     names: dict[str, str] = {}
     for field in schema:
         inner = {f"{field.name}.{part.name}": str(part.type) for part in field.type} if _is_struct(field.type) else {}
@@ -201,25 +208,107 @@ def parquet_table(path: pathlib.Path) -> Table:
         with parquet_errors(path):
             for name in wanted:
                 column, _, part = (name, "", "") if name in schema.names else name.partition(".")
-                values = file.read([column]).column(0).combine_chunks()
-                found[name] = arrow_array(path, name, values.field(part) if part else values, name == text)
+                field = schema.field(schema.names.index(column))
+                shape = None if part else _shape(path, field)
+                if not part and _pictured(field, shape):
+                    found[name] = _pictures(path, file, column)
+                else:
+                    values = file.read([column]).column(0).combine_chunks()
+                    found[name] = arrow_array(path, name, values.field(part) if part else values, name == text)
+                if shape is not None:
+                    if math.prod(shape) != math.prod(found[name].shape[1:]):
+                        raise DataError(f"{path}: column {name!r} says that it has the shape {shape} and holds others")
+                    found[name] = found[name].reshape(len(found[name]), *shape)
         return found
 
     return Table(path, names, read)
 
 
-def check_unpacked(path: pathlib.Path, metadata: Any) -> None:
+def _shape(path: pathlib.Path, field: Any) -> tuple[int, ...] | None:
+    """The shape of a field's rows that its metadata has."""
+    if not field.metadata or SHAPE not in field.metadata:
+        return None
+    told = parse(field.metadata[SHAPE], f"{path}, column {field.name!r}", DataError)
+    return tuple(check(told, _SHAPE, f"{path}, column {field.name!r}", DataError))
+
+
+def _pictured(field: Any, shape: tuple[int, ...] | None) -> bool:
+    """Whether a field's rows are pictures: bytes in two dimensions and more."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    kind, depth = field.type, 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    return bool(kind == pa.uint8() and depth and (depth if shape is None else len(shape)) > 1)
+
+
+def _pictures(path: pathlib.Path, file: Any, name: str) -> Array:
+    """(N, ...) uint8 of a column of pictures, a few rows at a time."""
+    found: Array | None = None
+    rows = file.metadata.num_rows
+    values = sum(one.num_values for _, parts in _parts(file, [name]) for one in parts)
+    at, some = 0, max(1, AT_ONCE * rows // max(1, values))
+    for batch in file.iter_batches(batch_size=some, columns=[name]):
+        part = arrow_array(path, name, batch.column(0))
+        if found is None:
+            found = np.empty((rows, *part.shape[1:]), np.uint8)
+        if part.shape[1:] != found.shape[1:] or at + len(part) > rows:
+            raise DataError(f"{path}: column {name!r} has lists of several lengths, and needs one")
+        found[at : at + len(part)] = part
+        at += len(part)
+    if found is None or at < rows:
+        raise DataError(f"{path}: column {name!r} has {at} rows, and the file says that it has {rows}; write it again")
+    return found
+
+
+def _leaves(kind: Any) -> int:
+    """Columns that a Parquet file has for a field of this type."""
+    import pyarrow.types as types
+
+    inner = [kind.field(k).type for k in range(kind.num_fields)] if types.is_nested(kind) else []
+    return sum(map(_leaves, inner)) if inner else 1
+
+
+def _parts(file: Any, names: Sequence[str] | None) -> list[tuple[Any, list[Any]]]:
+    """These fields, or all, each with what the metadata say of its columns in each group of rows."""
+    groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
+    found, first = [], 0
+    for field in file.schema_arrow:
+        count = _leaves(field.type)
+        if names is None or field.name in names:
+            found.append((field, [group.column(first + k) for group in groups for k in range(count)]))
+        first += count
+    if any(group.num_columns != first for group in groups):
+        raise ValueError("its columns are not those of its schema")
+    return found
+
+
+def check_unpacked(path: pathlib.Path, file: Any, names: Sequence[str] | None = None) -> None:
     """Refuse a Parquet file whose columns unpack to too much; repeated values take next to no room in it.
 
+    Args:
+        path: of the file.
+        file: a `ParquetFile`.
+        names: of the fields that are read; None: all.
+
     Raises:
-        DataError: with both numbers.
+        DataError: by the rules of `core.unpacking.Unpacked`. Pictures in files of their own kind, within a structure,
+            are as large as their bytes here, and checked again when they are decoded.
     """
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    columns = [group.column(k) for group in groups for k in range(group.num_columns)]
-    values = sum(one.num_values * WIDTHS.get(one.physical_type, 1) for one in columns)
-    needed = max(values, sum(group.total_byte_size for group in groups), 4 * metadata.num_rows)
-    if needed > (limit := unpack_limit(path.stat().st_size)):
-        raise DataError(f"{path}: {too_much(needed, limit)}")
+    unpacked = Unpacked(path, path.stat().st_size, DataError)
+    rows = file.metadata.num_rows
+    numbers = 4 * rows
+    for field, parts in _parts(file, names):
+        held = sum(one.total_uncompressed_size for one in parts)
+        values = sum(one.num_values for one in parts)
+        if _pictured(field, _shape(path, field)):
+            unpacked.add_pictures(field.name, (values // max(1, rows),), max(values, held))
+        elif _is_struct(field.type) and all(one.physical_type == "BYTE_ARRAY" for one in parts):
+            unpacked.add_pictures(field.name, (0,), max(values, held))
+        else:
+            numbers += max(held, sum(one.num_values * WIDTHS.get(one.physical_type, 1) for one in parts))
+    unpacked.add_numbers(numbers)
 
 
 WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}

@@ -23,7 +23,7 @@ from surefoot.core.files import written_aside
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import d3rlpy, robomimic
-from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.flat import FLAGS, KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import SEAL_BYTES, read_hdf5, seal
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
@@ -38,7 +38,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     Raises:
         DataError: the file is damaged, incomplete, inconsistent or holds values that are not finite.
     """
-    contents = read_hdf5(path, KEYS, prefixes=[EXTRAS, *PREFIXES])
+    contents = read_hdf5(path, KEYS, prefixes=[EXTRAS, *PREFIXES], as_is=(EXTRAS, *FLAGS))
     if any(name.startswith("episode_0/") for name in contents.names):
         raise DataError(f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead")
     for kind in (robomimic, d3rlpy):

@@ -54,6 +54,8 @@ ROUNDED = ("observations", "actions", "rewards", "next_observations", "costs", "
 """Arrays that become float32."""
 VECTORS = (NAMED, f"next_{NAMED}")
 """What keys of extras begin with that become float32 too, unless they are images."""
+FLAGS = ("terminals", "timeouts", "valid")
+"""Those that become truth values, of a byte each."""
 OWN_MARK, LAYOUT_VERSION = "surefoot_version", "1"
 """Attribute of datasets that surefoot wrote -> the version of their layout."""
 MOST_STEPS = 2**31 - 1
@@ -201,7 +203,7 @@ def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tup
             kind = matrix if key in ("observations", "actions", "next_observations") else vector
             if key == "actions":
                 refuse_choices(name, key, arrays[key])
-            columns[key] = (flags if key in ("terminals", "timeouts", "valid") else kind)(name, key, arrays[key])
+            columns[key] = (flags if key in FLAGS else kind)(name, key, arrays[key])
     same_length(name, columns)
     shape = columns["observations"].shape
     if "next_observations" in columns and columns["next_observations"].shape != shape:

@@ -18,13 +18,21 @@ import pathlib
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import numpy as np
 
 from surefoot.core.children import environment
 from surefoot.core.errors import DataError
-from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.core.unpacking import (
+    PICTURE_BYTES,
+    memory_limit,
+    too_large_a_picture,
+    too_many_pictures,
+    too_much,
+    unpack_limit,
+)
 from surefoot.data.formats.flat import OWN_MARK
 
 Array = np.ndarray[Any, Any]
@@ -33,8 +41,9 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SEAL_BYTES = 512  # the HDF5 user block: the library leaves it alone, so a checksum of the rest fits there
 SEAL_PREFIX = b"surefoot dataset, sha256 of the bytes after 512: "
 BASE_SECONDS, BYTES_PER_SECOND = 60.0, 2e6  # deadline: slow disks and one slow core included
+UNPACKED_PER_SECOND = 2e7  # and more time for what it unpacks to, a tenth of what a slow core does
 MAX_HEADER_BYTES = 16 << 20
-TOO_LARGE = 4  # the worker's exit code, with the bytes needed on its standard error
+TOO_LARGE = 4  # the worker's exit code, with JSON of what is too large on its standard error
 WORKER = pathlib.Path(__file__).with_name("hdf5_worker.py")
 
 
@@ -63,26 +72,37 @@ def read_hdf5(
     *,
     prefixes: list[str] | None = None,
     pattern: str = "",
+    as_is: Sequence[str] = (),
     seconds: float | None = None,
 ) -> Contents:
     """Read those of the named datasets that the file has, those whose names begin with a prefix or are like a pattern.
 
+    Args:
+        path: of the file.
+        keys: names of datasets.
+        prefixes: which names of datasets begin with.
+        pattern: which their whole names match.
+        as_is: what names begin with whose dtype the caller keeps; other numbers count as the float32 they become.
+        seconds: until the file counts as damaged; None: 60 s, 1 s more per 2 MB, and 1 s per 20 MB that it unpacks to.
+
     Raises:
-        DataError: the file is damaged, changed since surefoot wrote it, too large for the memory, or took
-        longer
-            than `seconds` (default: 60 s and 1 s more per 2 MB).
+        DataError: the file is damaged, changed since surefoot wrote it, too large for the memory
+            (`core.unpacking.Unpacked`), or took longer than `seconds`.
     """
     sealed = check_seal(path)
     size = path.stat().st_size
     deadline = BASE_SECONDS + size / BYTES_PER_SECOND if seconds is None else seconds
-    limit = unpack_limit(size)
     request = {
         "keys": keys,
         "prefixes": prefixes or [],
         "pattern": pattern,
         "file_bytes": size,
-        "limit": limit,
+        "limit": unpack_limit(size),
+        "memory_limit": memory_limit(),
+        "picture_limit": PICTURE_BYTES,
+        "as_is": list(as_is),
         "seconds": deadline,
+        "unpacked_per_second": UNPACKED_PER_SECOND,
     }
     # -P: the worker's folder holds a csv.py, which must not hide the standard library's.
     command = [sys.executable, "-P", str(WORKER), json.dumps(request), str(path)]
@@ -94,20 +114,26 @@ def read_hdf5(
             late.set()
             process.kill()
 
-        timer = threading.Timer(deadline, stop)
-        timer.daemon = True
-        timer.start()
+        timers = [_started(deadline, stop)]
+
+        def allow(needed: int) -> None:
+            nonlocal deadline
+            if seconds is None:
+                deadline += needed / UNPACKED_PER_SECOND
+                timers.pop().cancel()
+                timers.append(_started(deadline, stop))
+
         try:
-            contents = _receive(process, path)
+            contents = _receive(process, path, allow)
             messages = process.stderr.read() if process.stderr is not None else b""
             process.wait()
         finally:
-            timer.cancel()
+            timers.pop().cancel()
             process.kill()
     if late.is_set():
         raise DataError(f"{path}: reading it took longer than {deadline:.0f} s; the file is damaged")
     if process.returncode == TOO_LARGE:
-        raise DataError(f"{path}: {too_much(int(messages.split()[-1]), limit)}")
+        raise DataError(f"{path}: {_too_large(json.loads(messages.splitlines()[-1]), request)}")
     if process.returncode != 0 or contents is None:
         raise DataError(f"{path}: {_reason(messages, process.returncode)}; fetch or write the file again")
     if OWN_MARK in contents.attributes and not sealed:
@@ -140,8 +166,26 @@ def seal(digest: str) -> bytes:
     return (SEAL_PREFIX + digest.encode() + b"\n").ljust(SEAL_BYTES, b"\0")
 
 
-def _receive(process: subprocess.Popen[bytes], path: pathlib.Path) -> Contents | None:
-    """The worker's answer, or None where it ended before it was complete."""
+def _started(seconds: float, stop: Callable[[], None]) -> threading.Timer:
+    """A timer that runs, and keeps no program alive."""
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _too_large(found: dict[str, Any], request: dict[str, Any]) -> str:
+    """What the worker found too large, as the clause of a refusal."""
+    if "picture" in found:
+        key, shape, needed = found["picture"]
+        return f"{key!r} {too_large_a_picture(shape, needed)}"
+    if "pictures" in found:
+        return too_many_pictures(found["pictures"], request["memory_limit"])
+    return too_much(found["numbers"], request["limit"])
+
+
+def _receive(process: subprocess.Popen[bytes], path: pathlib.Path, allow: Callable[[int], None]) -> Contents | None:
+    """The worker's answer, or None where it ended before it was complete; `allow` is told the bytes that will come."""
     stream = process.stdout
     assert stream is not None
     prefix = stream.read(8)
@@ -152,6 +196,7 @@ def _receive(process: subprocess.Popen[bytes], path: pathlib.Path) -> Contents |
     if len(text) < length:
         return None
     header = json.loads(text)
+    allow(int(header["bytes"]))
     arrays: dict[str, Array] = {}
     for key, dtype, shape in header["arrays"]:
         try:

@@ -22,7 +22,7 @@ WORKING_MEMORY = 512 << 20  # for the HDF5 library itself, beside the arrays
 
 
 class TooLarge(Exception):
-    """The arrays need more bytes than the file may unpack to."""
+    """The arrays need more bytes than the file may unpack to; the argument says which, as JSON values."""
 
 
 class Refused(Exception):
@@ -99,6 +99,27 @@ def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int) -> int:
     return size
 
 
+def check_memory(wanted: dict[str, h5py.Dataset], sizes: dict[str, int], request: dict[str, Any]) -> int:
+    """Bytes that the arrays take in memory, refused where they are too many (`core.unpacking.Unpacked` has the rule).
+
+    Pictures, of bytes in three dimensions and more with the rows, are kept as bytes; numbers become float32.
+    """
+    as_is, numbers, pictures = tuple(request["as_is"]), 0, 0
+    for key, dataset in wanted.items():
+        if dataset.dtype == np.uint8 and dataset.ndim >= 3:
+            one = sizes[key] // max(1, dataset.shape[0])
+            if one > request["picture_limit"]:
+                raise TooLarge({"picture": [key, list(dataset.shape[1:]), one]})
+            pictures += sizes[key]
+        else:
+            numbers += sizes[key] * (1 if key.startswith(as_is) else max(1, 4 // dataset.dtype.itemsize))
+    if numbers > request["limit"]:
+        raise TooLarge({"numbers": numbers})
+    if pictures and numbers + pictures > request["memory_limit"]:
+        raise TooLarge({"pictures": numbers + pictures})
+    return numbers + pictures
+
+
 def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
     """Write header and arrays of one file to `out`."""
     limit_time(request["seconds"])
@@ -108,21 +129,22 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
         prefixes = tuple(request["prefixes"])
         pattern = re.compile(request["pattern"])
         keys = set(request["keys"])
-        wanted = [name for name in names if name in keys or name.startswith(prefixes) or pattern.fullmatch(name)]
-        sizes = [declared_bytes(key, file[key], request["file_bytes"]) for key in wanted]
-        needed = sum(size * max(1, 4 // file[key].dtype.itemsize) for key, size in zip(wanted, sizes))  # as float32
-        if needed > request["limit"]:
-            raise TooLarge(needed)
-        limit_memory(2 * max(sizes, default=0) + WORKING_MEMORY)
+        found = [name for name in names if name in keys or name.startswith(prefixes) or pattern.fullmatch(name)]
+        wanted = {name: file[name] for name in found}
+        sizes = {key: declared_bytes(key, dataset, request["file_bytes"]) for key, dataset in wanted.items()}
+        needed = check_memory(wanted, sizes, request)
+        limit_memory(2 * max(sizes.values(), default=0) + WORKING_MEMORY)
+        limit_time(request["seconds"] + needed / request["unpacked_per_second"])
         header = {
             "names": names,
             "attributes": root_attributes(file),
-            "arrays": [[key, file[key].dtype.newbyteorder("=").str, list(file[key].shape)] for key in wanted],
+            "arrays": [[key, one.dtype.newbyteorder("=").str, list(one.shape)] for key, one in wanted.items()],
+            "bytes": needed,
         }
         send_header(header, out)
-        for key in wanted:
+        for dataset in wanted.values():
             # The header's dtype is native: convert what a big-endian machine wrote.
-            array = np.ascontiguousarray(file[key][()], dtype=file[key].dtype.newbyteorder("="))
+            array = np.ascontiguousarray(dataset[()], dtype=dataset.dtype.newbyteorder("="))
             out.write(array.reshape(-1).view(np.uint8).data)
 
 
@@ -133,13 +155,13 @@ def send_header(header: dict[str, Any], out: BinaryIO) -> None:
 
 
 def main() -> int:
-    """Read what the arguments ask for; 0 when all was sent, else 3 and the reason, or 4 and the bytes, on stderr."""
+    """Read what the arguments ask for; 0 when all was sent, else on stderr 3 and the reason, or 4 and JSON of sizes."""
     request, path = json.loads(sys.argv[1]), sys.argv[2]
     try:
         read(request, path, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except TooLarge as refusal:
-        print(refusal, file=sys.stderr)
+        print(json.dumps(refusal.args[0]), file=sys.stderr)
         return 4
     except Refused as refusal:
         print(refusal, file=sys.stderr)

@@ -52,6 +52,8 @@ INFO = Record(
     },
     others=True,
 )
+CELLS = 8
+"""Pictures as PNG or JPEG that are read at once."""
 _KEY = re.compile(r"[\w.\-]+")
 
 
@@ -95,8 +97,7 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
             if key not in found:
                 video = info["features"][key]["dtype"] == "video"
                 taken = _from_videos(folder, key, info, size, rows) if video else _from_cells(folder, key, size)
-                inside = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-                found[key] = pictures.stack(f"{folder}, {key!r}", taken, rows, inside)
+                found[key] = pictures.stack(f"{folder}, {key!r}", taken, rows)
         return {key: found[key] for key in wanted}
 
     return columns.Table(folder, names, read)
@@ -184,7 +185,7 @@ def _numbers(folder: pathlib.Path, keys: Sequence[str]) -> dict[str, Array]:
     for path in files:
         with columns.parquet_errors(path):
             file = columns.parquet().ParquetFile(path)
-            columns.check_unpacked(path, file.metadata)
+            columns.check_unpacked(path, file, keys)
             if missing := [key for key in keys if key not in file.schema_arrow.names]:
                 raise DataError(f"{path}: the column {missing[0]!r} is missing, which meta/info.json names")
             held = file.read(list(keys))
@@ -202,9 +203,11 @@ def _from_cells(folder: pathlib.Path, key: str, size: pictures.Size | None) -> I
     """Pictures that stand in the Parquet files themselves."""
     for path in _files(folder, "data"):
         with columns.parquet_errors(path):
-            batches = columns.parquet().ParquetFile(path).iter_batches(batch_size=64, columns=[key])
-            for batch in batches:
-                for cell in batch.column(0).to_pylist():
+            file = columns.parquet().ParquetFile(path)
+            columns.check_unpacked(path, file, [key])
+            for batch in file.iter_batches(batch_size=CELLS, columns=[key]):
+                for place in range(len(batch)):  # one by one: python's copy of a picture is as large as Arrow's
+                    cell = batch.column(0)[place].as_py()
                     content = cell.get("bytes") if isinstance(cell, dict) else None
                     if content is None:
                         raise DataError(f"{path}: a picture of {key!r} is not in the file; fetch the dataset whole")

@@ -22,6 +22,7 @@ from surefoot.core.schema import Many, Number, Record, Text, check
 from surefoot.core.schema import Table as Object
 from surefoot.core.spec import IMAGE, VECTOR
 from surefoot.core.unique_keys import UniqueKeys
+from surefoot.core.unpacking import check_free
 from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, exact_vector, flags
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
@@ -302,7 +303,7 @@ def _add_images(
             )
         if len(array) and pictures.scaled(array[0], size).shape != array.shape[1:]:
             each = (pictures.scaled(one, size) for one in array)
-            images[key] = pictures.stack(f"{path}, {key!r}", each, len(array), path.stat().st_size)
+            images[key] = pictures.stack(f"{path}, {key!r}", each, len(array))
     ends = found["terminals"] | found["timeouts"]
     states = {STATE: _floats(found.pop("observations"))} if "observations" in found else {}
     parts = {**states, **images}
@@ -328,10 +329,11 @@ def _following(array: Array, ends: Array) -> Array:
 def dataset_of(
     mapping: LogMapping, parts: Sequence[dict[str, Array]], source: Source, view: str = "corrected"
 ) -> Dataset:
-    """The dataset of the steps of several files.
+    """The dataset of the steps of several files, whose arrays are taken out of `parts` as they are joined.
 
     Raises:
-        DataError: files differ in their columns, names or shapes, or the data are inconsistent or not finite.
+        DataError: files differ in their columns, names or shapes, do not fit the memory together, or the data are
+            inconsistent or not finite.
     """
     for part in parts[1:]:
         for key, array in part.items():
@@ -341,7 +343,7 @@ def dataset_of(
                     f"{parts[0].get(key, array).shape[1:]} in another; map them by two mappings"
                 )
     named = {key: _same_names(source.name, key, parts) for key in (OBSERVATION_NAMES, ACTION_NAMES) if key in parts[0]}
-    arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key not in named}
+    arrays = {key: _joined(source.name, key, parts) for key in list(parts[0]) if key not in named}
     odd = {what: int(arrays.pop(key, np.zeros(0)).sum()) for key, what in ((EARLY, INSIDE), (PAUSE, PAUSED))}
     attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named}
     if "rewards" not in arrays:
@@ -357,6 +359,15 @@ def dataset_of(
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
     made = dataset_from_arrays(arrays, known, view, extras)
     return made.replace(warnings={**made.warnings, **{what: count for what, count in odd.items() if count}})
+
+
+def _joined(name: str, key: str, parts: Sequence[dict[str, Array]]) -> Array:
+    """The rows of all files; each part goes as soon as they are, for pictures would not fit the memory twice."""
+    held = [part.pop(key) for part in parts]
+    if len(held) == 1:
+        return held[0]
+    check_free(f"{name}: {key!r} of {len(held)} files", sum(one.nbytes for one in held), DataError)
+    return np.concatenate(held)
 
 
 def _same_names(name: str, key: str, parts: Sequence[dict[str, Array]]) -> str:

@@ -23,7 +23,7 @@ from surefoot.core.unpacking import read_npz
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import dppo, neorl2, ogbench
-from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.flat import FLAGS, KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +46,12 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
         DataError: the archive is damaged, incomplete, inconsistent or holds values that are not finite.
     """
     wanted = {*KEYS, *ALIASES, ATTRIBUTES, *ogbench.KEYS, *dppo.KEYS, *neorl2.KEYS}
-    found, names = read_npz(path, lambda name: name in wanted or name.startswith((EXTRAS, *PREFIXES)), DataError)
+    found, names = read_npz(
+        path,
+        lambda name: name in wanted or name.startswith((EXTRAS, *PREFIXES)),
+        DataError,
+        as_is=lambda name: ALIASES.get(name, name) in FLAGS or name.startswith(EXTRAS),
+    )
     text = found.pop(ATTRIBUTES, None)
     attributes = {} if text is None else _attributes(path, text)
     if set(dppo.MARKS) <= set(found):

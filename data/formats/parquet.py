@@ -15,11 +15,11 @@ import numpy as np
 
 from surefoot.core.errors import DataError, nearest
 from surefoot.core.files import written_aside
-from surefoot.core.schema import Many, Number, check, parse
+from surefoot.core.schema import parse
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import csv
-from surefoot.data.formats.columns import parquet, parquet_errors, parquet_table
+from surefoot.data.formats.columns import SHAPE, parquet, parquet_errors, parquet_table
 from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
@@ -27,8 +27,7 @@ Array = np.ndarray[Any, Any]
 
 SIGNATURE = b"PAR1"
 ALIASES = {"terminations": "terminals", "truncations": "timeouts"}
-ATTRIBUTES, EXTRAS, SHAPE = b"surefoot", "extras/", b"shape"
-_SHAPE = Many(Number(0, 2**31, whole=True), 1, 5)
+ATTRIBUTES, EXTRAS = b"surefoot", "extras/"
 
 
 def is_parquet(path: pathlib.Path) -> bool:
@@ -59,33 +58,23 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     for name, key in ALIASES.items():
         if {name, key} <= set(table.names):
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
-    attributes, shapes = _kept(path)
+    attributes = _attributes(path)
     arrays = {names[name]: array for name, array in table.read(list(table.names)).items()}
-    for name, shape in shapes.items():
-        key = names.get(name, name)
-        if key not in arrays or math.prod(shape) != math.prod(arrays[key].shape[1:]):
-            raise DataError(f"{path}: column {name!r} says that it has the shape {shape} and holds others")
-        arrays[key] = arrays[key].reshape(len(arrays[key]), *shape)
     arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, arrays)
     extras = named | {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
     return dataset_from_arrays(arrays, source.with_attributes(attributes), view, extras)
 
 
-def _kept(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """The attributes, and the shapes of columns that are not vectors."""
+def _attributes(path: pathlib.Path) -> dict[str, Any]:
+    """The attributes that are a text, a number or a truth value."""
     with parquet_errors(path):
         schema = parquet().read_schema(path)
     text = (schema.metadata or {}).get(ATTRIBUTES)
     held = {} if text is None else parse(text, f"{path}, its attributes", DataError)
     if not isinstance(held, dict):
         raise DataError(f"{path}: its attributes must be a JSON object")
-    shapes = {}
-    for field in schema:
-        if field.metadata and SHAPE in field.metadata:
-            shape = parse(field.metadata[SHAPE], f"{path}, column {field.name!r}", DataError)
-            shapes[field.name] = tuple(check(shape, _SHAPE, f"{path}, column {field.name!r}", DataError))
-    return {key: value for key, value in held.items() if isinstance(value, str | int | float | bool)}, shapes
+    return {key: value for key, value in held.items() if isinstance(value, str | int | float | bool)}
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import io
 import pathlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from surefoot.core.errors import DataError, MissingExtraError
-from surefoot.core.unpacking import too_much, unpack_limit
+from surefoot.core.unpacking import PICTURE_BYTES, check_picture, memory_limit, too_many_pictures
 
 Array = np.ndarray[Any, Any]
 Size = tuple[int, int]
+COLORS = 3
 
 
 def decoded(name: str, content: bytes, size: Size | None = None) -> Array:
     """(H, W, 3) uint8 of a PNG or JPEG file's bytes, scaled to `size` (H, W) where it is given.
 
     Raises:
-        DataError: the bytes are no picture.
+        DataError: the bytes are no picture, or their head says that it is larger than one may be.
     """
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(content), formats=["PNG", "JPEG"]) as image:
-            return np.asarray(_scaled(image.convert("RGB"), size))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # it has more pixels than we allow
+            with Image.open(io.BytesIO(content), formats=["PNG", "JPEG"]) as image:
+                check_picture(name, (image.height, image.width, COLORS), DataError)
+                return np.asarray(_scaled(image.convert("RGB"), size))
+    except DataError:
+        raise
     except Exception as error:  # pillow raises many kinds on damaged files, and on pictures of absurd sizes
         raise DataError(f"{name}: is no PNG or JPEG picture ({type(error).__name__}: {error})") from error
 
@@ -66,20 +73,21 @@ def encoded(picture: Array) -> bytes:
     return buffer.getvalue()
 
 
-def stack(name: str, pictures: Iterator[Array], rows: int, file_bytes: int) -> Array:
+def stack(name: str, pictures: Iterator[Array], rows: int) -> Array:
     """(N, H, W, 3) of as many pictures of one size.
 
     Raises:
-        DataError: they differ in size, are fewer or more, or take more memory than `core.unpacking` allows.
+        DataError: they differ in size, are fewer or more, or take more memory than `core.unpacking.memory_limit`, which
+            the first of them shows.
     """
     found: Array | None = None
     index = -1
     for index, picture in enumerate(pictures):
         if found is None:
-            needed, limit = rows * picture.size, unpack_limit(file_bytes)
-            if 2 * needed > limit:  # each is also the one that followed another
+            needed, limit = 2 * rows * picture.size, memory_limit()  # each is also the one that followed another
+            if needed > limit:
                 raise DataError(
-                    f"{name}: {too_much(2 * needed, limit)}, or scale pictures by `image_size` in a mapping"
+                    f"{name}: {too_many_pictures(needed, limit)}, or scale them by `image_size` in a mapping"
                 )
             found = np.empty((rows, *picture.shape), np.uint8)
         if index >= rows or picture.shape != found.shape[1:]:
@@ -100,7 +108,8 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
         size: (H, W) to scale to.
 
     Raises:
-        DataError: the video is damaged, or ends before.
+        DataError: the video is damaged, ends before, or has pictures that are larger than one may be or than the
+            others.
         MissingExtraError: av is not installed.
     """
     try:
@@ -109,10 +118,19 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
         raise MissingExtraError("av", "video", f"decoding {path.name}") from error
     wanted = iter(seconds)
     target = next(wanted, None)
+    most = {"max_pixels": str(PICTURE_BYTES // COLORS)}  # the decoder takes no memory for more, whatever the head says
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), options=most) as container:
             stream = container.streams.video[0]
+            said = (stream.codec_context.height, stream.codec_context.width)
+            check_picture(str(path), (*said, COLORS), DataError)
+            stream.codec_context.options = most
             for frame in container.decode(stream):
+                if (frame.height, frame.width) != said:
+                    raise DataError(
+                        f"{path}: says that its pictures are {said[0]} x {said[1]} and holds one of {frame.height} x "
+                        f"{frame.width}; it is damaged, or joined of several: write it again at one size"
+                    )
                 picture = None
                 while target is not None and frame.time is not None and abs(frame.time - target) <= tolerance:
                     if picture is None:
@@ -121,7 +139,10 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
                     target = next(wanted, None)
                 if target is None:
                     return
-    except (OSError, IndexError, ValueError) as error:  # av's errors are OSError or ValueError
-        raise DataError(f"{path}: is a damaged video, or none ({error})") from error
+    except (OSError, IndexError, ValueError) as error:  # av's errors are OSError or ValueError, and ours is neither
+        raise DataError(
+            f"{path}: is a damaged video, or none, or has pictures of more than {PICTURE_BYTES // COLORS} pixels "
+            f"({error}); fetch it again, or write it with smaller pictures"
+        ) from error
     if target is not None:
         raise DataError(f"{path}: has no picture at {target:.3f} s")

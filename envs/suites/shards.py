@@ -137,7 +137,7 @@ class Recording:
         for number in numbers:
             path = self.path(number)
             try:
-                found, _ = read_npz(path, lambda name: True, DataError)
+                found, _ = read_npz(path, lambda name: True, DataError, as_is=lambda name: True)
             except FileNotFoundError as error:
                 raise DataError(f"{path}: is missing; record it with the same command") from error
             except DataError as error:

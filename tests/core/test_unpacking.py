@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pathlib
 import tracemalloc
+import types
 import zipfile
 
 import numpy as np
@@ -12,7 +13,16 @@ import pytest
 
 from surefoot.core import unpacking
 from surefoot.core.errors import ConfigError, DataError
-from surefoot.core.unpacking import ALWAYS, EXPANSION, VARIABLE, read_npz, unpack_limit
+from surefoot.core.unpacking import (
+    ALWAYS,
+    EXPANSION,
+    VARIABLE,
+    Unpacked,
+    check_free,
+    memory_limit,
+    read_npz,
+    unpack_limit,
+)
 
 
 def everything(name: str) -> bool:
@@ -58,6 +68,55 @@ def test_small_types_count_as_the_numbers_that_they_become(tmp_path: pathlib.Pat
     np.savez_compressed(tmp_path / "a.npz", rewards=np.zeros(100 << 20, np.int8))
     with pytest.raises(DataError, match=r"unpacks to 419430400 bytes"):
         read_npz(tmp_path / "a.npz", everything, DataError)
+
+
+def test_pictures_count_as_bytes_and_against_the_free_memory_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, frames=np.zeros((300, 1 << 10, 1 << 10), np.uint8), rewards=np.zeros(300, np.float32))
+    assert EXPANSION * path.stat().st_size < ALWAYS < 300 << 20
+    assert read_npz(path, everything, DataError)[0]["frames"].nbytes == 300 << 20
+    monkeypatch.setattr(unpacking.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=750 << 20))
+    assert memory_limit() == 300 << 20
+    with pytest.raises(DataError, match=r"its pictures and numbers unpack to 314572928 bytes, more than the 314572800"):
+        read_npz(path, everything, DataError)
+
+
+def test_a_picture_may_have_64_mib_and_no_byte_more() -> None:
+    unpacked = Unpacked("a", 1, DataError)
+    unpacked.add("frames", (1, 1 << 13, 1 << 13), np.uint8)
+    assert unpacked.pictures == 1 << 26
+    with pytest.raises(
+        DataError, match=r"^a: 'frames' has pictures of shape \(8193, 8192\), 67117056 bytes each, more"
+    ):
+        unpacked.add("frames", (1, (1 << 13) + 1, 1 << 13), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "as_is", "needed"),
+    [
+        ((10, 3), np.uint8, False, 120),
+        ((10, 3), np.uint8, True, 30),
+        ((10,), np.bool_, True, 10),
+        ((10, 3), np.float64, False, 240),
+        ((10, 2, 2), np.float16, False, 160),
+    ],
+)
+def test_numbers_count_as_float32_unless_they_are_wider_or_kept(
+    shape: tuple[int, ...], dtype: type, as_is: bool, needed: int
+) -> None:
+    unpacked = Unpacked("a", 1, DataError)
+    unpacked.add("x", shape, dtype, as_is)
+    assert (unpacked.numbers, unpacked.pictures) == (needed, 0)
+
+
+def test_arrays_that_are_not_free_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=100))
+    check_free("log: 'top' of 2 files", 100, DataError)
+    with pytest.raises(DataError, match=r"log: 'top' of 2 files take 101 bytes together, and 100 are free"):
+        check_free("log: 'top' of 2 files", 101, DataError)
 
 
 def test_objects_other_types_double_names_and_lying_headers_are_refused(tmp_path: pathlib.Path) -> None:

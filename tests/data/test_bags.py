@@ -137,7 +137,7 @@ def test_without_a_rate_a_reward_is_that_of_the_command_before_it_and_not_of_the
 def test_a_recording_whose_clock_leaps_is_refused_before_its_steps_take_all_memory() -> None:
     track = bags.Track([0, 1_700_000_000 * SECOND], [np.zeros(1), np.zeros(1)])  # a clock that was set after the start
     mapping = LogMapping("m.yaml", actions=("/u.x",), observations=("/o.x",), rate=100.0)
-    with pytest.raises(DataError, match=r"log: at 100 steps a second unpacks to .* bytes, more than the 1000000"):
+    with pytest.raises(DataError, match=r"log, at 100 steps a second: unpacks to .* bytes, more than the 268435456"):
         bags._sampled(pathlib.Path("log"), {"/o.x": track, "/u.x": track}, mapping, ["/o.x", "/u.x"], 10**6)
 
 

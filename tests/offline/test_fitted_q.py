@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
+from surefoot.core import native
+from surefoot.core.actions import to_agent
 from surefoot.core.actors import DeterministicActor
 from surefoot.core.agent import Spec
 from surefoot.core.errors import ConfigError, DataError
+from surefoot.core.learner import Learner
 from surefoot.core.normalizer import Normalizer
 from surefoot.core.policy import Policy
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_episodes, discounted_returns, short_notes
-from surefoot.offline import BC, DT, RCSL, ReCOIL
-from surefoot.offline.fitted_q import FittedQ, fitted_q_estimate
+from surefoot.core.random import STEPS_PER_BLOCK
+from surefoot.core.sources import Uniform
+from surefoot.data import prepare
+from surefoot.data.dataset import Array, Dataset
+from surefoot.data.prepare import best_episodes, discounted_returns, scale_actions, short_notes
+from surefoot.data.store import store_from_dataset
+from surefoot.offline import BC, DT, IQL, RCSL, ReCOIL, fitted_q, single_actions
+from surefoot.offline.fitted_q import FittedQ, Rows, fitted_q_estimate
 
 
 def policy_of_constant(action: float) -> Policy:
@@ -64,6 +76,160 @@ def test_the_estimate_is_the_policys_own_return_not_the_datas(action: float) -> 
     unfinished = fitted_q_estimate(policy_of_constant(action), data, steps=100, seed=0, discount=0.9)
     assert abs(unfinished.drift) > 2 * abs(estimate.drift), "too few steps show as drift"
     assert abs(discounted_returns(data, 0.9).mean()) < 0.2
+
+
+def at_once(policy: Policy, data: Dataset, steps: int, seed: int) -> Array:
+    """The estimate by the whole dataset made ready before training, in one store."""
+    low, high = policy.action_low.numpy(), policy.action_high.numpy()
+    memory = policy.begin(len(data))
+
+    def scaled(observations: Array) -> Array:
+        nonlocal memory
+        actions, memory = policy.act(
+            torch.from_numpy(observations), {k: v[: len(observations)] for k, v in memory.items()}
+        )
+        return np.asarray(to_agent(actions.numpy(), low, high), np.float32)
+
+    normalizer = Normalizer(data.observation_dim)
+    normalizer.fit(torch.from_numpy(data.observations))
+    scale = 1 / float(discounted_returns(data, 0.99).std())
+    seen, after = (normalizer(torch.from_numpy(one)).numpy() for one in (data.observations, data.next_observations))
+    extras = {"next_actions": scaled(data.next_observations)}
+    rewards = (data.rewards * scale).astype(np.float32)
+    ready = scale_actions(data, low, high).replace(
+        rewards=rewards, observations=seen, next_observations=after, extras=extras
+    )
+    torch.manual_seed(seed)
+    agent = FittedQ(Spec.of(data, low, high), discount=0.99)
+    Learner([agent], [seed], Uniform(store_from_dataset(ready, agent.reads)), planned_steps=steps).run(steps)
+    first = data.episode_starts[:-1]
+    pairs = np.concatenate([seen[first], scaled(data.observations[first])], 1)
+    with torch.no_grad():
+        return agent.critic(torch.from_numpy(pairs))[0].double().numpy() / scale
+
+
+def random_data(rows: int, length: int = 50, dim: int = 3) -> Dataset:
+    source = np.random.default_rng(0)
+    ends = np.arange(1, rows + 1) % length == 0
+    seen = source.standard_normal((rows, dim), np.float32)
+    valid = np.ones(rows, bool)
+    valid[7] = False
+    return Dataset(
+        observations=seen,
+        actions=source.uniform(-1, 1, (rows, 2)).astype(np.float32),
+        rewards=source.standard_normal(rows, np.float32),
+        next_observations=np.roll(seen, -1, 0),
+        terminations=np.zeros(rows, bool),
+        truncations=ends,
+        episode_ids=np.arange(rows) // length,
+        valid=valid,
+    )
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_blocks_give_the_estimate_of_all_rows_at_once(sampled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(single_actions, "PART", 1_024)
+    data = random_data(3_000)
+    policy = IQL(Spec.of(data, -np.ones(2), np.ones(2))).policy()
+    policy = policy.sampled() if sampled else policy
+    found = fitted_q_estimate(policy, data, steps=40, seed=3, kernels=False).values
+    assert len(found) == 60
+    if sampled:  # drawn in the same order, and acted on in parts of 1,024 rows whoever asks
+        np.testing.assert_array_equal(found, at_once(policy, data, 40, 3))
+    np.testing.assert_allclose(found, at_once(policy, data, 40, 3), rtol=1e-4, atol=1e-5)
+
+
+def test_next_actions_made_for_each_block_are_those_made_before_training() -> None:
+    data = random_data(3_000)
+    policy = IQL(Spec.of(data, -np.ones(2), np.ones(2))).policy()
+    kept, made = Rows(policy, data, 0.99, drawn=3_000), Rows(policy, data, 0.99, drawn=2_999)
+    assert kept.following is not None
+    assert made.following is None
+    rows = np.array([0, 6, 7, 2_998])  # of those that may be sampled: row 7 is none
+    columns = made.ready(rows)
+    for name, column in kept.ready(rows).items():
+        np.testing.assert_allclose(columns[name], column, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(columns["terminations"], [False] * 4)
+    np.testing.assert_allclose(columns["rewards"] / made.scale, data.rewards[[0, 6, 8, 2_999]], rtol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """Bytes of the largest tensor that anything gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, kinds: Any, given: Any = (), named: Any = None) -> Any:
+        found = function(*given, **(named or {}))
+        for one in tree_flatten(found)[0]:
+            if isinstance(one, torch.Tensor):
+                self.bytes = max(self.bytes, one.numel() * one.element_size())
+        return found
+
+
+def test_the_memory_of_an_estimate_does_not_grow_with_the_rows() -> None:
+    needed: list[tuple[int, int]] = []
+    for rows in (20_000, 80_000):
+        data = random_data(rows, length=1_000)
+        policy = IQL(Spec.of(data, -np.ones(2), np.ones(2))).policy()
+        largest = Largest()
+        tracemalloc.start()
+        try:
+            with largest:
+                fitted_q_estimate(policy, data, steps=10, seed=0, kernels=False)
+            needed.append((largest.bytes, tracemalloc.get_traced_memory()[1]))
+        finally:
+            tracemalloc.stop()
+    (few, small), (many, large) = needed
+    block = STEPS_PER_BLOCK * 256 * 256 * 4  # activations of a layer of 256 units, at the rows of a block of steps
+    assert 0.8 * block < few <= many <= block
+    # Of the copies that are left, rows that are valid take 8 bytes a row; observations alone would take 12.
+    assert (large - small) / 60_000 < 12
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_the_critic_is_trained_over_the_native_kernels_unless_they_are_off(
+    kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.library() is None:
+        pytest.skip(native.why_not())
+    learners: list[Learner] = []
+
+    class Kept(Learner):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            learners.append(self)
+
+    monkeypatch.setattr(fitted_q, "Learner", Kept)
+    data = random_data(500)
+    policy = IQL(Spec.of(data, -np.ones(2), np.ones(2))).policy()
+    options: dict[str, Any] = {} if kernels else {"kernels": False}
+    fitted_q_estimate(policy, data, steps=10, seed=0, **options)
+    (learner,) = learners
+    assert learner.capture.how == ("tape" if kernels else "eager")
+    assert learner.eager_because() == ({} if kernels else {"all": "kernels are off"})
+
+
+def test_statistics_in_parts_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = 1e3 + np.random.default_rng(0).standard_normal((1_000, 4), np.float32)
+    monkeypatch.setattr(fitted_q, "PART", 64)
+    parts, whole = Normalizer(4), Normalizer(4)
+    fitted_q.fit_in_parts(parts, values)
+    whole.fit(torch.from_numpy(values))
+    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-7, atol=0)
+    torch.testing.assert_close(parts.scale, whole.scale, rtol=1e-6, atol=0)
+
+
+def test_returns_are_discounted_some_episodes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = random_data(1_000)
+    whole = discounted_returns(data, 0.9)
+    by_hand = [sum(0.9**k * float(r) for k, r in enumerate(data.rewards[50 * e : 50 * e + 50])) for e in range(20)]
+    np.testing.assert_allclose(whole, by_hand, rtol=1e-9, atol=1e-12)
+    for part in (1, 50, 120, 999):
+        monkeypatch.setattr(prepare, "PART", part)
+        np.testing.assert_array_equal(discounted_returns(data, 0.9), whole)
 
 
 def test_images_are_refused_with_what_they_are() -> None:

@@ -159,5 +159,6 @@ def _carry_out(auto: Auto, claim: Claim, dataset: Dataset, style: Style, trust: 
         return 0
     train.present([finished.folder], finished, style)
     output.say(f"\n{answer['answer']}.")
-    output.say(f"estimates: {output.short(finished.folder / automatic.PICTURE)}, {automatic.ANSWER} beside it")
+    if (finished.folder / automatic.PICTURE).is_file():
+        output.say(f"estimates: {output.short(finished.folder / automatic.PICTURE)}, {automatic.ANSWER} beside it")
     return 0

@@ -18,11 +18,12 @@ from surefoot.core.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import Added, BesideAdded
 from surefoot.data.store import store_from_dataset
+from surefoot.experiment.finishing import FITTED_Q, MISSING, MODEL, VALIDATION, attempted, why
 from surefoot.experiment.machine import as_begun
 from surefoot.experiment.run import split
 from surefoot.experiment.telling import finite_or_none
 from surefoot.experiment.trainer import SeedTrainer
-from surefoot.offline.fitted_q import fitted_q_estimate
+from surefoot.offline.fitted_q import Estimate, fitted_q_estimate
 
 FITTED_Q_STEPS = 10_000
 VALIDATION_ROWS = 16_384
@@ -70,35 +71,57 @@ class DataTrainer(SeedTrainer):
         """Where no policy is evaluated: losses on the episodes held out, and a fitted-Q estimate of one that is."""
         if self.held_out is None:
             return {}
-        agent = self.learner.extract(position)
-        try:
-            losses = {name: finite_or_none(value) for name, value in validation_losses(agent, self.held_out).items()}
-        except DataError as error:  # no episode of the kind that it learns from is among them
-            self.send({"kind": "note", "text": f"no validation losses of the episodes held out: {error}"})
-            losses = {}
-        for name in (name for name, value in losses.items() if value is None):
-            text = f"seed {self.seeds[position]}: {name} is not finite on the episodes held out"
+        agent, seed, missing = self.learner.extract(position), self.seeds[position], dict[str, str]()
+        found: dict[str, Any] = {"validation": self._validated(agent, self.held_out, seed, missing)}
+        held_out, nothing = self.held_out, dict[str, Any]()
+        found |= attempted(MODEL, lambda: agent.judged_on(held_out, seed), nothing, missing)
+        if agent.has_policy:
+            found |= self.estimated(agent.policy(), seed)
+        missing |= found.pop(MISSING, {})
+        return {**found, MISSING: missing} if missing else found
+
+    def _validated(
+        self, agent: Agent, held_out: Dataset, seed: int, missing: dict[str, str]
+    ) -> dict[str, float | None]:
+        """The losses that are known, None where they are not finite; why there are none goes to `missing`."""
+
+        def losses() -> dict[str, float | None]:
+            try:
+                return {name: finite_or_none(value) for name, value in validation_losses(agent, held_out).items()}
+            except DataError as error:  # no episode of the kind that it learns from is among them
+                self.send({"kind": "note", "text": f"no validation losses of the episodes held out: {error}"})
+                return {}
+
+        found = attempted(VALIDATION, losses, dict[str, float | None](), missing)
+        for name in (name for name, value in found.items() if value is None):
+            text = f"seed {seed}: {name} is not finite on the episodes held out"
             self.send({"kind": "note", "text": f"{text}; look for outliers in the data"})
-        found: dict[str, Any] = {"validation": losses}
-        found |= agent.judged_on(self.held_out, self.seeds[position])
-        return found if not agent.has_policy else {**found, **self.estimated(agent.policy(), self.seeds[position])}
+        return found
 
     def estimated(self, policy: Policy, seed: int) -> dict[str, Any]:
-        """A fitted-Q estimate, of policies of one vector without memory, from data with rewards; None: it diverged."""
-        assert self.dataset is not None
-        if (
-            not self.dataset.has_rewards or policy.has_memory or policy.encoder is not None
-        ):  # fitted Q needs an action for one vector alone
-            return {}
-        try:
-            estimate = fitted_q_estimate(policy, self.dataset, min(self.plan.steps, FITTED_Q_STEPS), seed)
-            if np.isfinite([*estimate.values, estimate.drift]).all():
-                return {"fitted_q": estimate.values.tolist(), "fitted_q_drift": estimate.drift}
-            why = "its values are not finite"
-        except DivergenceError as error:  # of the critic that judges; what it judges is trained
-            why = str(error).partition(";")[0]
-        self.send({"kind": "note", "text": f"seed {seed}: there is no fitted-Q estimate of its policy: {why}"})
-        return {"fitted_q": None, "fitted_q_drift": None}
+        """A fitted-Q estimate, of policies of one vector without memory, from data with rewards.
+
+        None where there is none, with the reason under `missing` unless the critic that judges diverged.
+        """
+        data, missing = self.dataset, dict[str, str]()
+        assert data is not None
+        if not data.has_rewards or policy.has_memory or policy.encoder is not None:
+            return {}  # fitted Q needs an action for one vector alone
+        steps, kernels = min(self.plan.steps, FITTED_Q_STEPS), self.plan.kernels
+
+        def made() -> Estimate | str:
+            try:
+                return fitted_q_estimate(policy, data, steps, seed, kernels=kernels)
+            except DivergenceError as error:  # of the critic that judges; what it judges is trained
+                return why(error)
+
+        found = attempted(FITTED_Q, made, None, missing)
+        if isinstance(found, Estimate) and np.isfinite([*found.values, found.drift]).all():
+            return {"fitted_q": found.values.tolist(), "fitted_q_drift": found.drift}
+        if found is not None:
+            reason = found if isinstance(found, str) else "its values are not finite"
+            self.send({"kind": "note", "text": f"seed {seed}: there is no fitted-Q estimate of its policy: {reason}"})
+        return {"fitted_q": None, "fitted_q_drift": None, **({MISSING: missing} if missing else {})}
 
 
 @torch.no_grad()

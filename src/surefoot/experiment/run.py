@@ -43,6 +43,8 @@ from surefoot.streaming import StreamingAgent
 
 IN_MEMORY = "<memory>"
 """A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
+Array = np.ndarray[Any, Any]
+
 VALIDATION_FRACTION = 0.1
 LANGUAGE = "language model"
 """The kind that config.json of a run of `surefoot llm train` names; runs of control name none."""
@@ -295,12 +297,17 @@ def read_columns(path: pathlib.Path) -> Dataset:
 
 def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
     """Nine tenths of the episodes for training and the rest for validation; None where there is one episode."""
-    episodes = len(dataset.episode_lengths)
-    if episodes < 2:
+    learned, held = episodes_apart(len(dataset.episode_lengths))
+    if not len(held):
         return dataset, None
+    return dataset.select_episodes(learned), dataset.select_episodes(held)
+
+
+def episodes_apart(episodes: int) -> tuple[Array, Array]:
+    """Numbers of the episodes that `split` takes for training, and of those it holds out, both in order."""
     order = generator(0, "validation").permutation(episodes)
-    held = max(1, int(episodes * VALIDATION_FRACTION))
-    return dataset.select_episodes(np.sort(order[held:])), dataset.select_episodes(np.sort(order[:held]))
+    held = max(1, int(episodes * VALIDATION_FRACTION)) if episodes > 1 else 0
+    return np.sort(order[held:]), np.sort(order[:held])
 
 
 def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,24 @@ from surefoot.evaluation import (
 from surefoot.evaluation.model_calibration import MODEL, picture
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
+from surefoot.experiment.finishing import DATA, ESTIMATES, FITTED_Q, MISSING, NAMES, all_missing, attempted
 from surefoot.experiment.plan import agent_class, told_options
-from surefoot.experiment.run import CONFIG, IN_MEMORY, RESULT_FORMAT, Run, describe_machine, read_columns, split
-from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
+from surefoot.experiment.run import (
+    CONFIG,
+    IN_MEMORY,
+    RESULT_FORMAT,
+    Run,
+    describe_machine,
+    episodes_apart,
+    read_columns,
+)
+from surefoot.offline.least_squares_q import (
+    LEAST_EPISODES,
+    LeastSquaresJudge,
+    LeastSquaresQConfig,
+    OwnReturns,
+    own_returns,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -64,6 +79,7 @@ RESULT = Record(
         "fitted_q": Maybe(Many(Number())),  # null, as what follows: not finite
         "fitted_q_drift": Maybe(Number()),
         "validation": Table(Maybe(Number())),
+        MISSING: Table(Text()),  # what could not be estimated, and why
         "engine": ENGINE,
         "alarm": ALARM_OF_SEED,
         "model": MODEL,
@@ -151,11 +167,13 @@ def sum_up(run: Run) -> dict[str, Any]:
     elif dataset is not None:
         summary["smoothness"] = smoothness(None, jacobians)
         _without_simulator(summary, results, dataset, run.spec)
+    by_seed = dict(zip(plan.seeds, results, strict=True))
+    summary["missing"] = summary.get("missing", []) + all_missing(by_seed, NAMES.keys() - {FITTED_Q})
     summary["alarm"] = _alarm(plan.seeds, results, summary.get("data_discounted_return"))
-    models = [result["model"] for result in results if "model" in result]
-    if models:
-        summary["models"] = models
-        write_json(run.folder / "model.json", {"seeds": list(plan.seeds), "models": models})
+    modelled = {seed: result["model"] for seed, result in by_seed.items() if "model" in result}
+    if modelled:
+        summary["models"] = models = list(modelled.values())
+        write_json(run.folder / "model.json", {"seeds": list(modelled), "models": models})
         plots.save_png(picture(models, task_name(summary["dataset"], plan.environment)), run.folder / "model.png")
     lines = sorted((line for result in results for line in result["metrics"]), key=lambda line: line["step"])
     with written_aside(run.folder / "metrics.jsonl") as temporary:
@@ -201,43 +219,64 @@ def _mean(values: Sequence[float] | None) -> float | None:
 
 
 def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset, spec: Spec) -> None:
-    names = results[0].get("validation", {})
-    losses = {name: [result["validation"][name] for result in results] for name in names}
+    losses = [result.get("validation", {}) for result in results]
+    shared = [name for name in losses[0] if all(name in one for one in losses)]
     summary["validation"] = {
-        name: None if None in values else float(np.mean(values)) for name, values in losses.items()
+        name: None if any(one[name] is None for one in losses) else float(np.mean([one[name] for one in losses]))
+        for name in shared
     }
-    estimates = [result["fitted_q"] for result in results if "fitted_q" in result]
-    if not estimates:
+    if not any(FITTED_Q in result for result in results):
         return
-    summary["data_discounted_return"] = data_return(dataset, spec)
-    if diverged := [seed for seed, found in zip(summary["seeds"], estimates, strict=True) if found is None]:
-        seeds = ", ".join(map(str, diverged))
-        nothing = dict.fromkeys(("mean", "low", "high", "drift"))
-        summary["fitted_q"] = {**nothing, "method": f"none: the critics that judge seeds {seeds} diverged"}
+    missing: dict[str, str] = {}
+    data = attempted(DATA, lambda: data_return(dataset, spec), None, missing)
+    if data is None:
+        summary["missing"] = [f"no {NAMES[DATA]}: {missing[DATA]}"]
+    else:
+        summary["data_discounted_return"] = data
+    estimates = {seed: result.get(FITTED_Q) for seed, result in zip(summary["seeds"], results, strict=True)}
+    if None in estimates.values():
+        summary[FITTED_Q] = {
+            **dict.fromkeys(("mean", "low", "high", "drift")),
+            "method": _no_estimate(estimates, results),
+        }
         return
-    values = [np.asarray(found) for found in estimates]
-    interval = hierarchical_interval(values, bounds=possible_returns(split(dataset)[0].rewards, values))
-    summary["fitted_q"] = _interval_json(interval)
+    values = [np.asarray(found) for found in estimates.values()]
+    rewards = dataset.rewards[np.isin(dataset.episode_ids, episodes_apart(len(dataset.episode_lengths))[0])]
+    interval = hierarchical_interval(values, bounds=possible_returns(rewards, values))
+    summary[FITTED_Q] = _interval_json(interval)
     drifts = [result["fitted_q_drift"] for result in results]
-    summary["fitted_q"]["drift"] = float(np.abs(drifts).mean())  # of seeds that move apart the sum would be near 0
+    summary[FITTED_Q]["drift"] = float(np.abs(drifts).mean())  # of seeds that move apart the sum would be near 0
+
+
+def _no_estimate(estimates: Mapping[int, Any], results: Sequence[Mapping[str, Any]]) -> str:
+    """Why there is no fitted-Q estimate of all seeds."""
+    absent = {seed: one for (seed, found), one in zip(estimates.items(), results, strict=True) if found is None}
+    kinds = (FITTED_Q, ESTIMATES)
+    diverged = [seed for seed, one in absent.items() if not one.get(MISSING, {}).keys() & set(kinds)]
+    said = [f"the critics that judge seeds {', '.join(map(str, diverged))} diverged"] if diverged else []
+    said += all_missing(absent, kinds)
+    return f"none: {'; '.join(said)}"
 
 
 def data_return(dataset: Dataset, spec: Spec) -> dict[str, Any]:
     """Mean and best discounted return of all the data, as `surefoot select` has them: past time limits, as a policy's.
 
-    They are cut off there where episodes are too few for that, or the data's own critics fail.
+    They are cut off there where episodes are too few for that, or the data's own critics fail, also for want of memory.
     """
     if len(dataset.episode_lengths) >= LEAST_EPISODES:
         low, high = (np.asarray(bounds, np.float64) for bounds in (spec.action_low, spec.action_high))
-        with np.errstate(over="ignore", invalid="ignore"):
-            judge = LeastSquaresJudge(dataset, low, high, config=LeastSquaresQConfig(discount=DISCOUNT))
-            own = own_returns(judge, dataset)
-        mean, best = float(own.told.mean()), own.best
+        own = attempted(DATA, lambda: _own_returns(dataset, low, high), None, {})
         least, most = possible_returns(dataset.rewards, [np.zeros(1)])
-        if least <= mean <= best <= most:  # also finite
-            return {"mean": mean, "best": best, "discount": DISCOUNT, "past_time_limits": True}
+        if own is not None and least <= (mean := float(own.told.mean())) <= own.best <= most:  # also finite
+            return {"mean": mean, "best": own.best, "discount": DISCOUNT, "past_time_limits": True}
     cut = discounted_returns(dataset, DISCOUNT)
     return {"mean": float(cut.mean()), "best": float(cut.max()), "discount": DISCOUNT, "past_time_limits": False}
+
+
+def _own_returns(dataset: Dataset, low: Array, high: Array) -> OwnReturns:
+    with np.errstate(over="ignore", invalid="ignore"):
+        judge = LeastSquaresJudge(dataset, low, high, config=LeastSquaresQConfig(discount=DISCOUNT))
+        return own_returns(judge, dataset)
 
 
 def possible_returns(rewards: Array, estimates: Sequence[Array]) -> tuple[float, float]:

@@ -20,9 +20,8 @@ from surefoot.core.policy import Policy
 from surefoot.core.share import Share
 from surefoot.core.smoothness import measured
 from surefoot.data.dataset import Dataset
-from surefoot.evaluation import Met, evaluate
-from surefoot.evaluation.smoothness import evenly
-from surefoot.experiment import training
+from surefoot.evaluation import Episodes, evaluate
+from surefoot.experiment import finishing, training
 from surefoot.experiment.checkpoints import together
 from surefoot.experiment.initialise import initialise_from
 from surefoot.experiment.machine import same_machine
@@ -347,48 +346,54 @@ class SeedTrainer:
         return {"returns": evaluation.returns.tolist()}
 
     def finish(self) -> None:
-        """Evaluate for the last time; write policies, then results."""
+        """Write policies, evaluate for the last time, and write results: first what is known, then what is estimated.
+
+        An estimate that fails is left out of the result, which says why.
+        """
         if self.share is not None:
             self.share.leave()
         if not self.leads:
             return
-        acting = agent_class(self.plan.algorithm).has_policy
-        plan, policies = self.plan, self._policies() if acting else []
-        found: list[Any] = [None] * len(self.seeds)
-        if plan.evaluates:
-            met = Met(len(policies))
-            found = list(
-                evaluate(
-                    policies,
-                    str(plan.environment),
-                    plan.episodes,
-                    seed=FINAL_EVALUATION_SEED,
-                    watch=met,
-                    progress=lambda *unused: self.pause(),
-                )
-            )
-            seen = [met.of(position) for position in range(len(policies))]
-        else:
-            assert self.dataset is not None  # an agent learns from one or the other
-            seen = [evenly(self.dataset.observations)] * len(policies)
+        policies = self._policies() if agent_class(self.plan.algorithm).has_policy else []
+        for policy, seed in zip(policies, self.seeds, strict=False):  # of a model of the world alone there is none
+            policy.save(self.run.policy_path(seed))
+        found, seen = finishing.last_evaluation(self.plan, policies, self.dataset, self.pause)
+        before = [finishing.tries(self.run, seed) for seed in self.seeds]
+        known = [self._known(position, found[position] if found else None) for position in range(len(self.seeds))]
+        for seed, result, count in zip(self.seeds, known, before, strict=True):
+            write_json(self.run.seed_folder(seed) / "result.json", {**result, finishing.UNFINISHED: count + 1})
         for position, seed in enumerate(self.seeds):
-            episodes = found[position]
-            norm = measured(policies[position], torch.from_numpy(seen[position])) if acting else None
-            result: dict[str, Any] = {
-                "format": RESULT_FORMAT,
-                "seed": seed,
-                "steps": self.step,
-                "seconds": self.seconds,
-                "updates_per_second": self.updates * len(self.seeds) / max(self.seconds, 1e-9),
-                "steps_per_second": self.step * len(self.seeds) / max(self.seconds, 1e-9),
-                "metrics": [line for line in self.metrics if line["seed"] == seed],
-                "evaluation": None if episodes is None else episodes.to_json(),
-                "jacobian": finite_or_none(norm),
-                "engine": self.engine(),
-                **self.extras(position),
-                **self.watch.result(seed, self._judged),
-            }
-            if acting:
-                policies[position].save(self.run.policy_path(seed))
-            write_json(self.run.seed_folder(seed) / "result.json", result)
+            told = (policies[position], seen[position]) if policies else None
+            more = self._estimates(position, told, finishing.given_up(before[position]))
+            write_json(self.run.seed_folder(seed) / "result.json", {**known[position], **more})
             self.send({"kind": "done", "seed": seed})
+
+    def _known(self, position: int, episodes: Episodes | None) -> dict[str, Any]:
+        """What a seed's result has without any estimate."""
+        seed, seconds = self.seeds[position], max(self.seconds, 1e-9)
+        return {
+            "format": RESULT_FORMAT,
+            "seed": seed,
+            "steps": self.step,
+            "seconds": self.seconds,
+            "updates_per_second": self.updates * len(self.seeds) / seconds,
+            "steps_per_second": self.step * len(self.seeds) / seconds,
+            "metrics": [line for line in self.metrics if line["seed"] == seed],
+            "evaluation": None if episodes is None else episodes.to_json(),
+            "engine": self.engine(),
+        }
+
+    def _estimates(self, position: int, told: tuple[Policy, Any] | None, missing: dict[str, str]) -> dict[str, Any]:
+        """The rest of a seed's result, by its policy and observations; not tried where something is `missing`."""
+        seed, gone, norm, more = self.seeds[position], bool(missing), None, dict[str, Any]()
+        if not gone:
+            if told is not None:
+                norm_of = lambda: measured(told[0], torch.from_numpy(told[1]))  # noqa: E731
+                norm = finishing.attempted(finishing.JACOBIAN, norm_of, None, missing)
+            more = self.extras(position)
+        judged = (lambda policy, seed: {finishing.FITTED_Q: None}) if gone else self._judged
+        found = {"jacobian": finite_or_none(norm), **more, **self.watch.result(seed, judged)}
+        missing |= found.pop(finishing.MISSING, {})
+        for what, reason in missing.items():
+            self.send({"kind": "note", "text": finishing.in_words(what, [seed], reason)})
+        return {**found, finishing.MISSING: missing} if missing else found

@@ -22,6 +22,7 @@ from surefoot.data import conventions, validate
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.experiment.collectors import check_plan
+from surefoot.experiment.finishing import finished
 from surefoot.experiment.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.experiment.initialise import settled, start_notes
 from surefoot.experiment.inputs import dataset_of, inputs_of, training_environment
@@ -379,9 +380,9 @@ def victim(folder: str | os.PathLike[str], seed: int | None = None, trust: bool 
 
 
 def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
-    """Train all seeds that have no result yet, then sum up."""
+    """Train all seeds that have no whole result yet, then sum up."""
     notify = to_all([LiveMetrics(run.folder), notify])
-    waiting = [seed for seed in run.plan.seeds if not (run.seed_folder(seed) / "result.json").is_file()]
+    waiting = [seed for seed in run.plan.seeds if not finished(run, seed)]
     device = resolve_device(run.plan.device)
     notify({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type})
     with going_on_told(run.folder):

@@ -124,7 +124,7 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
                 if worker.process.returncode != 0:
                     raise SurefootError(
                         f"the worker of seed {worker.seeds[0]} ended with code {worker.process.returncode} (killed, or "
-                        f"out of memory?); see {worker.log}"
+                        f"out of memory?); see {worker.log}{_saved(worker)}"
                     )
             elif event["kind"] == "error":
                 raise _as_error(event, worker)
@@ -153,6 +153,14 @@ def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None
             raise _as_error(event, worker)
         elif event["kind"] != "stopped":
             notify(event)
+
+
+def _saved(worker: _Worker) -> str:
+    """What a worker that ended had done, where that is more than its checkpoints."""
+    run, seed = worker.run, worker.seeds[0]
+    if not run.policy_path(seed).is_file():
+        return ""
+    return f". Training had ended, and the policy is saved: {run.policy_path(seed)}; for the rest: {run.resume_command}"
 
 
 def _as_error(event: Event, worker: _Worker) -> Exception:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import shutil
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from surefoot.evaluation.plots import save_png
 from surefoot.evaluation.results import AUTO_FILE as FILE
 from surefoot.evaluation.results import AUTO_RUNS as RUNS
 from surefoot.experiment.algorithms import ALGORITHMS
+from surefoot.experiment.finishing import FAILURES, why
 from surefoot.experiment.folders import LOCK, claim_new
 from surefoot.experiment.inputs import inputs_of
 from surefoot.experiment.plan import Plan
@@ -123,6 +125,8 @@ def carry_out(
         listener: gives that of an algorithm's training.
         trust: as of `train`.
 
+    Where judging fails for want of memory or by numbers, the clone is handed over, and the answer says why.
+
     Raises:
         SurefootError: as `train` and `select`.
     """
@@ -141,7 +145,12 @@ def carry_out(
         with claim_new(place) as claim:
             runs[name] = train(auto.plan_of(name), claim, dataset=dataset, listener=listener(name), trust=trust)
     judge = select_by_model if auto.judge == "model" else select
-    found = judge(candidates([str(run.folder) for run in runs.values()]), judged)
+    policies = candidates([str(run.folder) for run in runs.values()])
+    try:
+        found = judge(policies, judged)
+    except FAILURES as error:  # the portfolio is trained, and must not be lost with what chooses from it
+        traceback.print_exc()
+        return hand_over_unjudged(auto, runs[CLONE], folder, why(error))
     groups = {name: str(run.folder) for name, run in runs.items()}
     chosen, compared = choose(found, groups)
     words = in_words(chosen, compared, doubted(found, groups), auto.judge)
@@ -158,6 +167,19 @@ def carry_out(
     save_png(picture(found, dataset.name), folder / PICTURE)
     write_json(folder / ANSWER, answer)
     hand_over(runs[chosen], folder, words)
+    return answer
+
+
+def hand_over_unjudged(auto: Auto, clone: Run, folder: pathlib.Path, reason: str) -> dict[str, Any]:
+    """Hand the clone over where nothing could be chosen by the data; what selection.json then holds."""
+    words = (
+        f"the clone ({CLONE}) is handed over: the policies could not be judged by the data: {reason}. All of them are "
+        f"in {folder / RUNS}; choose by surefoot select, or by a few real episodes of each"
+    )
+    answer: dict[str, Any] = {"algorithm": CLONE, "answer": words, "judge": auto.judge, "differences": {}, "data": None}
+    answer |= {"discount": None, "widened_by": None, "policies": []}
+    write_json(folder / ANSWER, answer)
+    hand_over(clone, folder, words)
     return answer
 
 

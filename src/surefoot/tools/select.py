@@ -30,6 +30,7 @@ from surefoot.evaluation.selection import rank_correlation, regret_at
 from surefoot.experiment.run import Run
 from surefoot.experiment.summary import RESULT
 from surefoot.offline.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, own_returns
+from surefoot.offline.single_actions import single_actions
 from surefoot.tools.select_behaviour import Behaviour
 
 LEAST_EFFECTIVE = 5.0
@@ -350,5 +351,4 @@ def _estimate(
 
 def actions_of(policy: Policy, observations: Array) -> Array:
     """(N, A) what a policy does at (N, d) observations, each as at the first step of an episode."""
-    actions, _ = policy.act(torch.from_numpy(np.ascontiguousarray(observations)), policy.begin(len(observations)))
-    return np.asarray(actions.numpy(), np.float64)
+    return single_actions(policy, observations).astype(np.float64)

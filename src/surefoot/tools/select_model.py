@@ -139,9 +139,8 @@ def _learned(dataset: Dataset, low: Array, high: Array, seed: int, c: ModelJudge
         torch.manual_seed(seed)
         agent = kind(Spec.of(dataset, low, high), kind.configure(**options, model_normalize_targets=True))
     ready = agent.prepare(dataset)
-    learner = Learner(
-        [agent], [seed], agent.sources(Stores(ready, store_from_dataset(ready, agent.reads))), planned_steps=c.updates
-    )
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    learner = Learner([agent], [seed], sources, planned_steps=c.updates, kernels=True)
     learner.run(c.updates)
     model: Any = learner.extract(0).model
     return model
