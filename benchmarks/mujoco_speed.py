@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from machine import load, record, sentence
 
 ROWS = 64
 TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
@@ -128,8 +128,14 @@ def _rates(found: list[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def table(tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str, int]) -> str:
+def table(
+    tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str, int], machines: dict[str, Any]
+) -> str:
     """The results as Markdown."""
+    loads = [one for machine in machines.values() for one in machine["load"]]
+    where = " and ".join(
+        sentence({"processor": name, "load": loads}) for name in sorted({one["processor"] for one in machines.values()})
+    )
     lines = [
         "# MuJoCo environment steps per second",
         "",
@@ -137,6 +143,7 @@ def table(tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str
         "CPU seconds: median of the rounds. Wall-clock: the best round of each, as other work shared the machine.",
         "x: ratio to SyncVectorEnv. `python benchmarks/mujoco_speed.py`; versions are in the JSON beside this.",
         "EnvPool brings its own MuJoCo (3.6.0).",
+        where,
         "",
         "| task | environment | per CPU second | x | per second, best | x |",
         "|---|---|---|---|---|---|",
@@ -164,13 +171,16 @@ def table(tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str
     return "\n".join(lines) + "\n"
 
 
-def kept(path: pathlib.Path, tasks: list[str]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Rates and rounds of the tasks that an earlier run measured and this one does not."""
+def kept(path: pathlib.Path, tasks: list[str]) -> tuple[dict[str, Any], dict[str, int], dict[str, Any]]:
+    """Rates, rounds and machines of the tasks that an earlier run measured and this one does not."""
     if not path.exists():
-        return {}, {}
+        return {}, {}, {}
     earlier = json.loads(path.read_text())
     others = [env_id for env_id in earlier["rounds"] if env_id not in tasks]
-    return ({key: earlier["steps_per_second"][key] for key in others}, {key: earlier["rounds"][key] for key in others})
+    rates, rounds, machines = (
+        {key: earlier[part][key] for key in others} for part in ("steps_per_second", "rounds", "machines")
+    )
+    return rates, rounds, machines
 
 
 def main() -> None:
@@ -192,10 +202,12 @@ def main() -> None:
     tasks, rounds, steps = options.tasks, options.rounds, options.steps
     if options.quick:
         tasks, rounds, steps = [task for task in tasks if task in BAR_TASKS], 2, 20
-    found, rounds_of = kept(options.out, tasks)
+    found, rounds_of, machines = kept(options.out, tasks)
     for env_id in tasks:
+        before = load()
         found[env_id], rounds_of[env_id] = measure(env_id, rounds, steps, options.envpool), rounds
-    text = table(found, rounds_of)
+        machines[env_id] = record([before, load()])
+    text = table(found, rounds_of, machines)
     print(text)
     import gymnasium
     import mujoco
@@ -209,7 +221,7 @@ def main() -> None:
         "mujoco": mujoco.__version__,
         "gymnasium": gymnasium.__version__,
         "numpy": np.__version__,
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "machines": machines,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for path, content in ((options.out, json.dumps(report, indent=1) + "\n"), (options.out.with_suffix(".md"), text)):
