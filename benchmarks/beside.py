@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from machine import first_core, load, record, sentence
 
 from surefoot.core.files import write_json
 from surefoot.core.learner import Learner
@@ -67,7 +68,7 @@ def peer_python(environment: str, advice: str) -> str:
 
 def line_of(command: Sequence[str]) -> dict[str, Any]:
     """The JSON line of one process, pinned to a core where there is `taskset`."""
-    pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []
+    pin = ["taskset", "-c", str(first_core())] if shutil.which("taskset") else []
     done = subprocess.run([*pin, *command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -96,19 +97,22 @@ def compare(
         peer: a sentence on what stands beside ours.
     """
     lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    loads = [load()]
     for row, commands in rows.items():
         for seed in range(repeats):
+            loads.append(load())
             for name, words in commands(seed).items():
                 lines.setdefault(row, {}).setdefault(name, []).append(line_of(words))
                 print(row, name, lines[row][name][-1], flush=True)
-    write_json(RESULTS / f"{file}.json", lines)
+    machine = record(loads)
+    write_json(RESULTS / f"{file}.json", {"machine": machine, "measurements": lines})
     names = list(next(iter(lines.values())))
     ratios = ["ratio of medians"] if len(names) == 2 else [f"times {name}" for name in names[1:]]
     text = [
         f"# {title}",
         "",
         f"{unit} per second of CPU time, one thread on one core, in turn; medians (lowest to highest) of "
-        f"{repeats} repeats. {f'{peer} ' if peer else ''}`{command}`.",
+        f"{repeats} repeats. {f'{peer} ' if peer else ''}{sentence(machine)} `{command}`.",
         "",
         f"| update | {' | '.join([*names, *ratios])} |",
         "|---" * (1 + len(names) + len(ratios)) + "|",

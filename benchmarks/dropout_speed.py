@@ -18,7 +18,8 @@ import time
 from typing import Any
 
 import torch
-from engine_speed import learner, measure_limit
+from engine_speed import best_limit, learner, measure_limit, of_the_limit
+from machine import load, record, sentence
 from online_speed import flops_of_update
 
 from surefoot.core import kernels
@@ -64,31 +65,32 @@ def main() -> None:
     kernels.keep_memory()
     learners = {name: made(*case) for name, case in CASES.items()}
     times: dict[str, list[float]] = {name: [] for name in CASES}
-    limits: list[float] = []
+    limits, loads = [], [load()]
     for _ in range(repeats):
         for name, one in learners.items():
             times[name].append(milliseconds(one, steps))
-        limits.append(measure_limit()["gflops_per_second"])
-    flops, rate = flops_of_update(CRITIC_STEPS), statistics.median(limits)
-    least = 1e3 * flops / (rate * 1e9)
+            loads.append(load())
+        limits.append(measure_limit())
+    flops, limit, machine = flops_of_update(CRITIC_STEPS), best_limit(limits), record(loads)
+    medians = {name: statistics.median(values) for name, values in times.items()}
     text = [
         "# Dropout masks inside the native networks",
         "",
         f"Milliseconds of CPU time of a training step of {CRITIC_STEPS} critic steps of 256 rows, one thread on one "
-        f"core, by turns; medians (lowest to highest) of {repeats} repeats. Limit: {flops / 1e9:.2f} GFLOP of matrix "
-        f"products a step at {rate:.0f} GFLOP/s (best float32 product, median of as many measurements between) are "
-        f"{least:.1f} ms. "
+        f"core, by turns; medians (lowest to highest) of {repeats} repeats. {sentence(machine)} "
         "`python benchmarks/dropout_speed.py`.",
         "",
-        "| step | ms | of the limit |",
-        "|---|---|---|",
+        "| step | ms |",
+        "|---|---|",
     ]
     for name, values in times.items():
-        middle = statistics.median(values)
-        text.append(f"| {name} | {middle:.1f} ({min(values):.1f} to {max(values):.1f}) | {least / middle:.2f} |")
+        text.append(f"| {name} | {medians[name]:.1f} ({min(values):.1f} to {max(values):.1f}) |")
+    text += ["", of_the_limit(limit, flops, {name: 1e3 / middle for name, middle in medians.items()}, "steps")]
     print("\n".join(text))
     if not given.quick:
-        write_json(RESULTS / "dropout_speed.json", {"milliseconds": times, "gflops_per_second": limits, "flops": flops})
+        write_json(
+            RESULTS / "dropout_speed.json", {"machine": machine, "milliseconds": times, "limit": limit, "flops": flops}
+        )
         (RESULTS / "dropout_speed.md").write_text("\n".join([*text, ""]), encoding="utf-8")
 
 

@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from machine import load, record, sentence
 
 ROWS = 64
 TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
@@ -117,26 +117,39 @@ def measure(env_id: str, rounds: int, steps: int, envpool: str | None) -> dict[s
             assert process.stdin is not None
             process.stdin.close()
             process.wait(timeout=60)
-    return {name: _rates(found) if found else None for name, found in times.items()}
+    return {name: _rates(found, times["sync"]) if found else None for name, found in times.items()}
 
 
-def _rates(found: list[tuple[float, float]]) -> dict[str, float]:
+def _rates(found: list[tuple[float, float]], sync: list[tuple[float, float]]) -> dict[str, float]:
+    """Rates, and quartiles of the ratio per CPU second to SyncVectorEnv's of the same round."""
+    low, middle, high = np.quantile([own[0] / one[0] for own, one in zip(found, sync, strict=True)], (0.25, 0.5, 0.75))
     return {
         "per_cpu_second": statistics.median(rate for rate, _ in found),
         "per_second": statistics.median(rate for _, rate in found),
         "best_per_second": max(rate for _, rate in found),
+        "ratio": float(middle),
+        "ratio_low": float(low),
+        "ratio_high": float(high),
     }
 
 
-def table(tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str, int]) -> str:
+def table(
+    tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str, int], machines: dict[str, Any]
+) -> str:
     """The results as Markdown."""
+    loads = [one for machine in machines.values() for one in machine["load"]]
+    where = " and ".join(
+        sentence({"processor": name, "load": loads}) for name in sorted({one["processor"] for one in machines.values()})
+    )
     lines = [
         "# MuJoCo environment steps per second",
         "",
         f"{ROWS} complete environments, random actions; {min(rounds.values())} rounds or more, taken in turn.",
         "CPU seconds: median of the rounds. Wall-clock: the best round of each, as other work shared the machine.",
-        "x: ratio to SyncVectorEnv. `python benchmarks/mujoco_speed.py`; versions are in the JSON beside this.",
+        "x: ratio to SyncVectorEnv; per CPU second to its rate in the same round, median (and quartiles).",
+        "`python benchmarks/mujoco_speed.py`; versions are in the JSON beside this.",
         "EnvPool brings its own MuJoCo (3.6.0).",
+        where,
         "",
         "| task | environment | per CPU second | x | per second, best | x |",
         "|---|---|---|---|---|---|",
@@ -148,9 +161,9 @@ def table(tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str
             if rates is None:
                 lines.append(f"| {env_id} | {name} | not run | | | |")
                 continue
-            cells = [
-                f"{rates[key]:,.0f} | {rates[key] / sync[key]:.2f}" for key in ("per_cpu_second", "best_per_second")
-            ]
+            ratio = f"{rates['ratio']:.2f} ({rates['ratio_low']:.2f} to {rates['ratio_high']:.2f})"
+            best = rates["best_per_second"]
+            cells = [f"{rates['per_cpu_second']:,.0f}", ratio, f"{best:,.0f}", f"{best / sync['best_per_second']:.2f}"]
             lines.append(f"| {env_id} | {name} | {' | '.join(cells)} |")
     lines += ["", "Goals, HalfCheetah and Hopper:", ""]
     for env_id in [env_id for env_id in BAR_TASKS if env_id in tasks]:
@@ -158,19 +171,22 @@ def table(tasks: dict[str, dict[str, dict[str, float] | None]], rounds: dict[str
             ours, sync = tasks[env_id][name], tasks[env_id]["sync"]
             assert ours is not None
             assert sync is not None
-            ratio = ours[key] / sync[key]
+            ratio = ours["ratio"] if key == "per_cpu_second" else ours[key] / sync[key]
             verdict = "met" if ratio >= bar else "missed"
             lines.append(f"- {env_id}, {name}, {key.replace('_', ' ')}: {ratio:.2f}, at least {bar}: {verdict}")
     return "\n".join(lines) + "\n"
 
 
-def kept(path: pathlib.Path, tasks: list[str]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Rates and rounds of the tasks that an earlier run measured and this one does not."""
+def kept(path: pathlib.Path, tasks: list[str]) -> tuple[dict[str, Any], dict[str, int], dict[str, Any]]:
+    """Rates, rounds and machines of the tasks that an earlier run measured and this one does not."""
     if not path.exists():
-        return {}, {}
+        return {}, {}, {}
     earlier = json.loads(path.read_text())
     others = [env_id for env_id in earlier["rounds"] if env_id not in tasks]
-    return ({key: earlier["steps_per_second"][key] for key in others}, {key: earlier["rounds"][key] for key in others})
+    rates, rounds, machines = (
+        {key: earlier[part][key] for key in others} for part in ("steps_per_second", "rounds", "machines")
+    )
+    return rates, rounds, machines
 
 
 def main() -> None:
@@ -192,10 +208,12 @@ def main() -> None:
     tasks, rounds, steps = options.tasks, options.rounds, options.steps
     if options.quick:
         tasks, rounds, steps = [task for task in tasks if task in BAR_TASKS], 2, 20
-    found, rounds_of = kept(options.out, tasks)
+    found, rounds_of, machines = kept(options.out, tasks)
     for env_id in tasks:
+        before = load()
         found[env_id], rounds_of[env_id] = measure(env_id, rounds, steps, options.envpool), rounds
-    text = table(found, rounds_of)
+        machines[env_id] = record([before, load()])
+    text = table(found, rounds_of, machines)
     print(text)
     import gymnasium
     import mujoco
@@ -209,7 +227,7 @@ def main() -> None:
         "mujoco": mujoco.__version__,
         "gymnasium": gymnasium.__version__,
         "numpy": np.__version__,
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "machines": machines,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for path, content in ((options.out, json.dumps(report, indent=1) + "\n"), (options.out.with_suffix(".md"), text)):

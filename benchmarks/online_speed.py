@@ -6,7 +6,8 @@
 
 Batch 256, hidden 256-256, observation 17, action 6. `update`: training steps on 200,000 random rows, sampling
 included. `loop`: HalfCheetah-v5, one action, one stored transition and one update a step. Each measurement is a
-process of its own on one core; rates are per second of that process's CPU time, wall-clock rates beside them.
+process of its own on one core; rates are per second of that process's CPU time, wall-clock rates beside them. The
+limit is a core's peak in multiply-adds (`native.peak`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import sys
 import time
 from typing import Any
 
-from engine_speed import ACTION, BATCH, OBSERVATION, measure_limit
+from engine_speed import ACTION, BATCH, OBSERVATION, best_limit, measure_limit, of_the_limit
+from machine import first_core, load, record, sentence
 
 from surefoot.core.files import write_json
 
@@ -113,7 +115,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--core", type=int, default=first_core())
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -121,11 +123,14 @@ def main() -> None:
         return
     updates, repeats = (50, 1) if arguments.quick else (arguments.updates, arguments.repeats)
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {what: {} for what in MEASURES}
+    loads, limits = [load()], []
     for _ in range(repeats):
         for what in MEASURES:
             for name, command in commands(what, updates, arguments.core, arguments.quick).items():
                 runs[what].setdefault(name, []).append(run(command))
-    limit = measure_limit()["gflops_per_second"] * 1e9 / flops_of_update()
+                loads.append(load())
+        limits.append(measure_limit())
+    limit, machine = best_limit(limits), record(loads)
     rates = {
         what: {name: statistics.median(i["updates"] / i["cpu_seconds"] for i in items) for name, items in found.items()}
         for what, found in runs.items()
@@ -134,25 +139,27 @@ def main() -> None:
         what: {name: statistics.median(i["updates"] / i["seconds"] for i in items) for name, items in found.items()}
         for what, found in runs.items()
     }
-    lines = table(rates, wall, limit, updates, repeats)
+    lines = table(rates, wall, limit, machine, updates, repeats)
     eager = {what: found[OURS][0]["eager"] for what, found in runs.items()}
     if any(eager.values()):
         lines += ["", f"NOT from the tape: {eager}"]
     if not arguments.quick:
-        record = {"repeats": repeats, "updates": updates, "rates": rates, "wall": wall, "limit": limit, "runs": runs}
-        write_json(HERE / "results" / "online_speed.json", record)
+        result = {"machine": machine, "repeats": repeats, "updates": updates, "rates": rates, "wall": wall}
+        write_json(HERE / "results" / "online_speed.json", {**result, "limit": limit, "runs": runs})
         (HERE / "results" / "online_speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
 
 
-def table(rates: Any, wall: Any, limit: float, updates: int, repeats: int) -> list[str]:
+def table(
+    rates: Any, wall: Any, limit: dict[str, float | None], machine: dict[str, Any], updates: int, repeats: int
+) -> list[str]:
     """The page of results."""
     lines = [
         "# SAC per second on one core",
         "",
         f"Batch {BATCH}, hidden 256-256, {OBSERVATION}/{ACTION} dimensions; medians of {repeats} measurements of "
         f"{updates} updates, in turn. `update`: sampling and one update; `loop`: acting in HalfCheetah-v5 too. "
-        "`python benchmarks/online_speed.py`.",
+        f"{sentence(machine)} `python benchmarks/online_speed.py`.",
         "",
         "| measured | implementation | per CPU second | per second | ours / this |",
         "|---|---|---|---|---|",
@@ -160,13 +167,8 @@ def table(rates: Any, wall: Any, limit: float, updates: int, repeats: int) -> li
     for what, found in rates.items():
         for name, rate in found.items():
             lines.append(f"| {what} | {name} | {rate:.0f} | {wall[what][name]:.0f} | {found[OURS] / rate:.2f} |")
-    part = rates["update"][OURS] / limit
-    lines += [
-        "",
-        f"Limit: {flops_of_update() / 1e9:.2f} GFLOP an update at the best float32 product's rate is {limit:.0f} "
-        f"updates/s; ours reach {part:.2f} of it, and {rates['loop'][OURS] / limit:.2f} with acting.",
-        "",
-    ]
+    reached = {OURS: rates["update"][OURS], f"{OURS} with acting": rates["loop"][OURS]}
+    lines += ["", of_the_limit(limit, flops_of_update(), reached), ""]
     for what, found in rates.items():
         for name, bar in BARS.items():
             if name in found:

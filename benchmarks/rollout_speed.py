@@ -19,11 +19,12 @@ import itertools
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import time
 from typing import Any
+
+from machine import processor
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -136,19 +137,11 @@ def measure_all(rounds: int, peers: bool) -> dict[str, Any]:
             if line is not None:
                 found.setdefault(f"{name}|{system}|{actions}", []).append(run(line, name == PINNED))
         found.setdefault("ours, step|cartpole|given", []).append(run([*command_step()]))
-    return {"machine": machine(), "rounds": rounds, "measurements": found}
+    return {"machine": processor(), "rounds": rounds, "measurements": found}
 
 
 def command_step() -> list[str]:
     return [sys.executable, str(HERE / "rollout_speed.py"), "--one", "step"]
-
-
-def machine() -> str:
-    """Kind of processor."""
-    for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("model name"):
-            return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    return platform.processor()
 
 
 def best(results: dict[str, Any], name: str, system: str, actions: str, key: str) -> float | None:

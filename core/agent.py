@@ -191,6 +191,8 @@ class Agent(nn.Module):
     """Buffers that say how far a run has come, and so don't come along to another."""
     inherits_moments: ClassVar[tuple[str, ...]] = ()
     """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
+    earlier: ClassVar[dict[str, Any]] = {}
+    """Options that run folders of earlier versions lack -> what they were then, with which such a run goes on."""
     actor: Actor
     action_low: Tensor
     action_high: Tensor

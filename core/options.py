@@ -66,7 +66,8 @@ def check_option(algorithm: str, field: str, annotation: str, value: Any) -> Non
             require(
                 right, algorithm, field, value, f"a list each of whose entries is {needed}" if many else needs(each)
             )
-    ordered = field != "log_std_range" or (len(parts) == 2 and parts[0] < parts[1])  # clamp would take the second
+    ordered = len(parts) == 2 and parts[0] < parts[1]  # else clamp would take the second
+    ordered = ordered or not field.endswith("log_std_range")
     require(ordered, algorithm, field, value, "(lowest, highest)")
     require(not entries or len(parts) == len(each), algorithm, field, value, needs(each))
     finite = all(math.isfinite(part) for part in parts if isinstance(part, float))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefoot.core.actor import Actor
 from surefoot.core.actors import TanhGaussianActor
@@ -27,6 +27,8 @@ class QAMEConfig(QAMConfig):
     edit_scale: float = 0.1  # c: an edit changes each number of an action by no more
     temperature: float = 1.0  # alpha at the start, of the edits' entropy; learned
     target_entropy_per_dimension: float = -0.5  # of the edits, in nats
+    edit_activation: str = "gelu_tanh"  # of the editing policy's hidden layers
+    edit_log_std_range: tuple[float, float] = (-20.0, 2.0)  # of the edits' log standard deviation, before the tanh
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -44,19 +46,31 @@ class QAME(QAM):
         L_\alpha = -\alpha\, E\, [\log \pi(e | s, U(s, z)) + \bar H]
 
     with U(s, z) where the improved flow takes z, which gets no gradient. Edited actions, edits drawn anew, are those of
-    the critics' target, whose backup has no entropy. One Adam steps these networks with QAM's. What acts takes the mean
-    edit, as the evaluation of all tanh-Gaussians here does.
+    the critics' target, whose backup has no entropy. One Adam steps these networks with QAM's. The editing policy has
+    the backbone of QAM's other networks, GELU in its tanh form and Glorot's weights, without layer norms, as in the
+    official code. What acts takes the mean edit, as the evaluation of all tanh-Gaussians here does; the official
+    evaluation draws one.
     """
 
     name = "qam_e"
     Config: ClassVar[type] = QAMEConfig
+    earlier: ClassVar[dict[str, Any]] = {"edit_activation": "relu", "edit_log_std_range": (-5.0, 2.0)}
     config: QAMEConfig
 
     def build(self) -> None:
         """The editing policy and its temperature beside QAM's networks."""
         super().build()
         c, size = self.config, self.decision_dim
-        self.edit = TanhGaussianActor(self.spec.observation_dim + size, size, c.hidden, log_std_range=(-5.0, 2.0))
+        self.edit = TanhGaussianActor(
+            self.spec.observation_dim + size,
+            size,
+            c.hidden,
+            "xavier",
+            c.edit_log_std_range,
+            activation=c.edit_activation,
+        )
+        for head in self.edit.mlp.weights[-1].detach().chunk(2):  # mean and deviation are layers of their own there
+            nn.init.xavier_uniform_(head)
         self.temperature = Temperature(c.temperature, "exp")
 
     @property

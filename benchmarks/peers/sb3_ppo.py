@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
@@ -22,17 +23,22 @@ from surefoot.envs.native import NativeVectorEnv
 
 
 class Rows(VecEnv):
-    """A native vector environment as stable-baselines3 wants it: all rows in one call, no copy of the environment."""
+    """A native vector environment as stable-baselines3 wants it: all rows in one call, no copy of the environment.
+
+    Actions are in [-1, 1], as its documentation asks for, and are scaled to the system's: else its first policy, of a
+    deviation of 1, would explore a tenth of the force that ours explores.
+    """
 
     def __init__(self, env: NativeVectorEnv, seed: int) -> None:
-        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        space = env.single_action_space
+        super().__init__(env.num_envs, env.single_observation_space, Box(-1.0, 1.0, space.shape, np.float32))
         self.env, self.first_seed = env, seed
 
     def reset(self) -> Any:
         return self.env.reset(seed=self.first_seed)[0]
 
     def step_async(self, actions: Any) -> None:
-        self.actions = actions
+        self.actions = forces(self.env, actions)
 
     def step_wait(self) -> Any:
         observations, rewards, terminations, truncations, info = self.env.step(self.actions)
@@ -58,6 +64,12 @@ class Rows(VecEnv):
         return [False] * self.num_envs
 
 
+def forces(env: NativeVectorEnv, actions: Any) -> Any:
+    """Actions in [-1, 1] in the system's own units."""
+    low, high = env.single_action_space.low, env.single_action_space.high
+    return low + (high - low) * (np.clip(actions, -1, 1) + 1) / 2
+
+
 def evaluated(model: PPO, normal: VecNormalize, system: str, episodes: int) -> float:
     """Mean return of one deterministic episode of each of so many environments."""
     env = NativeVectorEnv(system, episodes)
@@ -65,7 +77,7 @@ def evaluated(model: PPO, normal: VecNormalize, system: str, episodes: int) -> f
     total, going = np.zeros(episodes), np.ones(episodes, bool)
     while going.any():
         actions, _ = model.predict(normal.normalize_obs(observations), deterministic=True)
-        observations, rewards, terminations, truncations, _ = env.step(actions)
+        observations, rewards, terminations, truncations, _ = env.step(forces(env, actions))
         total += rewards * going
         going &= ~(terminations | truncations)
     return float(total.mean())
@@ -76,11 +88,11 @@ def main() -> None:
     torch.set_num_threads(1)
     s = json.loads(sys.argv[2])
     env = Rows(NativeVectorEnv(s["system"], s["num_envs"]), s["seed"])
-    normal = VecNormalize(env, gamma=s["options"].get("gamma", 0.99))
-    rate = s["options"].pop("learning_rate")  # falls to 0 over the run, as ours does
-    model = PPO(
-        "MlpPolicy", normal, seed=s["seed"], device="cpu", learning_rate=lambda left: rate * left, **s["options"]
-    )
+    normal = VecNormalize(env)
+    rate = s["learning_rate"]  # falls to 0 over the run, as ours does
+    options = {"n_steps": s["horizon"], "batch_size": s["num_envs"] * s["horizon"] // s["minibatches"]}
+    options |= {"n_epochs": s["epochs"], "learning_rate": lambda left: rate * left}
+    model = PPO("MlpPolicy", normal, seed=s["seed"], device="cpu", **options)
     model._setup_learn(s["steps"], None, True)
     block = s["num_envs"] * model.n_steps
     wall, cpu, last = 0.0, 0.0, 0
@@ -91,11 +103,12 @@ def main() -> None:
         model._update_current_progress_remaining(model.num_timesteps, s["steps"])
         model.train()
         wall, cpu = wall + time.perf_counter() - began, cpu + time.process_time() - used
-        if model.num_timesteps - last >= s["every"] or model.num_timesteps + block > s["steps"]:
+        spent = cpu >= s["cap"]
+        if model.num_timesteps - last >= s["every"] or model.num_timesteps + block > s["steps"] or spent:
             last = model.num_timesteps
             found = evaluated(model, normal, s["system"], s["episodes"])
             print(json.dumps({"steps": last, "wall": wall, "cpu": cpu, "return": found}), flush=True)
-            if found >= s["target"]:
+            if found >= s["target"] or spent:
                 return
 
 

@@ -33,8 +33,12 @@ NETWORKS = ("velocity", "student", "critic", "value", "target_value")
 
 def test_full_updates_equal_the_second_implementation() -> None:
     agent = MAC(SPEC, **SMALL, trace=0.8, discount=0.9).fresh(3).double()
-    nets = {name: Plain(module.mlp) for name, module in agent.named_children() if name in NETWORKS}  # type: ignore[union-attr, arg-type]
-    nets |= {name: Plain(getattr(agent.chunk_model, name)) for name in ("motion", "reward", "ending")}
+    nets = {
+        name: Plain(module.mlp, after=name in {"critic", "value", "target_value"})  # type: ignore[union-attr, arg-type]
+        for name, module in agent.named_children()
+        if name in NETWORKS
+    }
+    nets |= {name: Plain(getattr(agent.chunk_model, name), after=True) for name in ("motion", "reward", "ending")}
     batches = windows(3, 2)
     given = iter(batches)
     source = Uniform(lambda rows: next(given), 6)

@@ -10,13 +10,18 @@ from torch import Tensor, nn
 
 from surefoot.core.networks import MLP
 
+FLAX_EPSILON = 1e-6
+"""What layer norms of flax add to the variance."""
+
 
 class Plain:
-    """A copy of an MLP, or of an ensemble: its own leaf tensors, and a forward pass written out."""
+    """A copy of an MLP, or of an ensemble: its own leaf tensors, and a forward pass written out.
 
-    def __init__(self, mlp: MLP) -> None:
-        self.after = mlp.layer_norm == "after"
-        self.epsilon, self.activation, self.layers = mlp.norm_epsilon, mlp.activation, len(mlp.weights)
+    Activation and layer norms are given as the authors have them: of the network only its numbers are taken.
+    """
+
+    def __init__(self, mlp: MLP, activation: str = "gelu_tanh", after: bool = False) -> None:
+        self.activation, self.after, self.layers = activation, after, len(mlp.weights)
         self.tensors = [p.detach().clone().requires_grad_() for p in mlp.parameters()]
 
     def __call__(self, *parts: Tensor) -> Tensor:
@@ -29,7 +34,7 @@ class Plain:
             x = self.act(x)
             if self.after:
                 centred = x - x.mean(-1, keepdim=True)
-                x = centred / (centred.square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+                x = centred / (centred.square().mean(-1, keepdim=True) + FLAX_EPSILON).sqrt()
                 x = x * rest[layer].unsqueeze(-2) + rest[n - 1 + layer].unsqueeze(-2)
         raise AssertionError
 

@@ -179,7 +179,7 @@ def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
 
     def edited(seen: Tensor, flowed: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = nets["edit"](seen, flowed).chunk(2, -1)
-        log_std = log_std.clamp(-5, 2)
+        log_std = log_std.clamp(-20, 2)
         e = torch.tanh(mean + log_std.exp() * z)
         normal = -0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi)
         return flowed + c.edit_scale * e, (normal - torch.log(1 - e**2)).sum(1)
@@ -353,12 +353,25 @@ def networks(agent: Agent) -> dict[str, nn.Module]:
     return {name: module for name, module in agent.named_children() if any(True for _ in module.parameters())}
 
 
-def copied(module: nn.Module) -> Plain | Whole:
+def of_the_authors(kind: type[Agent], options: dict[str, Any], name: str) -> tuple[str, bool]:
+    """Activation, and whether layer norms follow it, of a network in the authors' codes.
+
+    FQL's backbone (FQL, QC, QAM and their variants) has GELU in its tanh form, JAX's default, and layer norms in
+    critics and values alone; ReBRAC's own code has ReLU, IDQL's ReLU and no norms. The value of weighted cloning is
+    ours.
+    """
+    if kind is IDQL or (kind is AWRFlow and name == "value"):
+        return "relu", False
+    relu = kind is ReBRAC and options.get("preset") != "fql"
+    return "relu" if relu else "gelu_tanh", name in {"critic", "target_critic", "value"}
+
+
+def copied(module: nn.Module, activation: str, after: bool) -> Plain | Whole:
     """An MLP written out where the network is one, or the network itself."""
     inner = [m for m in module.modules() if isinstance(m, MLP)]
     count = sum(p.numel() for p in module.parameters())
     alone = len(inner) == 1 and sum(p.numel() for p in inner[0].parameters()) == count
-    return Plain(inner[0]) if alone else Whole(module)
+    return Plain(inner[0], activation, after) if alone else Whole(module)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -372,7 +385,9 @@ def test_full_updates_equal_the_second_implementation(case: str) -> None:
                 for bias in mlp.biases:
                     bias.normal_(std=0.4)
     c = agent.config
-    nets: dict[str, Any] = {name: copied(module) for name, module in networks(agent).items()}
+    nets: dict[str, Any] = {
+        name: copied(module, *of_the_authors(kind, options, name)) for name, module in networks(agent).items()
+    }
     batches = windows(4, 2 * c.chunk if kind is ReBRAC else c.chunk)
     feed = iter(batches)
     learner = Learner(

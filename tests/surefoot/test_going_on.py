@@ -20,7 +20,7 @@ from surefoot.data import load, save
 from surefoot.experiment.extending import extend
 from surefoot.experiment.live import LiveMetrics, read_live
 from surefoot.experiment.plan import Plan
-from surefoot.experiment.run import IN_MEMORY, Run, read_columns
+from surefoot.experiment.run import IN_MEMORY, Run, load_agent, read_columns
 from surefoot.experiment.training import fit, resume, train
 from surefoot.offline import BC
 
@@ -55,6 +55,33 @@ def test_an_extended_run_ends_as_one_that_was_told_so_at_once(tmp_path: pathlib.
     assert not [note for note in notes if "schedule" in str(note.get("text"))]
     with pytest.raises(ConfigError, match=r"takes 40 already.*steps=80"):
         extend(longer.folder, 40)
+
+
+def test_a_run_of_before_an_option_goes_on_with_what_it_was_then(tmp_path: pathlib.Path) -> None:
+    """QAM-E's editing policy had ReLU, and deviations from exp(-5) on, when run folders did not name them."""
+    data, then = small_dataset(), {"edit_activation": "relu", "edit_log_std_range": [-5.0, 2.0]}
+    sizes = {"hidden": [8, 8], "critics": 2, "flow_steps": 2}
+    usual = {"algorithm": "qam_e", "environment": "native/pendulum", "dataset": IN_MEMORY, "seeds": (3,)}
+    short: dict[str, Any] = {**usual, "batch_size": 8, "episodes": 2, "evaluate_every": 10, "evaluate_episodes": 1}
+    whole = train(Plan(**short, steps=20, config={**sizes, **then}), tmp_path / "whole", dataset=data)
+    begun = train(Plan(**short, steps=10, config={**sizes, **then}), tmp_path / "begun", dataset=data)
+    now = train(Plan(**short, steps=20, config=sizes), tmp_path / "now", dataset=data)
+    kept = json.loads((begun.folder / "config.json").read_text())
+    for option in then:
+        del kept["plan"]["config"][option]
+    write_json(begun.folder / "config.json", kept)
+    agent = load_agent(Run.open(begun.folder))
+    assert agent.edit.mlp.activation == "relu"  # type: ignore[union-attr]
+    assert agent.edit.log_std_range == (-5.0, 2.0)  # type: ignore[union-attr]
+    assert Run.open(begun.folder).told[1]["edit_activation"] == "relu"
+    assert bits(extend(begun.folder, 20)) == bits(whole)
+    assert bits(now) != bits(whole)
+
+
+def test_a_folder_names_all_options_also_those_that_the_plan_left_to_their_defaults(tmp_path: pathlib.Path) -> None:
+    run = train(plan(10, seeds=(3,)), tmp_path / "run", dataset=small_dataset())
+    named = json.loads((run.folder / "config.json").read_text())["plan"]["config"]
+    assert named.keys() == {field.name for field in dataclasses.fields(BC.Config)}
 
 
 def test_the_evaluation_at_the_old_end_stays(tmp_path: pathlib.Path) -> None:

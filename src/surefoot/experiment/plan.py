@@ -154,6 +154,17 @@ class Plan(Settings):
             raise ConfigError(f"the plan is incomplete: {error}") from error
 
 
+def as_made(plan: Plan, kind: type[Agent] | None = None) -> Plan:
+    """A run folder's plan with the options that it lacks because an earlier version made it, as they were then.
+
+    Args:
+        plan: of the folder, whose options are all those that there were when it was made.
+        kind: the plan's algorithm; needed only of one that is none of surefoot's.
+    """
+    kind = kind or ALGORITHMS.get(plan.algorithm)
+    return plan if kind is None else dataclasses.replace(plan, config={**kind.earlier, **plan.config})
+
+
 def seeds_of(value: Any) -> tuple[int, ...]:
     """A count or a list of seeds as a tuple of seeds.
 

@@ -37,7 +37,7 @@ from surefoot.core.spec import PROBLEM
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, SUMMARY_FORMAT
-from surefoot.experiment.plan import Plan, agent_class, told_options
+from surefoot.experiment.plan import Plan, agent_class, as_made, told_options
 from surefoot.experiment.trust import demand, module_of
 from surefoot.streaming import StreamingAgent
 
@@ -93,7 +93,7 @@ class Run:
             )
         value = read_json(folder / "config.json", CONFIG)
         try:
-            return cls(folder, Plan.from_json(value["plan"]))
+            return cls(folder, as_made(Plan.from_json(value["plan"])))
         except ConfigError as error:
             raise CheckpointError(f"{folder}/config.json: {error}") from error
 
@@ -113,7 +113,7 @@ class Run:
             CheckpointError: this version's algorithm does not take the options of the run.
         """
         try:
-            return self.plan.agent(self.spec)
+            return as_made(self.plan, agent_class(self.plan.algorithm)).agent(self.spec)
         except ConfigError as error:
             raise CheckpointError(f"{self.folder}/config.json: {error}{self._other_version()}") from error
 

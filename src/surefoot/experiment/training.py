@@ -176,6 +176,7 @@ def _begin(
     resolve_device(plan.device)
     plan = settled(plan)
     agent = plan.agent(inputs.spec)
+    plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
     if built_for is not None:
         _check_problem(built_for, inputs.spec, plan)
     if plan.jacobian_penalty > 0:
