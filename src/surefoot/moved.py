@@ -1,7 +1,7 @@
 """Where modules of surefoot 0.2 have gone: an old import path still works, with a note, until version 0.5.
 
-docs/architecture.md shows the table. `surefoot.core` imports nothing of `surefoot.llm`, so what only language models
-use is refused by its old name, with the new one.
+docs/architecture.md shows the table. `surefoot.core` imports nothing of `surefoot.llm`: its old modules that only
+language models use are refused with the new path, and their names in `core.policy_gradient` are found there.
 """
 
 from __future__ import annotations
