@@ -150,7 +150,7 @@ def _begin(
         write_columns(dataset, run.columns_path)
     write_json(folder / "environment.json", describe_machine())
     write_json(folder / "config.json", {**config, "notes": notes})
-    return run
+    return Run.open(folder)  # the plan as every later reader has it
 
 
 def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:
