@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 import torch
+from levels import LEVELS
+from pairwise import pairwise
 from torch import Tensor
 
 from surefoot.core.nn.native import kernels, native
@@ -69,26 +71,38 @@ def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
         torch.testing.assert_close(one.double(), other.detach(), rtol=0, atol=3e-6 * scale)
 
 
-@pytest.mark.parametrize("sizes", SHAPES, ids=str)
-@pytest.mark.parametrize(("rows", "members"), [(256, 2), (37, None), (1, 3), (64, 1)])
-@pytest.mark.parametrize("hidden", native.HIDDEN)
+@pytest.mark.parametrize(
+    ("sizes", "batch", "hidden", "level"),
+    pairwise(SHAPES, [(256, 2), (37, None), (1, 3), (64, 1)], native.HIDDEN, LEVELS),
+    indirect=["level"],
+    ids=str,
+)
 def test_an_mlp_and_its_gradients_are_torchs(
-    sizes: tuple[int, ...], rows: int, members: int | None, hidden: str, level: str
+    sizes: tuple[int, ...], batch: tuple[int, int | None], hidden: str, level: str
 ) -> None:
+    rows, members = batch
     torch.manual_seed(rows)
     inputs, (weights, biases) = torch.randn(rows, sizes[0]), network(sizes, members)
     gradient = torch.randn(*(() if members is None else (members,)), rows, sizes[-1]) / rows
     assert_near(ours(inputs, weights, biases, gradient, hidden), exact(inputs, weights, biases, gradient, hidden))
 
 
-@pytest.mark.parametrize("sizes", [(17, 256, 256, 1), (5, 7), (2, 33, 31, 3), (49, 100, 13, 9, 2), (4, 3, 1)], ids=str)
-@pytest.mark.parametrize(("rows", "members"), [(1200, 2), (37, None), (1, 3)])
-@pytest.mark.parametrize("hidden", native.HIDDEN)
-@pytest.mark.parametrize("norm", [(False, 1e-5), (True, 1e-6)], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("sizes", "batch", "hidden", "norm", "level"),
+    pairwise(
+        [(17, 256, 256, 1), (5, 7), (2, 33, 31, 3), (49, 100, 13, 9, 2), (4, 3, 1)],
+        [(1200, 2), (37, None), (1, 3)],
+        native.HIDDEN,
+        [(False, 1e-5), (True, 1e-6)],
+        LEVELS,
+    ),
+    indirect=["level"],
+    ids=str,
+)
 def test_an_mlp_with_layer_norms_and_its_gradients_are_torchs(
-    sizes: tuple[int, ...], rows: int, members: int | None, hidden: str, norm: tuple[bool, float], level: str
+    sizes: tuple[int, ...], batch: tuple[int, int | None], hidden: str, norm: tuple[bool, float], level: str
 ) -> None:
-    after, epsilon = norm
+    (rows, members), (after, epsilon) = batch, norm
     torch.manual_seed(rows)
     inputs, (weights, biases) = torch.randn(rows, sizes[0]), network(sizes, members)
     lead = () if members is None else (members,)
@@ -122,20 +136,28 @@ def test_an_mlp_with_layer_norms_and_its_gradients_are_torchs(
     assert torch.equal(again, outputs)
 
 
-@pytest.mark.parametrize("sizes", [(17, 256, 256, 1), (5, 7), (2, 33, 31, 3), (49, 100, 13, 9, 2)], ids=str)
-@pytest.mark.parametrize(("rows", "members"), [(700, 2), (37, None), (1, 3)])
-@pytest.mark.parametrize("hidden", native.HIDDEN)
-@pytest.mark.parametrize("norm", [None, (False, 1e-5), (True, 1e-5)], ids=["no norm", "before", "after"])
-@pytest.mark.parametrize("sums", [False, True], ids=["activations", "sums"])
+@pytest.mark.parametrize(
+    ("sizes", "batch", "hidden", "norm", "sums", "level"),
+    pairwise(
+        [(17, 256, 256, 1), (5, 7), (2, 33, 31, 3), (49, 100, 13, 9, 2)],
+        [(700, 2), (37, None), (1, 3)],
+        native.HIDDEN,
+        [None, (False, 1e-5), (True, 1e-5)],
+        [False, True],
+        LEVELS,
+    ),
+    indirect=["level"],
+    ids=str,
+)
 def test_an_mlp_with_dropout_masks_and_its_gradients_are_torchs(
     sizes: tuple[int, ...],
-    rows: int,
-    members: int | None,
+    batch: tuple[int, int | None],
     hidden: str,
     norm: tuple[bool, float] | None,
     sums: bool,
     level: str,
 ) -> None:
+    rows, members = batch
     torch.manual_seed(rows)
     inputs, (weights, biases) = torch.randn(rows, sizes[0]), network(sizes, members)
     lead = () if members is None else (members,)
