@@ -161,7 +161,7 @@ def test_a_run_whose_config_disappears_while_it_trains_keeps_its_policies(tmp_pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(BC(dataset, hidden=(8, 8)), dataset, env="none", out=folder, listener=listener, seeds=1, steps=20_000)
+        fit(BC(dataset, hidden=(8, 8)), dataset, env="none", out=folder, listener=listener, seeds=1, steps=1_000_000)
     assert (folder / "seeds/0/checkpoint.safetensors").is_file()
     assert (folder / "dataset.safetensors").is_file()
 
