@@ -1,69 +1,40 @@
-"""Algorithms that learn a model of the world, or plan with one. One algorithm a file."""
+"""Algorithms that learn a model of the world, or plan with one. One algorithm a file.
 
+Names are imported at their first use; `__init__.pyi` beside this file says which there are and where.
+"""
+
+from __future__ import annotations
+
+import lazy_loader
+
+from surefoot.core.base.lazy import Lazy
 from surefoot.core.engine.agent import Agent
-from surefoot.model_based.base.alarm import Alarm, AlarmConfig
-from surefoot.model_based.cocoa import COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO
-from surefoot.model_based.combo import COMBO, COMBOConfig
-from surefoot.model_based.dreamer import Dreamer, DreamerConfig
-from surefoot.model_based.dynamics import DynamicsConfig, LearnedDynamics
-from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
-from surefoot.model_based.mac import MAC, MACConfig
-from surefoot.model_based.mbpo import MBPO, MBPOConfig
-from surefoot.model_based.mbrcsl import MBRCSL, MBRCSLConfig
-from surefoot.model_based.mobile import MOBILE, MOBILEConfig
-from surefoot.model_based.mopo import MOPO, MOPOConfig
-from surefoot.model_based.morel import MOReL, MORELConfig
-from surefoot.model_based.pets import PETS, PETSConfig
-from surefoot.model_based.rambo import RAMBO, RAMBOConfig
-from surefoot.model_based.ravl import RAVL, RAVLConfig
-from surefoot.model_based.tdmpc2 import TDMPC2, TDMPC2Config
-from surefoot.model_based.token_dynamics import LearnedTokenDynamics, TokenDynamicsConfig
-from surefoot.model_based.trajectory_transformer import TrajectoryTransformer, TTConfig
 
-_AGENTS: tuple[type[Agent], ...] = (COMBO, ImaginedSAC, LearnedDynamics, MBPO, MBRCSL, MOBILE, MOPO, MOReL, RAMBO, RAVL)
-_AGENTS += (COCOACQL, COCOAIQL, COCOAMOBILE, COCOAMOPO)
-_AGENTS += (Dreamer, LearnedTokenDynamics, MAC, PETS, TDMPC2, TrajectoryTransformer)
-ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
+__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
+ALGORITHMS: Lazy[Agent] = Lazy(
+    {
+        "cocoa_cql": f"{__name__}:COCOACQL",
+        "cocoa_iql": f"{__name__}:COCOAIQL",
+        "cocoa_mobile": f"{__name__}:COCOAMOBILE",
+        "cocoa_mopo": f"{__name__}:COCOAMOPO",
+        "combo": f"{__name__}:COMBO",
+        "dreamer": f"{__name__}:Dreamer",
+        "dynamics": f"{__name__}:LearnedDynamics",
+        "imagined_sac": f"{__name__}:ImaginedSAC",
+        "mac": f"{__name__}:MAC",
+        "mbpo": f"{__name__}:MBPO",
+        "mbrcsl": f"{__name__}:MBRCSL",
+        "mobile": f"{__name__}:MOBILE",
+        "mopo": f"{__name__}:MOPO",
+        "morel": f"{__name__}:MOReL",
+        "pets": f"{__name__}:PETS",
+        "rambo": f"{__name__}:RAMBO",
+        "ravl": f"{__name__}:RAVL",
+        "tdmpc2": f"{__name__}:TDMPC2",
+        "token_dynamics": f"{__name__}:LearnedTokenDynamics",
+        "trajectory_transformer": f"{__name__}:TrajectoryTransformer",
+    }
+)
 """Name on the command line -> agent."""
 
-__all__ = [
-    "ALGORITHMS",
-    "COCOACQL",
-    "COCOAIQL",
-    "COCOAMOBILE",
-    "COCOAMOPO",
-    "COMBO",
-    "MAC",
-    "MBPO",
-    "MBRCSL",
-    "MOBILE",
-    "MOPO",
-    "PETS",
-    "RAMBO",
-    "RAVL",
-    "TDMPC2",
-    "Alarm",
-    "AlarmConfig",
-    "COMBOConfig",
-    "Dreamer",
-    "DreamerConfig",
-    "DynamicsConfig",
-    "ImaginedSAC",
-    "ImaginedSACConfig",
-    "LearnedDynamics",
-    "LearnedTokenDynamics",
-    "MACConfig",
-    "MBPOConfig",
-    "MBRCSLConfig",
-    "MOBILEConfig",
-    "MOPOConfig",
-    "MORELConfig",
-    "MOReL",
-    "PETSConfig",
-    "RAMBOConfig",
-    "RAVLConfig",
-    "TDMPC2Config",
-    "TTConfig",
-    "TokenDynamicsConfig",
-    "TrajectoryTransformer",
-]
+__all__ = ["ALGORITHMS", *_names]

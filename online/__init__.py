@@ -1,120 +1,61 @@
-"""Reinforcement learning by acting: online, from offline to online, and hybrid. One algorithm a file."""
+"""Reinforcement learning by acting: online, from offline to online, and hybrid. One algorithm a file.
 
+Names are imported at their first use; `__init__.pyi` beside this file says which there are and where.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lazy_loader
+
+from surefoot.core.base.lazy import Lazy
 from surefoot.core.engine.agent import Agent
-from surefoot.envs.acting import spec_of
-from surefoot.online.a2c import A2C, A2CConfig
-from surefoot.online.base.dynamics_gap import GapEstimate, estimate_gap
-from surefoot.online.calql_online import CalQLOnline, CalQLOnlineConfig
-from surefoot.online.darc import DARC, DARCConfig
-from surefoot.online.dppo import DPPO, DPPOConfig
-from surefoot.online.dqn import DQN, DQNConfig
-from surefoot.online.droq import DroQ, DroQConfig
-from surefoot.online.dsrl import DSRL, DSRLConfig
-from surefoot.online.dsrl_na import DSRLNA, DSRLNAConfig
-from surefoot.online.famo2o_cql_online import FamO2OCQLOnline, FamO2OCQLOnlineConfig
-from surefoot.online.famo2o_online import FamO2OOnline, FamO2OOnlineConfig
-from surefoot.online.fpo import FPO, FPOConfig
-from surefoot.online.fql_online import FQLOnline, FQLOnlineConfig
-from surefoot.online.h2o import H2O, H2OConfig
-from surefoot.online.hnpg import HNPG, HNPGConfig
-from surefoot.online.iql_online import IQLOnline, IQLOnlineConfig
-from surefoot.online.mdpo import MDPO, MDPOConfig
-from surefoot.online.mdpo_off_policy import MDPOOffPolicy, MDPOOffPolicyConfig
-from surefoot.online.moorl import MOORL, MOORLConfig
-from surefoot.online.ppo import PPO, PPOConfig
-from surefoot.online.qc_online import QCOnline, QCOnlineConfig
-from surefoot.online.redq import REDQ, REDQConfig
-from surefoot.online.reinflow import ReinFlow, ReinFlowConfig
-from surefoot.online.reinforce import Reinforce, ReinforceConfig
-from surefoot.online.rlcm import RLCM, RLCMConfig
-from surefoot.online.rlpd import RLPD, RLPDConfig
-from surefoot.online.sac import SAC, SACConfig
-from surefoot.online.td3 import TD3, TD3Config
-from surefoot.online.trpo import TRPO, TRPOConfig
-from surefoot.online.wsrl import WSRL, WSRLConfig
 
-_AGENTS: tuple[type[Agent], ...] = (A2C, CalQLOnline, DARC, DPPO, DQN, DroQ, DSRL, DSRLNA, FamO2OCQLOnline)
-_AGENTS += (
-    FamO2OOnline,
-    FPO,
-    FQLOnline,
-    H2O,
-    HNPG,
-    IQLOnline,
-    MDPO,
-    MDPOOffPolicy,
-    MOORL,
-    PPO,
-    QCOnline,
-    REDQ,
-    RLCM,
-    RLPD,
+_own, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
+ALGORITHMS: Lazy[Agent] = Lazy(
+    {
+        "a2c": f"{__name__}:A2C",
+        "calql_online": f"{__name__}:CalQLOnline",
+        "darc": f"{__name__}:DARC",
+        "dppo": f"{__name__}:DPPO",
+        "dqn": f"{__name__}:DQN",
+        "droq": f"{__name__}:DroQ",
+        "dsrl": f"{__name__}:DSRL",
+        "dsrl_na": f"{__name__}:DSRLNA",
+        "famo2o_cql_online": f"{__name__}:FamO2OCQLOnline",
+        "famo2o_online": f"{__name__}:FamO2OOnline",
+        "fpo": f"{__name__}:FPO",
+        "fql_online": f"{__name__}:FQLOnline",
+        "h2o": f"{__name__}:H2O",
+        "hnpg": f"{__name__}:HNPG",
+        "iql_online": f"{__name__}:IQLOnline",
+        "mdpo": f"{__name__}:MDPO",
+        "mdpo_off": f"{__name__}:MDPOOffPolicy",
+        "moorl": f"{__name__}:MOORL",
+        "ppo": f"{__name__}:PPO",
+        "qc_online": f"{__name__}:QCOnline",
+        "redq": f"{__name__}:REDQ",
+        "reinflow": f"{__name__}:ReinFlow",
+        "reinforce": f"{__name__}:Reinforce",
+        "rlcm": f"{__name__}:RLCM",
+        "rlpd": f"{__name__}:RLPD",
+        "sac": f"{__name__}:SAC",
+        "td3": f"{__name__}:TD3",
+        "trpo": f"{__name__}:TRPO",
+        "wsrl": f"{__name__}:WSRL",
+    }
 )
-_AGENTS += (RLCM, RLPD, ReinFlow, Reinforce, SAC, TD3, TRPO, WSRL)
-ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
 """Name on the command line -> agent."""
 
-__all__ = [
-    "A2C",
-    "ALGORITHMS",
-    "DARC",
-    "DPPO",
-    "DQN",
-    "DSRL",
-    "DSRLNA",
-    "FPO",
-    "H2O",
-    "HNPG",
-    "MDPO",
-    "MOORL",
-    "PPO",
-    "REDQ",
-    "RLCM",
-    "RLPD",
-    "SAC",
-    "TD3",
-    "TRPO",
-    "WSRL",
-    "A2CConfig",
-    "CalQLOnline",
-    "CalQLOnlineConfig",
-    "DARCConfig",
-    "DPPOConfig",
-    "DQNConfig",
-    "DSRLConfig",
-    "DSRLNAConfig",
-    "DroQ",
-    "DroQConfig",
-    "FPOConfig",
-    "FQLOnline",
-    "FQLOnlineConfig",
-    "FamO2OCQLOnline",
-    "FamO2OCQLOnlineConfig",
-    "FamO2OOnline",
-    "FamO2OOnlineConfig",
-    "GapEstimate",
-    "H2OConfig",
-    "HNPGConfig",
-    "IQLOnline",
-    "IQLOnlineConfig",
-    "MDPOConfig",
-    "MDPOOffPolicy",
-    "MDPOOffPolicyConfig",
-    "MOORLConfig",
-    "PPOConfig",
-    "QCOnline",
-    "QCOnlineConfig",
-    "REDQConfig",
-    "RLCMConfig",
-    "RLPDConfig",
-    "ReinFlow",
-    "ReinFlowConfig",
-    "Reinforce",
-    "ReinforceConfig",
-    "SACConfig",
-    "TD3Config",
-    "TRPOConfig",
-    "WSRLConfig",
-    "estimate_gap",
-    "spec_of",
-]
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for; what a problem observes and does (`spec_of`) is found by the simulators' room."""
+    if name == "spec_of":
+        from surefoot.envs.acting import spec_of
+
+        return spec_of
+    return _own(name)
+
+
+__all__ = ["ALGORITHMS", "spec_of", *_names]

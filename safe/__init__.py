@@ -1,55 +1,35 @@
-"""Safe: reinforcement learning under constraints, from data and by acting; reachability and safety filters."""
+"""Safe: reinforcement learning under constraints, from data and by acting; reachability and safety filters.
 
+Names are imported at their first use; `__init__.pyi` beside this file says which there are and where.
+"""
+
+from __future__ import annotations
+
+import lazy_loader
+
+from surefoot.core.base.lazy import Lazy
 from surefoot.core.engine.agent import Agent
-from surefoot.safe.bc_safe import BCSafe, BCSafeConfig
-from surefoot.safe.bcq_lag import BCQLag, BCQLagConfig
-from surefoot.safe.bear_lag import BEARLag, BEARLagConfig
-from surefoot.safe.cdt import CDT, CDTConfig
-from surefoot.safe.coptidice import COptiDICE, COptiDICEConfig
-from surefoot.safe.cpo import CPO, CPOConfig
-from surefoot.safe.cpq import CPQ, CPQConfig
-from surefoot.safe.cup import CUP, CUPConfig
-from surefoot.safe.fisor import FISOR, FISORConfig
-from surefoot.safe.focops import FOCOPS, FOCOPSConfig
-from surefoot.safe.ppo_lag import PPOPID, PPOLag, PPOLagConfig, PPOPIDConfig
-from surefoot.safe.sac_lag import SACLag, SACLagConfig
-from surefoot.safe.trpo_lag import TRPOPID, TRPOLag, TRPOLagConfig, TRPOPIDConfig
 
-_AGENTS: tuple[type[Agent], ...] = (BCSafe, BCQLag, BEARLag, CDT, COptiDICE, CPO, CPQ, CUP, FISOR, FOCOPS, PPOLag)
-_AGENTS += (PPOPID, SACLag, TRPOLag, TRPOPID)
-ALGORITHMS: dict[str, type[Agent]] = {agent.name: agent for agent in _AGENTS}
+__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
+ALGORITHMS: Lazy[Agent] = Lazy(
+    {
+        "bc_safe": f"{__name__}:BCSafe",
+        "bcq_lag": f"{__name__}:BCQLag",
+        "bear_lag": f"{__name__}:BEARLag",
+        "cdt": f"{__name__}:CDT",
+        "coptidice": f"{__name__}:COptiDICE",
+        "cpo": f"{__name__}:CPO",
+        "cpq": f"{__name__}:CPQ",
+        "cup": f"{__name__}:CUP",
+        "fisor": f"{__name__}:FISOR",
+        "focops": f"{__name__}:FOCOPS",
+        "ppo_lag": f"{__name__}:PPOLag",
+        "ppo_pid": f"{__name__}:PPOPID",
+        "sac_lag": f"{__name__}:SACLag",
+        "trpo_lag": f"{__name__}:TRPOLag",
+        "trpo_pid": f"{__name__}:TRPOPID",
+    }
+)
 """Name on the command line -> agent."""
 
-__all__ = [
-    "ALGORITHMS",
-    "CDT",
-    "CPO",
-    "CPQ",
-    "CUP",
-    "FISOR",
-    "FOCOPS",
-    "PPOPID",
-    "TRPOPID",
-    "BCQLag",
-    "BCQLagConfig",
-    "BCSafe",
-    "BCSafeConfig",
-    "BEARLag",
-    "BEARLagConfig",
-    "CDTConfig",
-    "COptiDICE",
-    "COptiDICEConfig",
-    "CPOConfig",
-    "CPQConfig",
-    "CUPConfig",
-    "FISORConfig",
-    "FOCOPSConfig",
-    "PPOLag",
-    "PPOLagConfig",
-    "PPOPIDConfig",
-    "SACLag",
-    "SACLagConfig",
-    "TRPOLag",
-    "TRPOLagConfig",
-    "TRPOPIDConfig",
-]
+__all__ = ["ALGORITHMS", *_names]

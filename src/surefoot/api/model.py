@@ -217,8 +217,8 @@ class Model:
 
 def model(name: str) -> type[Model] | None:
     """The `Model` of the algorithm whose class has this name, such as PPO, TD3BC or FISOR; None where there is none."""
-    for algorithm, kind in ALGORITHMS.items():
-        if kind.__name__ == name:
-            about = f"{name} as a model: `learn`, `predict`, `save`.\n\n{kind.__doc__ or ''}"
-            return type(name, (Model,), {"algorithm": algorithm, "__doc__": about, "__module__": "surefoot"})
-    return None
+    algorithm = ALGORITHMS.name_of(name)
+    if algorithm is None:
+        return None
+    about = f"{name} as a model: `learn`, `predict`, `save`.\n\n{ALGORITHMS[algorithm].__doc__ or ''}"
+    return type(name, (Model,), {"algorithm": algorithm, "__doc__": about, "__module__": "surefoot"})

@@ -7,16 +7,13 @@ from typing import Any
 
 from surefoot import model_based, offline, online, safe, streaming
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.lazy import Lazy
 from surefoot.core.engine.agent import Agent
 
-ALGORITHMS: dict[str, type[Agent]] = {
-    **offline.ALGORITHMS,
-    **online.ALGORITHMS,
-    **safe.ALGORITHMS,
-    **streaming.ALGORITHMS,
-    **model_based.ALGORITHMS,
-}
-"""Name on the command line -> agent."""
+ALGORITHMS: Lazy[Agent] = (
+    offline.ALGORITHMS | online.ALGORITHMS | safe.ALGORITHMS | streaming.ALGORITHMS | model_based.ALGORITHMS
+)
+"""Name on the command line -> agent, whose module is imported at its first use."""
 AUTO = "auto"
 """Not one of them: `surefoot train algo=auto` trains several and hands over what the data support."""
 
