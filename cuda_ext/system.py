@@ -156,10 +156,15 @@ class System(abc.ABC):
         """
         return None
 
+    @classmethod
+    def alias_of(cls) -> str:
+        """The class's name on the command line."""
+        return "native/" + cls.name.replace("_", "-")
+
     @property
     def alias(self) -> str:
         """Its name on the command line."""
-        return "native/" + self.name.replace("_", "-")
+        return self.alias_of()
 
 
 _handles = itertools.count()

@@ -172,7 +172,7 @@ def convert(arguments: argparse.Namespace) -> int:
     from surefoot.runs import recorded as suites
 
     if not generate.exists(arguments.source):
-        if arguments.source in generate.embedded():
+        if generate.find(arguments.source):
             arguments.source = str(generate.cached(arguments.source))
         elif is_benchmark(arguments.source):
             arguments.source = str(suites.recorded(arguments.source))

@@ -34,17 +34,28 @@ VERSION = 4
 @functools.cache
 def embedded() -> Mapping[str, tuple[System, str]]:
     """Name of every embedded dataset, `native/<system>-<behaviour>` -> its system and behaviour."""
-    systems = [known() for known in SYSTEMS.values()]
-    return {
-        f"{system.alias}-{behaviour}": (system, behaviour)
-        for system in systems
-        for behaviour in [*system.behaviours, *system.mixtures]
-    }
+    return {name: one for kind in SYSTEMS.values() for name, one in _of(kind).items()}
+
+
+@functools.cache
+def _of(kind: type[System]) -> Mapping[str, tuple[System, str]]:
+    """The embedded datasets of one system."""
+    system = kind()
+    return {f"{system.alias}-{which}": (system, which) for which in [*system.behaviours, *system.mixtures]}
+
+
+def find(name: str) -> tuple[System, str] | None:
+    """System and behaviour of an embedded dataset, or None; only systems that the name begins with are made."""
+    kinds = [kind for kind in SYSTEMS.values() if name.startswith(f"{kind.alias_of()}-")]
+    return next((_of(kind)[name] for kind in kinds if name in _of(kind)), None)
 
 
 def describe(name: str) -> str:
     """What an embedded dataset holds, in words."""
-    system, behaviour = embedded()[name]
+    found = find(name)
+    if found is None:
+        raise ConfigError(f"no embedded dataset is called {name!r}: {nearest(name, list(embedded()))}")
+    system, behaviour = found
     by = f"the behaviour {behaviour!r}"
     if behaviour in system.mixtures:
         shares = ", ".join(f"{100 * share:.0f} % {part}" for part, share in system.mixtures[behaviour].items())
@@ -76,10 +87,10 @@ def generate(
 
     if name in PIXELS:
         return _seen(generate(PIXELS[name][1], seed, transitions, behaviour, gap), name)
-    if name in embedded():
+    found = find(name)
+    if found is not None:
         check_behaviour(name, behaviour)
-        system, behaviour = embedded()[name]
-        base = system.alias
+        base, behaviour = found[0].alias, found[1]
     else:
         base, behaviour = system_name(name), behaviour or "mixed"
     rows = record(base, seed, transitions, behaviour, gap)
@@ -110,9 +121,9 @@ def check_behaviour(name: str, behaviour: str | None) -> None:
     Raises:
         ConfigError: it is another.
     """
-    system, named = embedded()[name]
-    if behaviour not in (None, named):
-        raise ConfigError(f"{name} says {named!r} and behaviour {behaviour!r}: name the system, {system.alias}")
+    found = find(name)
+    if found is not None and behaviour not in (None, found[1]):
+        raise ConfigError(f"{name} says {found[1]!r} and behaviour {behaviour!r}: name the system, {found[0].alias}")
 
 
 def _seen(dataset: Dataset, name: str) -> Dataset:
@@ -129,7 +140,7 @@ def _seen(dataset: Dataset, name: str) -> Dataset:
 
 def system_name(name: str) -> str:
     """The alias of the system that a name stands for; the error names datasets and systems near to it."""
-    aliases = [known().alias for known in SYSTEMS.values()] + list(PIXELS)
+    aliases = [known.alias_of() for known in SYSTEMS.values()] + list(PIXELS)
     if name not in aliases:
         close = difflib.get_close_matches(name, [*aliases, *embedded()], n=3, cutoff=0.5)
         guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
@@ -144,7 +155,7 @@ def cached(name: str, seed: int = 0) -> pathlib.Path:
         ConfigError: unknown name.
         DataError: the cache can't be written.
     """
-    if name not in embedded():
+    if find(name) is None:
         raise ConfigError(f"no embedded dataset is called {name!r}: {nearest(name, list(embedded()))}")
     path = cached_path(name, seed)
     if not path.exists():
@@ -175,10 +186,10 @@ def load(
         ConfigError, DataError, DownloadError, MissingExtraError: as `surefoot.data.load`.
     """
     text = os.fspath(source)
-    if not exists(text) and (text in embedded() or is_benchmark(text)):
+    if not exists(text) and (find(text) or is_benchmark(text)):
         if mapping is not None:
             raise ConfigError(f"{text}: its columns are known; a mapping is of logs of your own")
-        found = _load_cached(text, strict, view) if text in embedded() else suites.load(text, strict, view)
+        found = _load_cached(text, strict, view) if find(text) else suites.load(text, strict, view)
         return found if reward is None else rewarded(found, reward, name_of(reward))
     require_known(text)
     options: dict[str, Any] = {"progress": progress, "mapping": mapping, "reward": reward}
@@ -191,7 +202,7 @@ def require_known(text: str) -> None:
     Raises:
         ConfigError: it is none.
     """
-    if exists(text) or text in embedded() or is_benchmark(text) or text in CATALOGUE:
+    if exists(text) or find(text) or is_benchmark(text) or text in CATALOGUE:
         return
     if not text.startswith(("d4rl/", PREFIX)) and ("/" in text or "." in text):
         require_there(text)

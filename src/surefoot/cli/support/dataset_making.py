@@ -64,7 +64,7 @@ def generate(arguments: argparse.Namespace) -> int:
     if arguments.transitions is not None and arguments.transitions < 1:
         raise ConfigError(f"--transitions is {arguments.transitions}; it must be at least 1")
     if arguments.output is None:
-        if name in generated.embedded():
+        if generated.find(name):
             generated.check_behaviour(name, arguments.behaviour)
         else:
             name = f"{generated.system_name(name)}-{arguments.behaviour or 'mixed'}"

@@ -86,7 +86,7 @@ def load(request: Request, style: Style) -> Dataset:
     from surefoot.runs import embedded as generate
 
     name, fields = request.fields["dataset"], request.fields
-    if name in generate.embedded() and not generate.exists(name) and not generate.cached_path(name).exists():
+    if generate.find(name) and not generate.exists(name) and not generate.cached_path(name).exists():
         style.say(f"generating {name}: {generate.describe(name)} (kept for the next time)")
     with output.download_bar(style.quiet) as progress:
         return generate.load(name, strict=fields["strict"], view=fields["view"], progress=progress)
