@@ -9,9 +9,9 @@
 - `progress_events`: what a run reports, and to whom; `loggers`: who writes it down
 - `run`: what is in a run folder; `folders`: making and locking it; `summary`: scores and curves
 - `machine`: cores, devices, and what a run's numbers depend on
-- `processes`: `workers`, those that train seeds, as the parent sees them; `worker`, what such a process does; `collectors`
-  and `sharing`, those that help one; `stopping`, Ctrl-C and SIGTERM; `watchdog`, calls that never return
-- `trainers`: `trainer`, one way through a run; `offline`, `online`, `streaming`, how steps are taken; `choose`, which of them
+- `processes`: `workers`, those that train seeds, as the parent sees them; `worker`, what such a process does;
+  `collectors` and `sharing`, those that help one; `stopping`, Ctrl-C and SIGTERM; `watchdog`, calls that never return
+- `trainers`: `trainer`, one way through a run; `offline`, `online`, `streaming`, how steps are taken; `choose`, which
 - `trust`: which modules may be imported because of a name
 - `victim`: a trained agent as the victim of adversarial corruption
 """
