@@ -3,8 +3,9 @@
 verl has registries. Import a module that calls `register_verl()` in the workers (`actor_rollout_ref.model.external_lib`
 of its configuration) and in the process that runs its trainer; then `surefoot_dapo_clip` is a name for its
 `actor_rollout_ref.actor.policy_loss.loss_mode`, and `surefoot_batchstd` for `algorithm.adv_estimator`. TRL has none:
-`trl_trainer("dapo_clip")` is its GRPOTrainer with our loss (tested with TRL 1.16 and verl 0.9). What a method needs
-beyond its loss (groups drawn again, penalties, advantages) is set there: docs/llm.md has the table.
+`trl_trainer("vespo")` is its GRPOTrainer with our loss (tested with TRL 1.16 and verl 0.9). A method is exported
+where the engine can do all of it, and refused where not; what the engine does by settings of its own (advantages,
+groups drawn again, penalties) is checked where the engine shows them: docs/llm.md has the table.
 """
 
 from __future__ import annotations
@@ -19,16 +20,42 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError, MissingExtraError
 from surefoot.core.losses.masked import masked_mean
 from surefoot.llm.losses import method as losses
-from surefoot.llm.losses.advantages import BASELINES, group_numbers
+from surefoot.llm.losses.advantages import group_numbers
 from surefoot.llm.losses.method import ADVANTAGES, GROUPED, Batch, Method
 from surefoot.llm.methods import METHODS, method
 
 BEYOND = ("advantages", "mixed_groups", "overlong_share", "drop_truncated", "nucleus")
 """Settings that a loss does not read, or for which the engines do not tell it what it needs."""
+LEFT_OUT = {"mixed_groups": False, "overlong_share": 0.0}
+"""Those that one may leave out of an exported method, by these values."""
 OF_VERL = ("kl", "kl_coefficient", "entropy_coefficient", "weight_cap")
 """Settings in whose place verl has its own."""
 OF_ENTROPY = ("high_entropy", "spurious")
 """Choices of tokens that read their entropy."""
+SCALES_OF_TRL = {"meanstd": "group", "batchstd": "batch", "mean": "none"}
+"""Advantages that TRL computes -> its `scale_rewards`."""
+UNREAD_BY_TRL = {
+    "multi_objective_aggregation": "sum_then_normalize",
+    "top_entropy_quantile": 1.0,
+    "off_policy_mask_threshold": None,
+    "entropy_coef": 0.0,
+    "use_adaptive_entropy": False,
+    "delta": None,
+}
+"""Settings of GRPOConfig that change TRL's own loss or advantages, which ours does not read -> their value for off."""
+PICTURES = (
+    "pixel_values",
+    "image_grid_thw",
+    "num_images",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "num_tiles",
+    "image_sizes",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "image_position_ids",
+)
+"""Inputs of models that see, which TRL hands to the forward pass."""
 
 
 def _batch(one: Method, log_prob: Tensor, proximal: Tensor, advantages: Tensor, mask: Tensor, **more: Tensor) -> Batch:
@@ -45,7 +72,7 @@ def _batch(one: Method, log_prob: Tensor, proximal: Tensor, advantages: Tensor, 
 
 def _exportable(name: str, **changes: Any) -> Method:
     for field in BEYOND:
-        if field in changes:
+        if field in changes and not (field in LEFT_OUT and changes[field] == LEFT_OUT[field]):
             raise ConfigError(
                 f"method.{field}={changes[field]!r} has no effect in a loss alone: leave it out, and set what the "
                 "engine has for it (docs/llm.md says what each method needs)"
@@ -54,6 +81,10 @@ def _exportable(name: str, **changes: Any) -> Method:
     if one.surrogate in GROUPED:
         raise ConfigError(
             f"method {name!r} reads rewards of whole groups, which no engine gives to a loss; train it here"
+        )
+    if one.nucleus:
+        raise ConfigError(
+            f"method {name!r} samples from the nucleus of a mask policy, which no engine does; train it here"
         )
     if one.of_sequences and one.ratio == "sequence" and one.reduction == "sequence_mean":
         # engines aggregate tokens: the same value and, with equal advantages, the same gradient
@@ -79,6 +110,8 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
                 "it out, and set use_kl_loss and kl_loss_coef, entropy_coeff or rollout_is there"
             )
     one = _exportable(name, kl="none", kl_coefficient=0.0, entropy_coefficient=0.0, weight_cap=0.0, **changes)
+    if one.advantages not in ADVANTAGES:
+        raise ConfigError(f"method {name!r} reads rewards of steps, which verl does not give to its advantages")
     if one.units in OF_ENTROPY:
         raise ConfigError(f"method {name!r} reads the entropy of tokens, which verl does not give to a loss")
 
@@ -126,62 +159,159 @@ def verl_advantages(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return estimator
 
 
+def exported_to_verl() -> list[str]:
+    """Names of the methods whose loss and advantages verl can be given."""
+    return [
+        name
+        for name, one in METHODS.items()
+        if one.surrogate not in GROUPED
+        and one.units not in OF_ENTROPY
+        and one.advantages in ADVANTAGES
+        and not one.nucleus
+    ]
+
+
 def register_verl(names: Sequence[str] | None = None) -> list[str]:
     """Register losses as `surefoot_NAME` and advantages as `surefoot_NAME` with verl; gives what was registered.
 
+    Args:
+        names: of methods; None for all of `exported_to_verl`.
+
     Raises:
+        ConfigError: a method that is not among them.
         MissingExtraError: verl is not installed.
     """
     try:
         from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
     except ImportError as error:
         raise MissingExtraError("verl", None, f"registering with verl ({error})") from error
-    wanted = [
-        name
-        for name in names or METHODS
-        if METHODS[name].surrogate not in GROUPED and METHODS[name].units not in OF_ENTROPY
-    ]
-    for name in wanted:
-        register_policy_loss(f"surefoot_{name}")(verl_policy_loss(name))
-    estimators = [*BASELINES, "whitened_to_go", "whitened_group_mean", "filtered_to_go"]
-    for name in estimators:
+    made = {name: verl_policy_loss(name) for name in (exported_to_verl() if names is None else names)}
+    for name, policy_loss in made.items():
+        register_policy_loss(f"surefoot_{name}")(policy_loss)
+    for name in ADVANTAGES:
         register_adv_est(f"surefoot_{name}")(verl_advantages(name))
-    return [f"surefoot_{name}" for name in [*wanted, *estimators]]
+    return [f"surefoot_{name}" for name in [*made, *ADVANTAGES]]
+
+
+def _for_trl(name: str, **changes: Any) -> Method:
+    """A method that TRL's trainer can do all of.
+
+    Raises:
+        ConfigError: what TRL lacks for it.
+    """
+    one = _exportable(name, **changes)
+    if one.advantages not in SCALES_OF_TRL:
+        raise ConfigError(
+            f"method {name!r} has the advantages {one.advantages!r}, and TRL's GRPOTrainer those of "
+            f"{', '.join(SCALES_OF_TRL)}: train it here, or with verl"
+        )
+    if one.kl == "reward":
+        raise ConfigError(
+            f"method {name!r} takes the KL from the reward, which TRL's GRPOTrainer does not: say kl='k3'"
+        )
+    if one.mixed_groups:
+        raise ConfigError(
+            f"method {name!r} draws groups again whose rewards are all the same, which TRL does not: "
+            f"trl_trainer({name!r}, mixed_groups=False) is the method without it"
+        )
+    if one.overlong_share:
+        raise ConfigError(
+            f"method {name!r} takes a penalty from the reward of overlong answers: add "
+            "trl.rewards.get_soft_overlong_punishment to the reward functions, and say overlong_share=0.0 here"
+        )
+    return one
+
+
+def check_trl(one: Method, args: Any) -> None:
+    """Refuse settings of TRL's GRPOConfig that are not the method's, or that its loss would pass over.
+
+    Args:
+        one: the method.
+        args: a GRPOConfig.
+
+    Raises:
+        ConfigError: names the setting and what to write.
+    """
+    scale = SCALES_OF_TRL[one.advantages]
+    found = {True: "group", False: "none"}.get(args.scale_rewards, args.scale_rewards)
+    if found != scale:
+        raise ConfigError(
+            f"scale_rewards={args.scale_rewards!r} of GRPOConfig: {one.title} needs scale_rewards={scale!r}"
+        )
+    if args.beta != one.kl_coefficient:
+        raise ConfigError(
+            f"beta={args.beta} of GRPOConfig, by which TRL loads a reference: {one.title} has a KL coefficient of "
+            f"{one.kl_coefficient}; give the same to both (trl_trainer(..., kl_coefficient=...))"
+        )
+    for field, off in UNREAD_BY_TRL.items():
+        if getattr(args, field, off) != off:
+            raise ConfigError(
+                f"{field}={getattr(args, field)!r} of GRPOConfig changes TRL's own loss, which {one.title} does not "
+                f"use: leave it at {off!r}"
+            )
+    weighted = one.kl == "k3_weighted"
+    if one.kl_coefficient and getattr(args, "use_bias_correction_kl", weighted) != weighted:
+        raise ConfigError(
+            f"use_bias_correction_kl={args.use_bias_correction_kl} of GRPOConfig: {one.title} has kl={one.kl!r} here; "
+            f"say use_bias_correction_kl={weighted}, or change the method's kl (k3_weighted has the correction)"
+        )
+    corrected = getattr(args, "use_vllm", False) and getattr(args, "vllm_importance_sampling_correction", False)
+    if corrected and (one.weight_cap or one.of_sequences):
+        why = "has weights of its own for the sampler" if one.weight_cap else "has one term for each answer"
+        raise ConfigError(
+            f"vllm_importance_sampling_correction of GRPOConfig weighs tokens, and {one.title} {why}: set it to False"
+        )
 
 
 def trl_trainer(name: str, **changes: Any) -> Any:
     """TRL's GRPOTrainer with our loss in the place of its own: a class, to be used as it is.
 
-    Advantages, rewards and sampling are TRL's (`scale_rewards`, `beta`, `num_generations` of its GRPOConfig); the
-    reference's log-probabilities are there where `beta` is above 0, and our method's own coefficient weighs them.
+    Advantages, rewards and sampling are TRL's, and its GRPOConfig must say what the method has (`scale_rewards`,
+    `beta`); `loss_type`, `epsilon` and `epsilon_high` are the method's. Weights of a sampler in vLLM multiply the
+    advantages, pictures reach the model, and a router's auxiliary loss is added, as in TRL's own loss.
 
     Raises:
-        ConfigError: the method reads rewards of whole groups, or a change that has no effect in a loss.
-        MissingExtraError: TRL is not installed.
+        ConfigError: TRL can't do all of the method, or a change has no effect; when the trainer is made, a setting of
+            its GRPOConfig that the method does not have, or does not read.
+        MissingExtraError: TRL is not installed, or does not import.
     """
+    one = _for_trl(name, **changes)
     try:
         from trl import GRPOTrainer
     except ImportError as error:
-        raise MissingExtraError("trl", None, "a trainer of TRL") from error
-    one = _exportable(name, **changes)
+        raise MissingExtraError("trl", None, f"a trainer of TRL ({error})") from error
 
     class SurefootTrainer(GRPOTrainer):
         """GRPOTrainer with a loss of surefoot's."""
+
+        def __init__(self, *given: Any, args: Any = None, **more: Any) -> None:
+            if args is not None:
+                check_trl(one, args)
+            super().__init__(*given, args=args, **more)
+            check_trl(one, self.args)
 
         def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
             mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
             attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
             width = inputs["completion_ids"].shape[1]
-            log_prob, entropy, _ = self._get_per_token_logps_and_entropies(
-                model, ids, attention, width, compute_entropy=True
+            with_router = bool(getattr(self, "aux_loss_enabled", False))
+            seen = {key: inputs[key] for key in PICTURES if inputs.get(key) is not None}
+            if with_router:
+                seen["compute_aux_loss"] = True
+            log_prob, entropy, auxiliary = self._get_per_token_logps_and_entropies(
+                model, ids, attention, width, compute_entropy=True, **seen
             )
             old = inputs.get("old_per_token_logps")
             old = log_prob.detach() if old is None else old
             more = {"entropy": entropy, "behaviour": inputs.get("sampling_per_token_logps", old)}
             if inputs.get("ref_per_token_logps") is not None:
                 more["reference"] = inputs["ref_per_token_logps"]
-            batch = _batch(one, log_prob, old, inputs["advantages"], mask, **more)
+            advantages = inputs["advantages"]
+            weights = inputs.get("importance_sampling_ratio")
+            if weights is not None and one.surrogate not in losses.TO_THE_SAMPLER:  # terms are linear in advantages
+                advantages = (advantages.unsqueeze(1) if advantages.dim() == 1 else advantages) * weights
+            batch = _batch(one, log_prob, old, advantages, mask, **more)
             batch = dataclasses.replace(batch, units=losses.selected(one, batch, mask.any(1)))
             training = self.model.training
             parts = self.current_gradient_accumulation_steps if training else 1
@@ -191,7 +321,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
             found, metrics = losses.loss(one, batch, self.max_completion_length, tokens, len(mask) * parts, tokens)
             for key, value in metrics.items():
                 self._metrics["train" if training else "eval"][f"surefoot/{key}"].append(float(value))
-            return found
+            return found + self.router_aux_loss_coef * auxiliary / parts if with_router else found
 
     SurefootTrainer.__name__ = f"Surefoot{name.title().replace('_', '')}Trainer"
     return SurefootTrainer

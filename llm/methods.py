@@ -13,7 +13,11 @@ from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.llm.losses.method import Method
 
 _GRPO = Method(
-    "GRPO", "Shao et al., DeepSeekMath (2402.03300)", reduction="sequence_mean", kl="k3", kl_coefficient=0.001
+    "GRPO",
+    "Shao et al., DeepSeekMath (2402.03300); the KL's coefficient is DeepSeek-R1's, 0.04 in the paper",
+    reduction="sequence_mean",
+    kl="k3",
+    kl_coefficient=0.001,
 )
 _DAPO = Method("DAPO, decoupled clip", "Yu et al. (2503.14476)", high=0.28, mixed_groups=True, overlong_share=0.2)
 _PP = Method("REINFORCE++", "Hu et al. (2501.03262)", advantages="whitened_to_go", kl="reward", kl_coefficient=1e-3)
@@ -61,7 +65,7 @@ METHODS: dict[str, Method] = {
         high=4e-4,
     ),
     "luspo": Method("LUSPO", "TRL's luspo", ratio="sequence", reduction="length_weighted", low=2e-3, high=2.5e-3),
-    "vespo": Method("VESPO", "Shen et al.", surrogate="vespo"),
+    "vespo": Method("VESPO", "Shen et al. (2602.10693)", surrogate="vespo"),
     "cispo": Method("CISPO", "MiniMax-M1 (2506.13585)", surrogate="cispo"),
     "sapo": Method("SAPO", "Gao et al. (2511.20347)", surrogate="sapo", reduction="sequence_mean"),
     "oapl": Method("OAPL", "2602.19362, eqs. (2) and (3)", advantages="none", surrogate="oapl", scale=1e-3),
@@ -72,13 +76,13 @@ METHODS: dict[str, Method] = {
     "entropy_tokens": _replace(
         _DAPO, title="80/20, high-entropy tokens", source="Wang et al. (2506.01939)", units="high_entropy"
     ),
-    "stapo": _replace(_DAPO, title="STAPO", source="2602.15620, from summaries: unverified", units="spurious"),
+    "stapo": _replace(_DAPO, title="STAPO", source="2602.15620", units="spurious", mixed_groups=False),
     "gui_g1": Method(
         "GUI-G1", "Zhou et al. (2505.15810)", advantages="mean", reduction="fixed_length", fixed_length=64
     ),
     "rlpr": Method("RLPR", "Yu et al. (2506.18254)", high=0.27),
     "process": _replace(_GRPO, title="GRPO, process supervision", advantages="steps"),
-    "brpo": Method("BRPO", "Jia et al., Writing-Zero (2506.00103), from summaries: unverified", advantages="pairwise"),
+    "brpo": Method("BRPO", "Jia et al., Writing-Zero (2506.00103)", advantages="pairwise"),
     "nlpo": _replace(
         _PP, title="NLPO, without a critic", source="Ramamurthy et al. (2210.01241)", nucleus=0.9, kl_coefficient=0.1
     ),

@@ -55,9 +55,12 @@ def spurious_mask(
     advantages: Tensor,
     mask: Tensor,
     least: float = 0.002,
-    quantile: float = 0.8,
+    quantile: float = 0.75,
 ) -> Tensor:
     """Silences rare tokens of good answers where the policy was sure: A > 0, pi < `least`, entropy below a quantile.
+
+    The quantile is over those rare tokens of good answers alone, so that the same share of them is silenced however the
+    rest of the batch looks: of n with entropies that differ, about `quantile` n.
 
     Args:
         log_prob: (B, U).
@@ -65,16 +68,17 @@ def spurious_mask(
         advantages: (B, 1) or (B, U).
         mask: (B, U).
         least: probability.
-        quantile: of the entropy over the batch.
+        quantile: of the entropy over the rare tokens of good answers.
 
     Returns:
         (B, U). Divide the loss by the number of units of the result, as the paper does.
 
-    Source: "STAPO" (2602.15620), from summaries of the paper.
+    Source: "STAPO" (2602.15620), version 4.
     """
-    sure = entropy < _quantile(entropy, mask, quantile)
-    rare = log_prob < torch.tensor(least, dtype=log_prob.dtype).log()
-    return mask * ~((advantages > 0) & rare & sure)
+    rare = (mask != 0) & (advantages > 0) & (log_prob < torch.tensor(least, dtype=log_prob.dtype).log())
+    if not bool(rare.any()):
+        return mask
+    return mask * ~(rare & (entropy < _quantile(entropy, rare, quantile)))
 
 
 def _quantile(values: Tensor, mask: Tensor, level: float) -> Tensor:

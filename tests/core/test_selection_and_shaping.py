@@ -69,6 +69,17 @@ def test_only_rare_sure_tokens_of_good_answers_are_silenced() -> None:
     assert found.tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
 
 
+def test_three_quarters_of_the_rare_tokens_of_good_answers_are_silenced_whatever_the_rest_is() -> None:
+    entropy, low = torch.arange(116.0).double().reshape(2, 58), f64([[0.001], [0.001]]).log().expand(2, 58)
+    for shift in (0.0, 100.0, -100.0):  # rare tokens at high or low entropies, beside those of a bad answer
+        moved = entropy + f64([[shift], [0.0]])
+        found = spurious_mask(low, moved, f64([[1.0], [-1.0]]), torch.ones(2, 58).double())
+        assert found[0].tolist() == [0.0] * 43 + [1.0] * 15  # 0.75 of 58 is 43.5
+        assert bool((found[1] == 1).all())
+    common = spurious_mask(low + 5, entropy, f64([[1.0], [-1.0]]), torch.ones(2, 58).double())
+    assert bool((common == 1).all())
+
+
 def test_bad_sequences_that_the_policy_has_left_behind_are_dropped() -> None:
     log_prob, acted = f64([[-2.0, -2], [-2, -2], [-2, -9]]), f64([[-1.0, -1], [-1, -1], [-1.8, -1]])
     mask = f64([[1, 1], [1, 1], [1, 0]])

@@ -257,12 +257,9 @@ def entropy_tokens(a: Answers) -> Tensor:
 def stapo(a: Answers) -> Tensor:
     found = by_group("meanstd", RETURNS)
     terms = ppo(a, found, 0.2, 0.28)
-    sure = torch.stack([a.entropy[place] for place in everywhere()]).quantile(0.8)
-    kept = [
-        (row, t)
-        for row, t in everywhere()
-        if not (found[row] > 0 and float(a.old[row, t].exp()) < 0.002 and a.entropy[row, t] < sure)
-    ]
+    rare = [(row, t) for row, t in everywhere() if found[row] > 0 and float(a.old[row, t].exp()) < 0.002]
+    sure = torch.stack([a.entropy[place] for place in rare]).quantile(0.75) if rare else 0.0
+    kept = [place for place in everywhere() if not (place in rare and a.entropy[place] < sure)]
     return mean([terms(*place) for place in kept])
 
 

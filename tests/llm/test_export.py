@@ -12,12 +12,19 @@ import pytest
 import torch
 
 from surefoot.core.base.errors import ConfigError, MissingExtraError
-from surefoot.llm import METHODS, method
+from surefoot.llm import method
 from surefoot.llm.conformance.implementation import random_case
-from surefoot.llm.export import OF_ENTROPY, register_verl, trl_trainer, verl_advantages, verl_policy_loss
-from surefoot.llm.losses.method import GROUPED, loss
+from surefoot.llm.export import (
+    check_trl,
+    exported_to_verl,
+    register_verl,
+    trl_trainer,
+    verl_advantages,
+    verl_policy_loss,
+)
+from surefoot.llm.losses.method import ADVANTAGES, loss
 
-EXPORTED = [name for name, one in METHODS.items() if one.surrogate not in GROUPED and one.units not in OF_ENTROPY]
+EXPORTED = exported_to_verl()
 installed = importlib.util.find_spec
 
 
@@ -69,10 +76,54 @@ def test_what_an_engine_can_not_give_is_refused() -> None:
             verl_policy_loss("dapo_clip", **{name: value})
     with pytest.raises(ConfigError, match="unknown advantages 'grpo'"):
         verl_advantages("grpo")
+    with pytest.raises(ConfigError, match="'nlpo' samples from the nucleus"):
+        verl_policy_loss("nlpo")
+    with pytest.raises(ConfigError, match="'process' reads rewards of steps"):
+        verl_policy_loss("process")
+    assert not {"nlpo", "process", "pacs", "stapo"} & set(EXPORTED)
     for name, call in (("trl", lambda: trl_trainer("grpo")), ("verl", register_verl)):
         if installed(name) is None:
             with pytest.raises(MissingExtraError, match=f"needs the package '{name}'"):
                 call()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("raft", "advantages 'best'"),
+        ("brpo", "advantages 'pairwise'"),
+        ("process", "advantages 'steps'"),
+        ("reinforce_pp", "advantages 'whitened_to_go'"),
+        ("rloo", "advantages 'loo'"),
+        ("nlpo", "samples from the nucleus"),
+        ("dapo_clip", "mixed_groups=False"),
+        ("entropy_tokens", "mixed_groups=False"),
+        ("stapo", "get_soft_overlong_punishment"),
+        ("oapl", "reads rewards of whole groups"),
+    ],
+)
+def test_a_method_of_which_trl_lacks_a_part_is_refused(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        trl_trainer(name)
+
+
+def test_settings_of_trl_that_the_method_does_not_have_or_read_are_refused() -> None:
+    usual = {"scale_rewards": "group", "beta": 0.0, "use_vllm": True, "vllm_importance_sampling_correction": False}
+    check_trl(method("vespo"), types.SimpleNamespace(**usual))
+    for name, changes, why in (
+        ("vespo", {"scale_rewards": "batch"}, "scale_rewards='group'"),
+        ("dr_grpo", {}, "scale_rewards='none'"),
+        ("grpo", {}, "KL coefficient of 0.001"),
+        ("vespo", {"beta": 0.1}, "KL coefficient of 0.0"),
+        ("grpo", {"beta": 0.001, "use_bias_correction_kl": True}, "say use_bias_correction_kl=False"),
+        ("vespo", {"entropy_coef": 0.1}, r"entropy_coef=0.1 .* leave it at 0.0"),
+        ("vespo", {"top_entropy_quantile": 0.2}, "top_entropy_quantile"),
+        ("vespo", {"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold"),
+        ("async_ppo", {"vllm_importance_sampling_correction": True}, "weights of its own for the sampler"),
+        ("luspo", {"vllm_importance_sampling_correction": True}, "one term for each answer"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            check_trl(method(name), types.SimpleNamespace(**{**usual, **changes}))
 
 
 @pytest.mark.skipif(installed("verl") is None, reason="verl is not installed")
@@ -82,12 +133,26 @@ def test_verl_finds_what_was_registered() -> None:
 
     assert get_policy_loss_fn("surefoot_vespo").__name__ == "surefoot_vespo"
     assert get_adv_estimator_fn("surefoot_batchstd").__name__ == "surefoot_batchstd"
-    assert len(names) == len(EXPORTED) + 8
+    assert get_adv_estimator_fn("surefoot_best").__name__ == "surefoot_best"
+    assert len(names) == len(EXPORTED) + len(ADVANTAGES)
+    with pytest.raises(ConfigError, match="'process' reads rewards of steps"):
+        register_verl(["grpo", "process"])
 
 
 @pytest.mark.skipif(installed("trl") is None, reason="TRL is not installed")
-@pytest.mark.parametrize(("name", "kind"), [("dapo_clip", "dapo"), ("vespo", "vespo"), ("cispo", "cispo")])
-def test_trls_trainer_takes_the_same_steps_with_our_loss(name: str, kind: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "changes", "settings"),
+    [
+        ("dapo_clip", "dapo", {"mixed_groups": False, "overlong_share": 0.0}, {"epsilon_high": 0.28}),
+        ("vespo", "vespo", {}, {}),
+        ("cispo", "cispo", {}, {"epsilon_high": 5.0}),
+        ("grpo", "grpo", {"kl_coefficient": 0.2, "kl": "k3_weighted"}, {"beta": 0.2}),
+        ("dr_grpo", "dr_grpo", {}, {"scale_rewards": "none"}),
+    ],
+)
+def test_trls_trainer_takes_the_same_steps_with_our_loss(
+    name: str, kind: str, changes: dict[str, Any], settings: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -97,18 +162,20 @@ def test_trls_trainer_takes_the_same_steps_with_our_loss(name: str, kind: str, t
         return [text.count("7") / 4 for text in completions]
 
     found = []
-    for trainer in (GRPOTrainer, trl_trainer(name)):
+    for trainer in (GRPOTrainer, trl_trainer(name, **changes)):
         policy = character_policy("0123456789=", layers=1, width=32, heads=2, context=16, rotary=True)
         config = GRPOConfig(
             output_dir=str(tmp_path), loss_type=kind, max_steps=2, per_device_train_batch_size=8, num_generations=4,
             max_completion_length=4, learning_rate=1e-2, report_to=[], use_cpu=True, bf16=False, seed=1,
-            epsilon_high=5.0 if kind == "cispo" else 0.28,
+            **settings,
             gradient_accumulation_steps=2, logging_steps=1, disable_tqdm=True, save_strategy="no",
             gradient_checkpointing=False,
         )  # fmt: skip
+        model = tmp_path / "model"  # by its folder, for TRL reads the reference from there
+        policy.model.save_pretrained(model)
         prompts = Dataset.from_list([{"prompt": f"{n}="} for n in range(10)])
         running = trainer(
-            model=policy.model,
+            model=str(model),
             reward_funcs=sevens,
             args=config,
             train_dataset=prompts,
