@@ -17,7 +17,6 @@ class GreedyActor(MLPActor):
 
     kind = "greedy"
     discrete = True
-    options = ("activation", "layer_norm")
 
     def __init__(
         self,

@@ -19,7 +19,6 @@ class DeterministicActor(MLPActor):
     """a = tanh(MLP(s))."""
 
     kind = "deterministic"
-    options = ("activation",)
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class GaussianActor(MLPActor):
     """
 
     kind = "gaussian"
-    options = ("log_std_range",)
 
     def __init__(
         self,
@@ -100,7 +98,6 @@ class TanhGaussianActor(MLPActor):
 
     kind = "tanh_gaussian"
     outputs = 2
-    options = ("log_std_range", "activation", "layer_norm", "norm_epsilon", "unit_features")
 
     def __init__(
         self,
@@ -174,7 +171,6 @@ class UnboundedGaussianActor(DistributionActor):
     """
 
     kind = "unbounded_gaussian"
-    options = ("log_std_range", "activation")
 
     def __init__(
         self,
@@ -270,7 +266,6 @@ class SoftplusGaussianActor(MLPActor):
 
     kind = "softplus_gaussian"
     outputs = 2
-    options = ("activation", "layer_norm")
 
     def __init__(
         self,
@@ -307,7 +302,6 @@ class CategoricalActor(DistributionActor):
 
     kind = "categorical"
     discrete = True
-    options = ("activation", "layer_norm")
 
     def __init__(
         self,
