@@ -1,20 +1,9 @@
-"""Projections of actions on a half-space and a box: the quadratic programme of a barrier filter, in closed form."""
+"""The projection of actions on a half-space in a box: the quadratic programme of a barrier filter, in closed form."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-
-def half_space(nominal: Tensor, gain: Tensor, constant: Tensor) -> Tensor:
-    """(N, A) nearest actions with gain . u + constant >= 0: u + max(0, -(gain . u + constant)) gain / |gain|^2.
-
-    One constraint without bounds, in closed form; a zero gain leaves the action. `nominal`, `gain` (N, A), `constant`
-    (N,).
-    """
-    missing = (-((gain * nominal).sum(-1) + constant)).clamp_min(0)
-    length = (gain**2).sum(-1)
-    return nominal + torch.where(length > 0, missing / length.clamp_min(1e-300), 0.0)[:, None] * gain
 
 
 def project(nominal: Tensor, gain: Tensor, constant: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
