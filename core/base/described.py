@@ -76,10 +76,17 @@ class Described(Part):
         return name in self.optional and bool(getattr(self, name) == _arguments(type(self))[name].default)
 
     def description(self) -> dict[str, Any]:
-        """Its arguments as JSON values: enough, with the sizes of observation and action, to build it again."""
+        """Its arguments as JSON values: enough, with the sizes of observation and action, to build it again.
+
+        Raises:
+            TypeError: an argument is no attribute.
+        """
         found: dict[str, Any] = {}
         for name in self.option_names():
             part = _arguments(type(self))[name].part
+            if not hasattr(self, name):
+                words = f"{type(self).__name__} must keep its argument {name!r} as an attribute of that name"
+                raise TypeError(f"{words}, or define description and from_description")
             value = getattr(self, name)
             if part is not None:
                 found |= {} if value is None else part.write(value, name)
@@ -165,12 +172,12 @@ def _arguments(described: type) -> dict[str, Argument]:
 @functools.cache
 def _read(constructor: Callable[..., None]) -> dict[str, Argument] | None:
     """What a constructor's signature says; None where it takes whatever there is."""
-    signature = inspect.signature(constructor).parameters.values()
+    _, *signature = inspect.signature(constructor).parameters.values()
     if any(one.kind is one.VAR_POSITIONAL for one in signature):
         return None
     hints = typing.get_type_hints(constructor)
-    named = [one for one in signature if one.kind is not one.VAR_KEYWORD and one.name in hints]
-    return {one.name: Argument(*_kinds(hints[one.name]), one.default) for one in named}
+    named = [one for one in signature if one.kind is not one.VAR_KEYWORD]
+    return {one.name: Argument(*_kinds(hints.get(one.name, Any)), one.default) for one in named}
 
 
 def _kinds(hint: Any) -> tuple[Kind, type[Part] | None]:

@@ -122,3 +122,16 @@ def test_a_head_of_another_kind_than_the_constructor_takes_is_not_built() -> Non
     flow = {"network": "mlp", **NETWORK, "steps": 3, "samples": 1}
     with pytest.raises(ConfigError, match="description of TanhGaussianActor: it has no key 'hidden'"):
         SteeredActor.from_description(3, 2, {"steering": flow, "flow": flow, "reach": 1.0})
+
+
+class Forgetful(Actor):
+    kind = "test_forgetful"
+
+    def __init__(self, observation_dim: int, kept: int, lost=3) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.kept = kept
+
+
+def test_a_head_that_does_not_keep_an_argument_is_told_which() -> None:
+    with pytest.raises(TypeError, match="Forgetful must keep its argument 'lost' as an attribute of that name, or def"):
+        Forgetful(3, 1).description()

@@ -13,8 +13,7 @@ from surefoot.envs.systems import SYSTEMS, system
 from surefoot.safe.filters.filtered import FilteredPolicy
 from surefoot.safe.filters.margins import needed_margin
 from surefoot.safe.filters.model import Model
-from surefoot.safe.filters.projection import project
-from surefoot.safe.filters.safety_filter import BarrierQP, LearnedValue, LeastRestrictive
+from surefoot.safe.filters.safety_filter import BarrierQP, LearnedValue, LeastRestrictive, project
 from surefoot.safe.reachability import closed_forms, solve
 from surefoot.safe.reachability.problems import Line, LineStep
 
