@@ -64,12 +64,13 @@ class Described(Part):
     unwritten: ClassVar[tuple[str, ...]] = ()
     """Arguments that descriptions never hold: they say how weights begin, and files have the weights."""
     order: ClassVar[tuple[str, ...]] = ()
-    """The arguments as a description has them, where that is not the signature's order."""
+    """The arguments that a description has first, where that is not the signature's order."""
 
     @classmethod
     def option_names(cls) -> tuple[str, ...]:
         """The arguments that a description holds, in its order."""
-        return cls.order or tuple(name for name in _arguments(cls) if name not in (*SIZES, *cls.unwritten))
+        names = (name for name in _arguments(cls) if name not in (*SIZES, *cls.unwritten))
+        return tuple(sorted(names, key=lambda name: cls.order.index(name) if name in cls.order else len(cls.order)))
 
     def leaves_out(self, name: str) -> bool:
         """Whether the description does not hold this argument."""

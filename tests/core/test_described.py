@@ -135,3 +135,18 @@ class Forgetful(Actor):
 def test_a_head_that_does_not_keep_an_argument_is_told_which() -> None:
     with pytest.raises(TypeError, match="Forgetful must keep its argument 'lost' as an attribute of that name, or def"):
         Forgetful(3, 1).description()
+
+
+class Slower(ChunkActor):
+    kind = "test_slower"
+
+    def __init__(self, inner: Actor, chunk: int, action_dim: int, pause: int, execute: int | None = None) -> None:
+        super().__init__(inner, chunk, action_dim, execute)
+        self.pause = pause
+
+
+def test_an_argument_that_a_subclass_adds_is_described_too() -> None:
+    head = Slower(DeterministicActor(4, 6, (4,)), 3, 2, pause=7)
+    written = head.description()
+    assert (written["pause"], written["chunk"], "execute" in written) == (7, 3, False)
+    assert Slower.from_description(4, 2, written).pause == 7
