@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from surefoot.core.actors.actor import MLPActor
 from surefoot.core.actors.heads import GaussianActor, TanhGaussianActor
 from surefoot.core.losses.distributions import gaussian_log_density, tanh_log_determinant
-from surefoot.core.nn.networks import MLP, NORM_EPSILON
+from surefoot.core.nn.networks import MLP, NORM_EPSILON, LayerNorm
 
 EMBEDDING_WIDTH, EMBEDDING_PERIOD = 6, 10_000.0
 
@@ -124,7 +124,7 @@ class TanhFamilyActor(FamilyActor):
         initialisation: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
         coefficients: tuple[float, float] = (1.0, 5.0),
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
         norm_epsilon: float = NORM_EPSILON,
     ) -> None:
         own = {"layer_norm": layer_norm, "norm_epsilon": norm_epsilon}

@@ -12,7 +12,7 @@ from surefoot.core.actors.actor import ACTORS as ACTORS
 from surefoot.core.actors.actor import Actor as Actor
 from surefoot.core.actors.actor import DistributionActor, Evaluation, Kept, MLPActor
 from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
-from surefoot.core.nn.networks import MLP, NORM_EPSILON
+from surefoot.core.nn.networks import MLP, NORM_EPSILON, LayerNorm
 
 
 class DeterministicActor(MLPActor):
@@ -106,7 +106,7 @@ class TanhGaussianActor(MLPActor):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
         activation: str = "relu",
         unit_features: bool = False,
         norm_epsilon: float = NORM_EPSILON,
@@ -274,7 +274,7 @@ class SoftplusGaussianActor(MLPActor):
         hidden: Sequence[int] = (128, 128),
         initialisation: str = "torch",
         activation: str = "leaky_relu",
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
     ) -> None:
         super().__init__()
         self.mlp = MLP(
@@ -310,7 +310,7 @@ class CategoricalActor(DistributionActor):
         hidden: Sequence[int] = (64, 64),
         initialisation: str = "torch",
         activation: str = "tanh",
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
     ) -> None:
         super().__init__()
         self.mlp = MLP(

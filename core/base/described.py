@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.schema import Kind, Record, check, kind_of
+from surefoot.core.base.schema import Kind, Record, Text, check, kind_of
 
 SIZES = ("observation_dim", "action_dim")
 """Arguments that a description does not hold."""
@@ -151,6 +151,7 @@ class DescribedInPlace(Described):
     @classmethod
     def read(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
         """As `Part.read`."""
+        check({name: options[name]}, Record({name: Text(200)}), f"the description of a {cls.__name__}", ConfigError)
         return cls.of_kind(options[name]).from_description(observation_dim, action_dim, options)
 
 
