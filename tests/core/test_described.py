@@ -88,7 +88,7 @@ def test_what_is_read_is_of_the_same_kind_sizes_and_options(kind: type[Own]) -> 
         ({"limit": float("nan")}, "limit is nan, must be a finite number"),
         ({"norm": "before"}, "norm is 'before', must be one of after"),
         ({"sharp": 1}, "sharp is 1, must be true or false"),
-        ({"network": "embeddded"}, "no velocity network is called 'embeddded'.*embedded"),
+        ({"network": "mlq"}, "no velocity network is called 'mlq'.*mlp"),
         ({"network": ["mlp"]}, r"description of a VelocityNetwork: network is \['mlp'\], must be a text"),
         ({"velocity_hidden": [8.5]}, r"description of PlainVelocity: velocity_hidden\[0\] is 8.5"),
     ],
