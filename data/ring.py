@@ -99,7 +99,7 @@ class RingBuffer:
 
     @property
     def chain(self) -> Chain:
-        """Which row follows which, for `Windows` and `NStep`; it follows later additions."""
+        """Which row follows which, for `Windows`; it follows later additions."""
         return Chain(self._ends, self.num_envs)
 
     def add(self, batch: Mapping[str, Tensor | np.ndarray]) -> Tensor:

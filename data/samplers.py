@@ -166,43 +166,6 @@ class Windows:
         return Window(chain.follow(rows.unsqueeze(-1), offsets), mask, lengths)
 
 
-class NStepTargets(NamedTuple):
-    """Parts of the target `rewards + bootstraps * V(next_observations[last])`."""
-
-    rewards: Tensor
-    """(...,): sum over k < lengths of discount^k r."""
-    bootstraps: Tensor
-    """(...,): discount^lengths, and 0 where the episode terminated; truncation bootstraps."""
-    last: Tensor
-    """(...,) int64: the row whose next observation follows the summed rewards."""
-    lengths: Tensor
-    """(...,) int64 in [1, n]: rewards in the sum."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NStep:
-    """n-step returns (Sutton and Barto 2018, eq. 7.1), shorter where the episode ends."""
-
-    n: int
-    discount: float
-
-    def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ConfigError(f"n-step length is {self.n}; it must be at least 1")
-        if not 0 <= self.discount <= 1:
-            raise ConfigError(f"discount is {self.discount}; it must lie in [0, 1]")
-
-    def __call__(self, rows: Tensor, chain: Chain, rewards: Tensor, terminations: Tensor) -> NStepTargets:
-        """Targets at `rows` (...,) int64 from the (N,) columns `rewards` and `terminations` of the store."""
-        window = Windows(self.n)(rows, chain)
-        powers = self.discount ** torch.arange(self.n, device=rows.device, dtype=torch.float64)
-        weights = (powers * window.mask).to(rewards.dtype)
-        last = window.rows[..., -1]
-        running = 1 - _take(terminations, last).to(rewards.dtype)
-        reach = (self.discount ** window.lengths.double()).to(rewards.dtype)
-        return NStepTargets((weights * _take(rewards, window.rows)).sum(-1), reach * running, last, window.lengths)
-
-
 class Mixture:
     """Batches whose rows come from several stores in exact fractions, first store first.
 

@@ -204,12 +204,6 @@ class Store:
         rows = {key: buffer.reshape(shape + buffer.shape[1:]) for key, buffer in buffers.items()}
         return Workspace(shape, buffers, self.split(rows))
 
-    def share_memory(self) -> Store:
-        """Move the rows to memory that worker processes share (CPU only; nothing to do on a GPU)."""
-        for group in self.groups.values():
-            group.share_memory_()
-        return self
-
 
 def store_from_dataset(
     dataset: Dataset,

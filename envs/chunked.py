@@ -98,7 +98,7 @@ class Chunked(VectorEnvironment):
     @property
     def next_seeds(self) -> list[int | None]:
         """Seed of each row's next automatic reset; None continues the row's own random numbers."""
-        return self.env.next_seeds  # type: ignore[no-any-return]
+        return self.env.next_seeds
 
     @next_seeds.setter
     def next_seeds(self, seeds: Sequence[int | None]) -> None:

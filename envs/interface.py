@@ -238,7 +238,7 @@ def final_observations(observations: Numbers, info: Mapping[str, Any]) -> Number
     if final is None:
         return observations
     if not (isinstance(final, np.ndarray) and final.dtype == object):
-        return final  # type: ignore[no-any-return]
+        return final
     complete = mapped(lambda rows: np.array(rows, copy=True), observations)
     for row, value in enumerate(final):
         if isinstance(value, Mapping):
@@ -246,7 +246,7 @@ def final_observations(observations: Numbers, info: Mapping[str, Any]) -> Number
                 complete[key][row] = part
         elif value is not None:
             complete[row] = value
-    return complete  # type: ignore[no-any-return]
+    return complete
 
 
 def valid_rows(info: Mapping[str, Any], num_envs: int) -> Numbers:

@@ -97,7 +97,7 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
             noise["std"] = actor.log_std.detach().clamp(*actor.log_std_range).exp()
     elif not isinstance(actor, DeterministicActor):
         if sampling:
-            noise["log_std_range"] = actor.log_std_range  # type: ignore[assignment]
+            noise["log_std_range"] = actor.log_std_range
         else:  # the second half of the outputs is the log standard deviation
             weights[-1], biases[-1] = weights[-1][: policy.action_dim], biases[-1][: policy.action_dim]
     middle, half = middle_and_half(policy.action_low, policy.action_high)

@@ -60,4 +60,4 @@ def make_training(
         )
     from surefoot.envs.adapters.gym_in import adapt
 
-    return adapt(make_vec(env_id, num_envs))  # type: ignore[no-any-return]
+    return adapt(make_vec(env_id, num_envs))

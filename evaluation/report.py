@@ -15,10 +15,9 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import written_aside
 from surefoot.evaluation import estimates, model_calibration, names, plots, statistics, tables
-from surefoot.evaluation.alarms import alarm_lines
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
-from surefoot.evaluation.limits import limit_lines
 from surefoot.evaluation.passes import pass_figures, pass_rows
+from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
 from surefoot.evaluation.runs import RunData, load_runs
 
 __all__ = ["RunData", "load_runs", "render", "write_report"]

@@ -170,11 +170,6 @@ class RewardModel:
         write_json(path / ABOUT, {"kind": self.kind, "separator": self.separator})
 
 
-def is_reward_model(name: str) -> bool:
-    """Whether `reward=name` is a folder that `RewardModel.save` wrote."""
-    return (pathlib.Path(name).expanduser() / ABOUT).is_file()
-
-
 def load_reward_model(folder: str | pathlib.Path, device: str = "cpu") -> RewardModel:
     """What `RewardModel.save` wrote.
 

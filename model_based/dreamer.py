@@ -129,7 +129,7 @@ class Dreamer(OffPolicyAgent):
         self.register_buffer("r_range", torch.zeros(()))
 
     @property
-    def actor(self) -> RecurrentActor:  # type: ignore[override]
+    def actor(self) -> RecurrentActor:
         """What acts: the policy on the recurrent state."""
         sizes = {name: getattr(self.config, name) for name in (*SIZES, "states")}
         return RecurrentActor(self.model.embedding, self.model.rssm, self.behaviour, sizes)

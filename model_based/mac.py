@@ -104,7 +104,7 @@ class MAC(ChunkedAgent):
         self.register_buffer("limits", torch.zeros(5))  # lowest and highest value, best; lowest and highest reward
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the best of N chunks of the flow, from a queue."""
         c, size = self.config, self.decision_dim
         head = FlowActor(

@@ -110,7 +110,7 @@ class PETS(MeasuredModel):
         return None
 
     @property
-    def actor(self) -> EnsemblePlanner:  # type: ignore[override]
+    def actor(self) -> EnsemblePlanner:
         """What acts: a search from the last plan."""
         c = self.config
         options = {**SEARCH, **{name: getattr(c, name) for name in SEARCH if hasattr(c, name)}}

@@ -150,7 +150,7 @@ class TDMPC2(OffPolicyAgent):
         return discount_of(self.config.episode_length) if self.config.discount is None else self.config.discount
 
     @property
-    def actor(self) -> LatentPlanner:  # type: ignore[override]
+    def actor(self) -> LatentPlanner:
         """What acts: a search from the last plan."""
         c = self.config
         known = 6 + 2 * (self.spec.action_dim >= 20)

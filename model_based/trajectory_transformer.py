@@ -98,7 +98,7 @@ class TrajectoryTransformer(Agent):
         self.actor  # noqa: B018  # refuses a search that is none
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: a search from the last steps."""
         options = {name: getattr(self.config, name) for name in (*NETWORKS, *SEARCH)}
         sizes = (self.spec.observation_dim, self.spec.action_dim)

@@ -135,7 +135,7 @@ class AlignDiff(Agent):
             self.register_buffer(f"{name}_high", torch.ones(count))
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the nearest of N plans to what is asked for."""
         c = self.config
         wanted = torch.stack([self.state_low.new_full((), one) for one in c.wanted or [-1.0] * len(c.attributes)])

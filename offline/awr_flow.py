@@ -74,7 +74,7 @@ class AWRFlow(ChunkedAgent):
         self.velocity = network_of(c.network, width, size, c.hidden, c.chunk)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the flow, from a queue where it gives chunks."""
         c = self.config
         head = FlowActor(self.velocity, self.decision_dim, c.flow_steps)

@@ -45,6 +45,7 @@ class BC(Agent):
     PRESETS = {"bc": {}, "ten_percent": {"fraction": 0.1}}  # noqa: RUF012
     reads = ("observations", "actions")
     config: BCConfig
+    actor: DeterministicActor
 
     def build(self) -> None:
         """One deterministic actor."""

@@ -23,11 +23,6 @@ class ChunkedAgent(Agent):
     It reads `chunk`, `normalization` and, where there are such, `discount` and `rewards` of the configuration.
     """
 
-    @property
-    def decision_dim(self) -> int:
-        """Numbers of all actions of a chunk."""
-        return self.config.chunk * self.spec.action_dim
-
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions and, where they are learned from, rewards; normalise observations."""
         rewards = getattr(self.config, "rewards", "none")

@@ -84,7 +84,7 @@ class DiffusionBC(ChunkedAgent):
         self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the averaged network, from a queue where it gives chunks."""
         c = self.config
         size = self.decision_dim

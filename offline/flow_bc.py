@@ -28,7 +28,7 @@ from surefoot.core.losses.flow import (
     shortcut_rows,
     shortcut_target,
 )
-from surefoot.core.nn.velocity import network_of, velocity_class
+from surefoot.core.nn.velocity import VelocityNetwork, network_of
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -65,7 +65,7 @@ class FlowBCConfig(HistoryConfig):
             require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
         fine = self.objective != "shortcut" or self.flow_steps in SHORTCUTS
         require(fine, name, "flow_steps", self.flow_steps, f"one of {SHORTCUTS}, whose sizes a shortcut learns")
-        sized = velocity_class(self.network).sized
+        sized = VelocityNetwork.of_kind(self.network).sized
         needed = "one that reads the step's size, as shortcut does" if self.objective != "rectified" else ""
         require(sized or not needed, name, "network", self.network, f"{needed} for the objective {self.objective}")
 
@@ -111,7 +111,7 @@ class FlowBC(ChunkedAgent):
         self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the averaged flow, from a queue where it gives chunks."""
         head = FlowActor(self.average_velocity, self.decision_dim, self.config.flow_steps)
         return in_chunks(head, self.config.chunk, self.spec.action_dim)

@@ -86,7 +86,7 @@ class FQL(ChunkedAgent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the policy of one step, from a queue where it gives chunks."""
         return in_chunks(self.student, self.config.chunk, self.spec.action_dim)
 

@@ -86,7 +86,7 @@ class IDQL(ChunkedAgent):
         self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the best of N actions of the averaged network, by the target critics."""
         c = self.config
         size = self.decision_dim

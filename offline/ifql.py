@@ -76,7 +76,7 @@ class IFQL(ChunkedAgent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the best of N actions by the present critics."""
         c = self.config
         size = self.decision_dim

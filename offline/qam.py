@@ -88,7 +88,7 @@ class QAM(ChunkedAgent):
         return FlowActor(self.improved, self.decision_dim, self.config.flow_steps)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the improved flow, from a queue where it gives chunks."""
         return in_chunks(self.head, self.config.chunk, self.spec.action_dim)
 
@@ -178,7 +178,7 @@ class QAMF(QAM):
         self.student = OneStepActor(self.spec.observation_dim, self.decision_dim, c.hidden)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the student, from a queue where it gives chunks."""
         return in_chunks(self.student, self.config.chunk, self.spec.action_dim)
 

@@ -79,7 +79,7 @@ class QAME(QAM):
         return EditedActor(self.head, self.edit, self.config.edit_scale)
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the edited flow, from a queue where it gives chunks."""
         return in_chunks(self.editor, self.config.chunk, self.spec.action_dim)
 

@@ -85,7 +85,7 @@ class QC(ChunkedAgent):
         )
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]
+    def actor(self) -> Actor:
         """What acts: the chosen chunk, from a queue."""
         return in_chunks(self.chooser, self.config.chunk, self.spec.action_dim)
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
@@ -104,6 +105,7 @@ class ReBRAC(ChunkedAgent):
     }
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: ReBRACConfig
+    actor: Actor
 
     def build(self) -> None:
         """Critics with layer norms after the activation, the actor, and targets of both."""

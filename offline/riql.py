@@ -67,6 +67,7 @@ class RIQL(Agent):
     PRESETS = {"shared": {}}  # noqa: RUF012
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: RIQLConfig
+    actor: DeterministicActor
 
     def build(self) -> None:
         """Value, K critics with targets, deterministic actor."""

@@ -20,7 +20,7 @@ from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
-from surefoot.core.nn.noise_networks import NETWORKS, noise_network_of
+from surefoot.core.nn.noise_networks import NETWORKS
 from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
 from surefoot.online.base.on_policy_config import EpochsConfig
 from surefoot.online.base.pretrained import check_clone_is_kept, clone_of, said_in
@@ -131,8 +131,9 @@ class DPPO(OnPolicyAgent):
         schedule = Schedule.cosine() if c.alphas is None else Schedule(tuple(c.alphas))
         kind = c.network or "mlp"
         require(kind in NETWORKS, "dppo", "network", kind, " or ".join(NETWORKS))
-        given = {n: SIZES[n] if getattr(c, n) is None else getattr(c, n) for n in NETWORKS[kind].options}
-        network = noise_network_of(self.features, size, {"network": kind, **given})
+        names = NETWORKS[kind].option_names()
+        given = {n: SIZES[n] if getattr(c, n) is None else getattr(c, n) for n in names}
+        network = NETWORKS[kind](self.features, size, **given)
         trained = min(c.trained_steps, c.implicit or schedule.steps)
         self.actor = DenoisingActor(network, schedule, size, taken=c.implicit, trained=trained, floor=c.noise_floor)
 
@@ -182,7 +183,7 @@ class DPPO(OnPolicyAgent):
 
         def of_rows(observations: Tensor, chain: Tensor) -> Tensor:
             parts = self.actor.evaluate(observations, chain[:, -1], {CHAIN: chain}).outputs
-            return parts.log_densities * self.share  # type: ignore[no-any-return]
+            return parts.log_densities * self.share
 
         columns["behaviour_log_prob"] = in_parts(of_rows, block["observations"], kept[CHAIN])
         return columns | {name: block[name] for name in ("moving",) if name in block}
@@ -212,7 +213,7 @@ class DPPO(OnPolicyAgent):
         with torch.no_grad():
             actions, kept = self.reference.sample(observations, noise)
         found = self.actor.evaluate(observations, actions, kept).outputs.log_densities
-        return found.mean(-1) * self.share  # type: ignore[no-any-return]
+        return found.mean(-1) * self.share
 
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the value, weighted."""
@@ -236,7 +237,7 @@ class DPPO(OnPolicyAgent):
 
 def clip_table(steps: int, first: float, last: float, rate: float) -> list[float]:
     """Clip range of each trained step; of a single one the last's."""
-    return [last] if steps == 1 else stage_clip(steps, first, last, rate).tolist()  # type: ignore[no-any-return]
+    return [last] if steps == 1 else stage_clip(steps, first, last, rate).tolist()
 
 
 def one_of(table: Tensor, step: Tensor) -> Tensor:

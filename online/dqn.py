@@ -108,7 +108,7 @@ class DQN(OffPolicyAgent):
         self.register_buffer("epsilon", torch.tensor(self.config.first_epsilon))
 
     @property
-    def actor(self) -> GreedyActor:  # type: ignore[override]
+    def actor(self) -> GreedyActor:
         """The greedy policy."""
         return self.critic
 

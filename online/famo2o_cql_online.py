@@ -42,7 +42,7 @@ class FamO2OCQLOnline(FamO2OCQL, OffPolicyAgent):
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:
         """(B,) that the universal policy reads at `observations` or `next_observations`: the balance model's."""
-        return self.balance(batch[where]).detach()  # type: ignore[no-any-return]
+        return self.balance(batch[where]).detach()
 
     def coefficient_noise(self, *where: str) -> dict[str, Noise]:
         """Nothing is drawn."""

@@ -122,7 +122,7 @@ class FPO(OnPolicyAgent):
     # -- what is kept of an action -------------------------------------------------------------------------
 
     @property
-    def noise_width(self) -> int:
+    def explore_dim(self) -> int:
         """Where the flow begins, and noise and time of each pair."""
         return self.decision_dim * (1 + self.config.samples) + self.config.samples
 

@@ -121,7 +121,7 @@ class HNPG(TRPO):
             seen, drawn = rows[:, :size], rows[:, size:].unflatten(-1, (self.config.value_actions, -1))
             actions = self.actor.act(seen, drawn.movedim(1, 0))
             several = self._pairs(seen, actions)
-            return self.critic(several.flatten(0, 1)).unflatten(0, several.shape[:2]).mean(0)  # type: ignore[no-any-return]
+            return self.critic(several.flatten(0, 1)).unflatten(0, several.shape[:2]).mean(0)
 
         return in_parts(of_rows, torch.cat([observations, noise], -1))
 

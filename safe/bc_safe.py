@@ -90,6 +90,7 @@ class BCSafe(Agent):
     PRESETS = {mode: {"mode": mode} for mode in MODES}  # noqa: RUF012
     reads = ("observations", "actions")
     config: BCSafeConfig
+    actor: DeterministicActor
 
     def build(self) -> None:
         """One deterministic actor."""

@@ -72,7 +72,7 @@ class BCQLag(CostCriticAgent):
         self.multiplier = AssignedMultiplier(pid("osrl", c.gains))
 
     @property
-    def actor(self) -> PerturbedActor:  # type: ignore[override]
+    def actor(self) -> PerturbedActor:
         """The decoder and the perturbation as one head."""
         return PerturbedActor(self.vae.decoder, self.perturbation, self.config.latent_limit)
 
@@ -100,7 +100,7 @@ class BCQLag(CostCriticAgent):
         """(n B, A) actions from (B, n Z) standard normal latents."""
         latents = rows_of(latents, self.vae.latent_dim).clamp(-self.config.latent_limit, self.config.latent_limit)
         observations = repeated(observations, len(latents) // len(observations))
-        return perturbation(observations, self.vae.decode(observations, latents))  # type: ignore[no-any-return]
+        return perturbation(observations, self.vae.decode(observations, latents))
 
     def updates(self) -> list[Update]:
         """Auto-encoder, critics, multiplier, perturbation, one after the other."""

@@ -110,7 +110,7 @@ class CPQ(CostCriticAgent):
 
     def _frozen(self, pairs: Tensor) -> Tensor:
         """(E, n B) of the target critics, as OSRL's penalty reads them."""
-        return self.target_cost_critic(pairs).detach()  # type: ignore[no-any-return]
+        return self.target_cost_critic(pairs).detach()
 
     def _next_pairs(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B, O + A) next observations with actions of the policy there."""

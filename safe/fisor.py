@@ -166,7 +166,9 @@ class FISOR(Agent):
         self.feasible_critic = Critic(*sizes, c.hidden, 2, "xavier")
         self.target_feasible_critic = copy.deepcopy(self.feasible_critic).requires_grad_(False)
         kind = NETWORKS[c.network]
-        self.noise_network = kind(*sizes, **{name: getattr(c, name) for name in kind.options if hasattr(c, name)})
+        self.noise_network = kind(
+            *sizes, **{name: getattr(c, name) for name in kind.option_names() if hasattr(c, name)}
+        )
         self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
         self.register_buffer("reserve", torch.zeros(()))
 
@@ -269,7 +271,7 @@ class FISOR(Agent):
         ]
 
     @property
-    def actor(self) -> DiffusionActor:  # type: ignore[override]
+    def actor(self) -> DiffusionActor:
         """What acts: the averaged noise network, and the target critics to choose by."""
         choice = self.config.choice
         return DiffusionActor(
@@ -290,14 +292,14 @@ class FISOR(Agent):
     @torch.no_grad()
     def feasible_value(self, observations: Tensor) -> Tensor:
         """(B,) V_h of (B, O) observations in the environment's units: <= 0 where the state is held to be safe."""
-        return self.feasible_value_network(self.normalizer(observations))  # type: ignore[no-any-return]
+        return self.feasible_value_network(self.normalizer(observations))
 
     @torch.no_grad()
     def feasible_action_value(self, observations: Tensor, actions: Tensor) -> Tensor:
         """(B,) largest target Q_h of (B, O) observations and (B, A) actions in the environment's units."""
         scaled = to_agent(actions, self.action_low, self.action_high)
         pairs = torch.cat([self.normalizer(observations), scaled], -1)
-        return self.target_feasible_critic(pairs).amax(0)  # type: ignore[no-any-return]
+        return self.target_feasible_critic(pairs).amax(0)
 
 
 def feasible_target(signals: Tensor, terminations: Tensor, following: Tensor, discount: float) -> Tensor:

@@ -120,7 +120,8 @@ class AVG(StreamingAgent):
         for name in ("episode_return", "returns", "returns_squares"):  # G so far; how many there were; sum of G^2
             self.add_buffer(name, torch.zeros(k, dtype=torch.float64))
 
-    def noise_width(self) -> int:
+    @property
+    def explore_dim(self) -> int:
         """A numbers for the action, and A for a' of the target."""
         return 2 * self.spec.action_dim
 

@@ -56,7 +56,8 @@ class StreamAC(TraceAgent):
         outputs = self.spec.action_dim if self.spec.discrete else 2 * self.spec.action_dim
         return {"critic": self.network_of(1), "actor": self.network_of(outputs)}
 
-    def noise_width(self) -> int:
+    @property
+    def explore_dim(self) -> int:
         """A uniform number for a choice, or a normal one for each dimension."""
         return 1 if self.spec.discrete else self.spec.action_dim
 

@@ -63,7 +63,8 @@ class EpsilonGreedyAgent(TraceAgent):
             )
         return {"critic": self.network_of(self.spec.action_dim)}
 
-    def noise_width(self) -> int:
+    @property
+    def explore_dim(self) -> int:
         """Whether to explore, and by which choice."""
         return 2
 

@@ -150,7 +150,7 @@ class Streams(Agent):
         self._add_inputs()
         self.acted_count, self.noise_row = self.acted.numpy(), self.in_noise.numpy()
         draws = 2 if self.act_before else 1
-        self.noise = ExplorationNoise(self.seeds, draws, self.noise_width(), self.spec.discrete)
+        self.noise = ExplorationNoise(self.seeds, draws, self.explore_dim, self.spec.discrete)
         self.native = self._is_native(native)
         self.kernel = self._make_kernel() if self.native else None
         self.planned_steps: int = getattr(self.config, "planned_steps", 0)
@@ -166,7 +166,8 @@ class Streams(Agent):
         """Name -> shape: of each there is a buffer of weights."""
         raise TypeError(f"{type(self).__name__} must define make_networks")
 
-    def noise_width(self) -> int:
+    @property
+    def explore_dim(self) -> int:
         """N: random numbers for one action of one stream."""
         return 0
 
@@ -237,7 +238,7 @@ class Streams(Agent):
         self.in_flags = torch.zeros(4, k, dtype=torch.uint8)
         self.in_terminated, self.in_truncated, self.in_ended_with_first, self.in_active = self.in_flags
         self.in_active.fill_(1)
-        self.in_noise = torch.zeros(k, self.noise_width(), dtype=self.dtype)
+        self.in_noise = torch.zeros(k, self.explore_dim, dtype=self.dtype)
         self.in_epsilon = torch.zeros((), dtype=torch.float64)
         self.out_actions = self._no_actions()
         self.out_td = torch.zeros(k, dtype=torch.float64)

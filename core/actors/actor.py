@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from torch import Tensor, nn
 
 from surefoot.core.actors.memory import Memory, begun_anew
+from surefoot.core.base.described import Described, as_argument, as_json
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.networks import MLP
 
@@ -76,8 +77,8 @@ def actor_class(kind: str) -> type[Actor]:
     return ACTORS[kind]
 
 
-class Actor(nn.Module):
-    """A policy head: normalised observations in, actions in [-1, 1] out; says how it can be built again.
+class Actor(Described, nn.Module):
+    """A policy head: normalised observations in, actions in [-1, 1] out; its constructor says how it is described.
 
     A subclass with a `kind` is found by `Policy.load` once its module has been imported.
     """
@@ -102,18 +103,23 @@ class Actor(nn.Module):
         """Standard normal numbers per row that a sample reads; 0 of a deterministic head."""
         raise TypeError(f"{type(self).__name__} must define noise_dim")
 
-    def description(self) -> dict[str, Any]:
-        """Its options as JSON values: enough, with the sizes of observation and action, to build it again."""
-        raise TypeError(f"{type(self).__name__} must define description")
+    @classmethod
+    def write(cls, part: Self, name: str) -> dict[str, Any]:
+        """As `Part.write`, under `name`; with its kind where the constructor that takes it takes any kind."""
+        described = part.description()
+        return {name: described if hasattr(cls, "kind") else {"actor": part.kind, **described}}
 
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """The head, its weights drawn anew, that `description` describes; more keys than those do no harm.
+    def read(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Part.read`.
 
         Raises:
-            KeyError, TypeError, ConfigError: options that are missing or of another type or range.
+            ConfigError: a head that the constructor does not take.
         """
-        raise TypeError(f"{cls.__name__} must define from_description")
+        kind = cls if hasattr(cls, "kind") else actor_class(options[name]["actor"])
+        if not issubclass(kind, cls):
+            raise ConfigError(f"{name} is a {kind.kind!r} head, must be one of {cls.__name__}")
+        return kind.from_description(observation_dim, action_dim, options[name])
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions, or samples from (B, `noise_dim`) standard normal noise."""
@@ -162,12 +168,36 @@ class Actor(nn.Module):
         return self.evaluate(observations, actions, {} if kept is None else kept).log_density
 
 
+class OptionsActor(Actor):
+    """A head that is handed its networks, and describes itself by `options`, of which `built` makes them anew."""
+
+    options: dict[str, Any]
+    """Numbers, texts and tuples, as the constructor sets them."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Options that older files do not have."""
+
+    @classmethod
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """The head, its weights drawn anew, of these options and perhaps others."""
+        raise TypeError(f"{cls.__name__} must define built")
+
+    def description(self) -> dict[str, Any]:
+        """Its options."""
+        return {name: as_json(value) for name, value in self.options.items()}
+
+    @classmethod
+    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `Described.from_description`."""
+        given = {name: as_argument(value) for name, value in options.items()}
+        return cls.built(observation_dim, action_dim, {**cls.defaults, **given})
+
+
 class MLPActor(Actor):
     """A head on one multilayer perceptron, `mlp`, whose sizes describe it."""
 
     mlp: MLP
-    options: ClassVar[tuple[str, ...]] = ()
-    """Arguments that a description must keep, beside the sizes."""
+    unwritten = ("initialisation", "initial_log_std")
+    optional = ("log_std_range", "coefficients", "activation", "layer_norm", "norm_epsilon", "unit_features")
     outputs: ClassVar[int] = 1
     """Of the network for each dimension of the action."""
 
@@ -177,22 +207,14 @@ class MLPActor(Actor):
         return int(self.mlp.biases[-1].shape[-1]) // self.outputs
 
     def description(self) -> dict[str, Any]:
-        """Widths, activation, what is added to the layers, and the subclass's `options`."""
+        """Widths, activation and what is added to the layers, which the network knows, and the head's own arguments."""
         value: dict[str, Any] = {"hidden": list(self.mlp.hidden), "activation": self.mlp.activation}
         if len(self.mlp.scales) > 0:
             value["layer_norm"] = self.mlp.layer_norm
             value |= {"norm_epsilon": self.mlp.norm_epsilon} if self.mlp.norm_epsilon != self.mlp.usual_epsilon else {}
         if self.mlp.unit_features:
             value["unit_features"] = True
-        own = {name: getattr(self, name) for name in self.options if hasattr(self, name)}
-        return value | {name: list(v) if isinstance(v, tuple) else v for name, v in own.items()}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        given = {name: options[name] for name in cls.options if name in options}
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return cls(observation_dim, action_dim, options["hidden"], **given)
+        return value | {name: as_json(getattr(self, name)) for name in self.option_names() if hasattr(self, name)}
 
 
 class DistributionActor(MLPActor):

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.actor import OptionsActor
 from surefoot.core.actors.diffusion import Schedule, implicit, implicit_steps
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.losses.attributes import AttributeModel
@@ -27,7 +27,7 @@ SEARCH: dict[str, Any] = {"sampler_steps": 5, "guidance": 1.5, "candidates": 16}
 """Options of the sampler."""
 
 
-class AttributePlanner(Actor):
+class AttributePlanner(OptionsActor):
     r"""Plans of an action and the states after it, drawn by guided diffusion; the nearest to what is asked for acts.
 
     .. math:: \epsilon = w\, \epsilon_\theta(x, s, v, \mu) + (1 - w)\, \epsilon_\theta(x, s, 0, 0)
@@ -38,6 +38,7 @@ class AttributePlanner(Actor):
     """
 
     kind = "attribute_planner"
+    defaults = MODEL | SEARCH
     always_samples = True
     wanted: Tensor
     asked: Tensor
@@ -73,6 +74,7 @@ class AttributePlanner(Actor):
         """
         super().__init__()
         self.options = {name: options.get(name, default) for name, default in (MODEL | SEARCH).items()}
+        self.options |= {"alphas": schedule.alphas, "attributes": len(wanted)}
         implicit_steps(schedule.steps, self.options["sampler_steps"])
         if self.options["candidates"] < 1:
             raise ConfigError(f"{self.options['candidates']} candidates: at least 1 is drawn")
@@ -124,19 +126,14 @@ class AttributePlanner(Actor):
         place = away.unflatten(0, (-1, count)).argmin(-1).reshape(-1, 1, 1).expand(-1, 1, self.action_dim)
         return actions.unflatten(0, (-1, count)).gather(1, place).squeeze(1)
 
-    def description(self) -> dict[str, Any]:
-        """Options, schedule, and how many attributes there are."""
-        found = {name: list(v) if isinstance(v, tuple) else v for name, v in self.options.items()}
-        return {**found, "alphas": list(self.schedule.alphas), "attributes": len(self.wanted)}
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`; what is asked for, and the bounds, are among the weights."""
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `OptionsActor.built`; what is asked for, and the bounds, are among the weights."""
         count, zeros = options["attributes"], torch.zeros
         bounds = {"strength_low": zeros(count), "strength_high": zeros(count)}
         bounds |= {"state_low": zeros(observation_dim), "state_high": zeros(observation_dim)}
         network, attributes = networks(observation_dim, action_dim, count, options)
-        schedule = Schedule(tuple(options["alphas"]))
+        schedule = Schedule(options["alphas"])
         return cls(network, attributes, schedule, action_dim, bounds, zeros(count), options)
 
 

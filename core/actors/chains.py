@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -165,9 +165,6 @@ class ChainActor(Actor):
             start_entropy = start_entropy + self.action_dim * (LOG_SQRT_2PI + 0.5)
         parts = ChainParts(log_densities, entropies, start, start_entropy)
         return Evaluation(start + log_densities.sum(-1), start_entropy + entropies.sum(-1), parts)
-
-    def _options(self) -> dict[str, Any]:
-        return {"steps": self.steps, "noise_limit": self.noise_limit, "clip_last": self.clip_last}
 
 
 def at(table: Sequence[float], step: int | Tensor, like: Tensor) -> Tensor:

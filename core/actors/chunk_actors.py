@@ -27,7 +27,7 @@ class EnsembledChunkActor(ChunkActor):
     """
 
     kind = "ensembled_chunk"
-    own = ("decay",)
+    order = ("decay", "chunk", "execute", "inner")
     sliding = ("queue", "weights", "predictions")
     decay: float
 
@@ -53,7 +53,7 @@ class BlendedChunkActor(ChunkActor):
     """Fades from each chunk into the next over its first `fade_ticks` steps (`core.actors.overlap.fade_weights`)."""
 
     kind = "blended_chunk"
-    own = ("fade_ticks", "fade")
+    order = ("fade_ticks", "fade", "chunk", "execute", "inner")
     fade_ticks: int
     fade: str
 

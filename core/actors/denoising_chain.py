@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
 from surefoot.core.actors.chains import ChainActor, at
 from surefoot.core.actors.diffusion import Schedule, implicit_coefficients, implicit_steps
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.nn.noise_networks import NoiseNetwork, noise_network_of, noise_network_options
+from surefoot.core.nn.noise_networks import NoiseNetwork
 
 LEAST = 1e-3
 """Deviation of the steps of what acts by DDPM, but of the last, which has none."""
@@ -37,11 +36,11 @@ class DenoisingActor(ChainActor):
         schedule: Schedule,
         action_dim: int,
         *,
-        taken: int | None = None,
-        trained: int | None = None,
         floor: float = 0.1,
         noise_limit: float | None = 3.0,
         clip_last: bool = False,
+        taken: int | None = None,
+        trained: int | None = None,
     ) -> None:
         """Take the network, and copy it where not all steps are trained.
 
@@ -49,11 +48,11 @@ class DenoisingActor(ChainActor):
             network: gives the noise in noisy actions; one that clones data to begin with.
             schedule: of T steps, that it was trained with.
             action_dim: D.
-            taken: steps of DDIM, evenly spaced ones of the T; None: all, by DDPM.
-            trained: K, of these the last ones; None: all.
             floor: least deviation while it trains.
             noise_limit: as of `ChainActor`.
             clip_last: as of `ChainActor`.
+            taken: steps of DDIM, evenly spaced ones of the T; None: all, by DDPM.
+            trained: K, of these the last ones; None: all.
 
         Raises:
             ConfigError: more steps than there are, or no floor.
@@ -144,17 +143,3 @@ class DenoisingActor(ChainActor):
             if place < len(draws):
                 x = x + max(parts[place][2], LEAST) * draws[place]
         return x.clamp(-1, 1)
-
-    def description(self) -> dict[str, Any]:
-        """Network, schedule, steps and clipping."""
-        value = {**noise_network_options(self.network), "alphas": list(self.schedule.alphas), "floor": self.floor}
-        value |= {"noise_limit": self.noise_limit, "clip_last": self.clip_last}
-        return value | {"taken": self.taken, "trained": self.trained}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        names = ("taken", "trained", "floor", "noise_limit", "clip_last")
-        network = noise_network_of(observation_dim, action_dim, options)
-        schedule = Schedule(tuple(options["alphas"]))
-        return cls(network, schedule, action_dim, **{name: options[name] for name in names})

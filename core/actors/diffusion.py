@@ -11,26 +11,37 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from surefoot.core.actors.actor import Actor, Evaluation
+from surefoot.core.base.described import Part
 from surefoot.core.base.errors import ConfigError, nearest
-from surefoot.core.nn.networks import Critic, critic_of, critic_options
-from surefoot.core.nn.noise_networks import NoiseNetwork, noise_network_of, noise_network_options
+from surefoot.core.nn.networks import Critic
+from surefoot.core.nn.noise_networks import NoiseNetwork
 
 Predict = Callable[[Tensor, int], Tensor]
 """(noisy actions (..., A), t) -> the noise in them (..., A)."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(Part):
     """How much of an action is left after each of T steps of adding noise."""
 
     alphas: tuple[float, ...]
     """Of each step, in (0, 1): the share of the variance that it keeps."""
+
+    @classmethod
+    def write(cls, part: Schedule, name: str) -> dict[str, Any]:
+        """As `Part.write`: its numbers, whatever the name."""
+        return {"alphas": list(part.alphas)}
+
+    @classmethod
+    def read(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Schedule:
+        """As `Part.read`."""
+        return cls(tuple(options["alphas"]))
 
     @classmethod
     def vp(cls, steps: int = 5, low: float = 0.1, high: float = 10.0) -> Schedule:
@@ -212,6 +223,8 @@ class DiffusionActor(Actor):
 
     kind = "diffusion"
     always_samples = True
+    optional = ("implicit", "reserve")
+    order = ("network", "schedule", "implicit", "samples", "prefer", "reserve", "critic", "reward_critic")
 
     def __init__(
         self,
@@ -324,30 +337,3 @@ class DiffusionActor(Actor):
         if self.implicit is not None:
             return implicit(predict, noise.flatten(0, 1), self.schedule, self.implicit), seen
         return ancestral(predict, noise.flatten(0, 1), self.schedule), seen
-
-    def description(self) -> dict[str, Any]:
-        """Network, schedule, samples and critics."""
-        value = {**noise_network_options(self.network), "alphas": list(self.schedule.alphas)}
-        value |= {"implicit": self.implicit} if self.implicit is not None else {}
-        value |= {"samples": self.samples, "prefer": self.prefer}
-        value |= {"reserve": self.reserve} if self.reserve > 0 else {}
-        for name, critic in (("critic", self.critic), ("reward_critic", self.reward_critic)):
-            value |= {} if critic is None else critic_options(critic, name)
-        return value
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        network = noise_network_of(observation_dim, action_dim, options)
-        schedule = Schedule(tuple(options["alphas"]))
-        return cls(
-            network,
-            schedule,
-            action_dim,
-            critic_of(observation_dim, action_dim, options),
-            options["samples"],
-            options["prefer"],
-            reward_critic=critic_of(observation_dim, action_dim, options, "reward_critic"),
-            reserve=options.get("reserve", 0.0),
-            implicit=options.get("implicit"),
-        )

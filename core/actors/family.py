@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from surefoot.core.actors.actor import MLPActor
 from surefoot.core.actors.heads import GaussianActor, TanhGaussianActor
 from surefoot.core.losses.distributions import gaussian_log_density, tanh_log_determinant
-from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.networks import MLP, NORM_EPSILON, LayerNorm
 
 EMBEDDING_WIDTH, EMBEDDING_PERIOD = 6, 10_000.0
 
@@ -79,7 +79,6 @@ class FamilyActor(MLPActor):
     """A Gaussian policy that also reads a coefficient, which a balance model picks for each state (FamO2O on IQL)."""
 
     kind = "family"
-    options: ClassVar[tuple[str, ...]] = ("log_std_range", "coefficients")
     members: ClassVar[type[GaussianActor | TanhGaussianActor]] = GaussianActor
     balances: ClassVar[type[BalanceModel]] = StochasticBalanceModel
 
@@ -114,6 +113,19 @@ class TanhFamilyActor(FamilyActor):
 
     kind = "tanh_family"
     outputs = 2
-    options = (*FamilyActor.options, "layer_norm", "norm_epsilon")
     members = TanhGaussianActor
     balances = BalanceModel
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        initialisation: str = "torch",
+        log_std_range: tuple[float, float] = (-5.0, 2.0),
+        coefficients: tuple[float, float] = (1.0, 5.0),
+        layer_norm: LayerNorm = False,
+        norm_epsilon: float = NORM_EPSILON,
+    ) -> None:
+        own = {"layer_norm": layer_norm, "norm_epsilon": norm_epsilon}
+        super().__init__(observation_dim, action_dim, hidden, initialisation, log_std_range, coefficients, **own)

@@ -6,8 +6,8 @@ Sources: Park, Li and Levine, "Flow Q-Learning" (the one-step policy; IFQL's bes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from surefoot.core.actors.actor import Actor, MLPActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.losses.flow import euler, times
 from surefoot.core.nn.ensembles import aggregate as aggregate_of
-from surefoot.core.nn.networks import MLP, Critic, LayerNorm, critic_of, critic_options
-from surefoot.core.nn.velocity import VelocityNetwork, velocity_of, velocity_options
+from surefoot.core.nn.networks import MLP, Critic, LayerNorm
+from surefoot.core.nn.velocity import VelocityNetwork
 
 
 def best_of(candidates: Tensor, values: Tensor) -> Tensor:
@@ -35,6 +35,7 @@ class FlowActor(Actor):
 
     kind = "flow"
     always_samples = True
+    optional = ("clip_each", "aggregate", "deviations")
 
     def __init__(
         self,
@@ -43,10 +44,10 @@ class FlowActor(Actor):
         steps: int = 10,
         *,
         samples: int = 1,
-        critic: Critic | None = None,
-        aggregate: str = "mean",
-        deviations: float = 0.0,
         clip_each: bool = False,
+        aggregate: str = "mean",
+        critic: Critic | None = None,
+        deviations: float = 0.0,
     ) -> None:
         """Take the parts as they are.
 
@@ -55,10 +56,10 @@ class FlowActor(Actor):
             action_dim: D, of a chunk all its numbers.
             steps: K.
             samples: N, drawn for each observation.
-            critic: chooses among them; needed where there are several.
-            aggregate: what counts of the critics, as in `core.nn.ensembles.aggregate`.
-            deviations: as in `core.nn.ensembles.aggregate`.
             clip_each: clip to [-1, 1] after each step, not only after the last one (ReinFlow).
+            aggregate: what counts of the critics, as in `core.nn.ensembles.aggregate`.
+            critic: chooses among them; needed where there are several.
+            deviations: as in `core.nn.ensembles.aggregate`.
 
         Raises:
             ConfigError: no step or sample, several samples without a critic, or another aggregate.
@@ -101,27 +102,11 @@ class FlowActor(Actor):
         """The velocity at (B, O) observations, as a function of place and time; whoever guides a flow wraps it."""
         return field(self.network, observations, self.steps)
 
-    def description(self) -> dict[str, Any]:
-        """Network, steps, samples and critic."""
-        value = {**velocity_options(self.network), "steps": self.steps, "samples": self.samples}
-        value |= {"clip_each": True} if self.clip_each else {}
-        if self.critic is not None:
-            value |= {"aggregate": self.aggregate, **critic_options(self.critic)}
-            value |= {"deviations": self.deviations} if self.deviations != 0 else {}
-        return value
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        names = ("aggregate", "deviations", "clip_each")
-        return cls(
-            velocity_of(observation_dim, action_dim, options),
-            action_dim,
-            options["steps"],
-            samples=options["samples"],
-            critic=critic_of(observation_dim, action_dim, options),
-            **{name: options[name] for name in names if name in options},
-        )
+    def leaves_out(self, name: str) -> bool:
+        """As `Described.leaves_out`; what counts of the critics is written where there are some."""
+        if name == "aggregate" or (name == "deviations" and self.critic is None):
+            return self.critic is None
+        return super().leaves_out(name)
 
 
 def field(network: VelocityNetwork, observations: Tensor, steps: int) -> Any:
@@ -141,7 +126,6 @@ class OneStepActor(MLPActor):
     """
 
     kind = "one_step"
-    options: ClassVar[tuple[str, ...]] = ("activation", "layer_norm", "norm_epsilon")
     always_samples = True
 
     def __init__(

@@ -9,8 +9,7 @@ Sources: Zhang et al., "ReinFlow: Fine-tuning Flow Matching Policy with Online R
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,14 +20,11 @@ from surefoot.core.actors.flow_actor import FlowActor, field
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.losses.flow import euler, times
 from surefoot.core.nn.networks import MLP
-from surefoot.core.nn.velocity import VelocityNetwork, velocity_of, velocity_options
+from surefoot.core.nn.velocity import VelocityNetwork
 
 
 class FlowChainActor(ChainActor):
     """A chain along a flow: of a velocity network, acting without noise but the first."""
-
-    own: ClassVar[tuple[str, ...]] = ()
-    """Options beside those that all share, kept as attributes of the same names."""
 
     def __init__(
         self,
@@ -65,19 +61,6 @@ class FlowChainActor(ChainActor):
         """The flow in as many steps, clipped likewise: the velocity network only."""
         return FlowActor(self.network, self.action_dim, self.steps, clip_each=self.clip_each)
 
-    def description(self) -> dict[str, Any]:
-        """Network, steps, clipping, and the subclass's options."""
-        value = {**velocity_options(self.network), **self._options(), "clip_each": self.clip_each}
-        found = {name: getattr(self, name) for name in self.own}
-        return value | {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        names = ("noise_limit", "clip_last", "clip_each", *cls.own)
-        network = velocity_of(observation_dim, action_dim, options)
-        return cls(network, action_dim, options["steps"], **{name: options[name] for name in names})
-
 
 NOISES = ("const", "learn", "learn_decay")
 HOLD, LEFT = 0.35, 0.7
@@ -108,7 +91,6 @@ class ReinFlowActor(FlowChainActor):
     """
 
     kind = "reinflow"
-    own = ("low", "high", "noise", "explorer_hidden", "timed", "trained")
     ceiling: Tensor
     """() greatest deviation at present; a rule that writes `decayed(...)` there makes it shrink."""
 
@@ -118,15 +100,15 @@ class ReinFlowActor(FlowChainActor):
         action_dim: int,
         steps: int = 4,
         *,
+        noise_limit: float | None = 3.0,
+        clip_last: bool = True,
+        clip_each: bool = True,
         low: float = 0.08,
         high: float = 0.16,
         noise: str = "learn",
         explorer_hidden: Sequence[int] = (64, 64),
         timed: bool = True,
         trained: int | None = None,
-        clip_each: bool = True,
-        noise_limit: float | None = 3.0,
-        clip_last: bool = True,
     ) -> None:
         """Take the velocity network, and make the one that sets the noise.
 
@@ -134,6 +116,9 @@ class ReinFlowActor(FlowChainActor):
             network: velocity; one that clones data to begin with.
             action_dim: D.
             steps: K.
+            noise_limit: as of `ChainActor`.
+            clip_last: as of `ChainActor`.
+            clip_each: clip means to [-1, 1].
             low: least deviation, and that of "const".
             high: greatest deviation, of noise that is learned.
             noise: "const" (`low` everywhere, no network), "learn" (fixed bounds), or "learn_decay" (`ceiling` follows
@@ -141,9 +126,6 @@ class ReinFlowActor(FlowChainActor):
             explorer_hidden: widths of the noise network.
             timed: whether the noise depends on the step.
             trained: steps at the end whose noise is learned; those before have `low`. None: all.
-            clip_each: clip means to [-1, 1].
-            noise_limit: as of `ChainActor`.
-            clip_last: as of `ChainActor`.
 
         Raises:
             ConfigError: another kind of noise, or bounds or steps out of range.
@@ -197,7 +179,6 @@ class FlowSDEActor(FlowChainActor):
     """
 
     kind = "flow_sde"
-    own = ("amount",)
 
     def __init__(
         self,
@@ -205,10 +186,10 @@ class FlowSDEActor(FlowChainActor):
         action_dim: int,
         steps: int = 4,
         *,
-        amount: float = 0.5,
-        clip_each: bool = False,
         noise_limit: float | None = None,
         clip_last: bool = False,
+        clip_each: bool = False,
+        amount: float = 0.5,
     ) -> None:
         """Take the velocity network.
 
@@ -216,10 +197,10 @@ class FlowSDEActor(FlowChainActor):
             network: velocity.
             action_dim: D.
             steps: K, at least 2: of a single step the noise would be none.
-            amount: a.
-            clip_each: clip means to [-1, 1].
             noise_limit: as of `ChainActor`.
             clip_last: as of `ChainActor`.
+            clip_each: clip means to [-1, 1].
+            amount: a.
         """
         super().__init__(network, action_dim, steps, clip_each, noise_limit, clip_last)
         if steps < 2 or not amount > 0:
@@ -252,7 +233,6 @@ class ConsistencyActor(FlowChainActor):
     """
 
     kind = "consistency"
-    own = ("floor",)
 
     def __init__(
         self,
@@ -260,10 +240,10 @@ class ConsistencyActor(FlowChainActor):
         action_dim: int,
         steps: int = 4,
         *,
-        floor: float = 0.1,
-        clip_each: bool = True,
         noise_limit: float | None = None,
         clip_last: bool = False,
+        clip_each: bool = True,
+        floor: float = 0.1,
     ) -> None:
         """Take the network; `floor` is the least deviation of a step, and `clip_each` clips f to [-1, 1]."""
         super().__init__(network, action_dim, steps, clip_each, noise_limit, clip_last)

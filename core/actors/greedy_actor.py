@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.actor import MLPActor
-from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.networks import MLP, LayerNorm
 
 
 class GreedyActor(MLPActor):
@@ -17,7 +17,6 @@ class GreedyActor(MLPActor):
 
     kind = "greedy"
     discrete = True
-    options = ("activation", "layer_norm")
 
     def __init__(
         self,
@@ -26,7 +25,7 @@ class GreedyActor(MLPActor):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         activation: str = "relu",
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
     ) -> None:
         super().__init__()
         own: dict[str, Any] = {"initialisation": initialisation, "activation": activation, "layer_norm": layer_norm}

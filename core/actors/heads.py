@@ -12,14 +12,13 @@ from surefoot.core.actors.actor import ACTORS as ACTORS
 from surefoot.core.actors.actor import Actor as Actor
 from surefoot.core.actors.actor import DistributionActor, Evaluation, Kept, MLPActor
 from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
-from surefoot.core.nn.networks import MLP, NORM_EPSILON
+from surefoot.core.nn.networks import MLP, NORM_EPSILON, LayerNorm
 
 
 class DeterministicActor(MLPActor):
     """a = tanh(MLP(s))."""
 
     kind = "deterministic"
-    options = ("activation",)
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class GaussianActor(MLPActor):
     """
 
     kind = "gaussian"
-    options = ("log_std_range",)
 
     def __init__(
         self,
@@ -100,7 +98,6 @@ class TanhGaussianActor(MLPActor):
 
     kind = "tanh_gaussian"
     outputs = 2
-    options = ("log_std_range", "activation", "layer_norm", "norm_epsilon", "unit_features")
 
     def __init__(
         self,
@@ -109,7 +106,7 @@ class TanhGaussianActor(MLPActor):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
         activation: str = "relu",
         unit_features: bool = False,
         norm_epsilon: float = NORM_EPSILON,
@@ -174,7 +171,6 @@ class UnboundedGaussianActor(DistributionActor):
     """
 
     kind = "unbounded_gaussian"
-    options = ("log_std_range", "activation")
 
     def __init__(
         self,
@@ -270,7 +266,6 @@ class SoftplusGaussianActor(MLPActor):
 
     kind = "softplus_gaussian"
     outputs = 2
-    options = ("activation", "layer_norm")
 
     def __init__(
         self,
@@ -279,7 +274,7 @@ class SoftplusGaussianActor(MLPActor):
         hidden: Sequence[int] = (128, 128),
         initialisation: str = "torch",
         activation: str = "leaky_relu",
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
     ) -> None:
         super().__init__()
         self.mlp = MLP(
@@ -307,7 +302,6 @@ class CategoricalActor(DistributionActor):
 
     kind = "categorical"
     discrete = True
-    options = ("activation", "layer_norm")
 
     def __init__(
         self,
@@ -316,7 +310,7 @@ class CategoricalActor(DistributionActor):
         hidden: Sequence[int] = (64, 64),
         initialisation: str = "torch",
         activation: str = "tanh",
-        layer_norm: bool = False,
+        layer_norm: LayerNorm = False,
     ) -> None:
         super().__init__()
         self.mlp = MLP(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.actor import Actor, Evaluation, actor_class
+from surefoot.core.actors.actor import Actor, Evaluation
 from surefoot.core.actors.memory import Memory, in_rows
 from surefoot.core.base.errors import ConfigError
 
@@ -20,8 +20,6 @@ class WrappingActor(Actor):
     """What heads around an `inner` head share: the inner one draws, and its memory stands beside the wrapper's."""
 
     inner: Actor
-    own: ClassVar[tuple[str, ...]] = ()
-    """Arguments, and attributes of the same names, that a description keeps beside the inner head."""
 
     def __init__(self, inner: Actor, **sizes: int) -> None:
         """Keep the inner head, and each of `sizes` as an attribute."""
@@ -62,17 +60,6 @@ class WrappingActor(Actor):
         """As the inner head takes it; rows that ended begin anew."""
         return super().hear(self.inner.hear(memory, rewards, costs, ended), rewards, costs, ended)
 
-    def description(self) -> dict[str, Any]:
-        """What is `own`, and the inner head's kind and description under `inner`."""
-        found = {name: getattr(self, name) for name in self.own}
-        return {**found, "inner": {"actor": self.inner.kind, **self.inner.description()}}
-
-
-def inner_of(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Actor:
-    """The inner head that `WrappingActor.description` describes, of these sizes."""
-    inner = options["inner"]
-    return actor_class(inner["actor"]).from_description(observation_dim, action_dim, inner)
-
 
 class HistoryActor(WrappingActor):
     """A head that reads the last L observations, oldest first; those before an episode's first are zeros.
@@ -81,7 +68,7 @@ class HistoryActor(WrappingActor):
     """
 
     kind = "history"
-    own = ("length",)
+    order = ("length", "inner")
     observation_dim: int
     length: int
 
@@ -119,10 +106,9 @@ class HistoryActor(WrappingActor):
         return actions, {**memory, "past": window[:, 1:]}
 
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        length = options["length"]
-        return cls(inner_of(length * observation_dim, action_dim, options), observation_dim, length)
+    def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:
+        """As `Described.sizes_of`: the inner head reads all observations at once."""
+        return options["length"] * observation_dim, action_dim
 
 
 class GRUActor(WrappingActor):
@@ -136,7 +122,7 @@ class GRUActor(WrappingActor):
     """
 
     kind = "gru"
-    own = ("width",)
+    order = ("width", "inner")
     width: int
 
     def __init__(self, inner: Actor, observation_dim: int, width: int) -> None:
@@ -186,9 +172,9 @@ class GRUActor(WrappingActor):
         return actions, {**memory, "state": state}
 
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        return cls(inner_of(options["width"], action_dim, options), observation_dim, options["width"])
+    def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:
+        """As `Described.sizes_of`: the inner head reads the state."""
+        return options["width"], action_dim
 
 
 class ChunkActor(WrappingActor):
@@ -199,6 +185,7 @@ class ChunkActor(WrappingActor):
     """
 
     kind = "chunk"
+    order: ClassVar[tuple[str, ...]] = ("chunk", "execute", "inner")
     sliding: ClassVar[tuple[str, ...]] = ("queue",)
     """What is remembered of the steps ahead, (B, C, ...)."""
     chunk: int
@@ -253,19 +240,19 @@ class ChunkActor(WrappingActor):
         """The plan stays as it is, whatever of it is carried out."""
         return memory
 
-    def description(self) -> dict[str, Any]:
-        """What is `own`, C, how many of them are played, and the inner head."""
-        found = super().description()
-        shorter = {"execute": self.execute} if self.execute < self.chunk else {}
-        inner = found.pop("inner")
-        return {**found, "chunk": self.chunk, **shorter, "inner": inner}
+    def leaves_out(self, name: str) -> bool:
+        """As `Described.leaves_out`; how many actions are played is written where not all are."""
+        return self.execute == self.chunk if name == "execute" else super().leaves_out(name)
 
     @classmethod
     def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        inner, chunk = inner_of(observation_dim, options["chunk"] * action_dim, options), options["chunk"]
-        own = {name: options[name] for name in cls.own}
-        return cls(inner, chunk, action_dim, options.get("execute", chunk), **own)
+        """As `Described.from_description`."""
+        return super().from_description(observation_dim, action_dim, {"execute": options["chunk"], **options})
+
+    @classmethod
+    def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:
+        """As `Described.sizes_of`: the inner head gives all actions at once."""
+        return observation_dim, options["chunk"] * action_dim
 
 
 class HeldNoiseActor(WrappingActor):
@@ -275,7 +262,7 @@ class HeldNoiseActor(WrappingActor):
     """
 
     kind = "held_noise"
-    own = ("hold_steps",)
+    order = ("hold_steps", "inner")
     hold_steps: int
 
     def __init__(self, inner: Actor, hold_steps: int) -> None:
@@ -303,8 +290,3 @@ class HeldNoiseActor(WrappingActor):
         noise = torch.where(over.unsqueeze(1), noise, memory["noise"])
         held = torch.where(over, float(self.hold_steps), memory["held"]) - 1
         return self.inner.explore(observations, noise), {**memory, "noise": noise, "held": held}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        return cls(inner_of(observation_dim, action_dim, options), options["hold_steps"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,11 +41,6 @@ class ReturnActor(MLPActor):
     def description(self) -> dict[str, Any]:
         """The sizes, and the return that an episode begins with."""
         return {**super().description(), "target_return": float(self.target_return)}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        return cls(observation_dim, action_dim, options["hidden"])
 
     def forward(self, observations: Tensor, returns_to_go: Tensor) -> Tensor:
         """(B, A) actions, not clipped, for (B, O) normalised observations and (B,) returns still to come."""

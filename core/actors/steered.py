@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,17 +51,6 @@ class SteeredActor(Actor):
         """(B, D) actions that (B, D) choices in [-1, 1] lead to."""
         return self.flow.flow(observations, self.reach * choices)
 
-    def description(self) -> dict[str, Any]:
-        """Both heads, and the reach."""
-        return {"steering": self.steering.description(), "flow": self.flow.description(), "reach": self.reach}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        sizes = (observation_dim, action_dim)
-        steering = TanhGaussianActor.from_description(*sizes, options["steering"])
-        return cls(steering, FlowActor.from_description(*sizes, options["flow"]), options["reach"])
-
 
 class EditedActor(Actor):
     """clip(F(s, z) + c e(s, F(s, z))): a flow's action, changed by at most c in each number by another head's mean.
@@ -103,13 +92,7 @@ class EditedActor(Actor):
         drawn, log_density = self.edit.draw(torch.cat([observations, flowed], -1), noise)
         return flowed + self.scale * drawn, log_density
 
-    def description(self) -> dict[str, Any]:
-        """Both heads, and the scale."""
-        return {"flow": self.flow.description(), "edit": self.edit.description(), "scale": self.scale}
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        flow = FlowActor.from_description(observation_dim, action_dim, options["flow"])
-        edit = TanhGaussianActor.from_description(observation_dim + action_dim, action_dim, options["edit"])
-        return cls(flow, edit, options["scale"])
+    def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:
+        """As `Described.sizes_of`: edits read the flow's action too."""
+        return observation_dim + (action_dim if name == "edit" else 0), action_dim

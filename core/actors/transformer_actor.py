@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ class DecisionTransformerActor(Actor):
     """
 
     kind = "decision_transformer"
+    optional = ("costs",)
     needs_outcomes = True
     return_scale: Tensor
     cost_scale: Tensor
@@ -79,15 +80,8 @@ class DecisionTransformerActor(Actor):
 
     def description(self) -> dict[str, Any]:
         """Context, width, layers and heads, and the targets that an episode begins with."""
-        sizes = {"context": self.context, "width": self.width, "layers": self.layers, "heads": self.heads}
-        told = {} if self.costs else {"costs": False}
-        return {**sizes, **told, "target_return": float(self.target_return), "target_cost": float(self.target_cost)}
-
-    @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        context, width, layers, heads = (options[name] for name in ("context", "width", "layers", "heads"))
-        return cls(observation_dim, action_dim, context, width, layers, heads, costs=options.get("costs", True))
+        targets = {"target_return": float(self.target_return), "target_cost": float(self.target_cost)}
+        return {**super().description(), **targets}
 
     def forward(self, window: Window, masks: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and log standard deviation of each step's action, (B, K, A), and (B, K) log-odds of its cost, or 0.

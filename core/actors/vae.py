@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.actor import OptionsActor
 from surefoot.core.nn.networks import MLP
 
 LOG_STD_RANGE = (-4.0, 15.0)
@@ -84,7 +84,7 @@ class Perturbation(nn.Module):
         return (actions + change).clamp(-1, 1)
 
 
-class PerturbedActor(Actor):
+class PerturbedActor(OptionsActor):
     """What the decoder gives for a latent, perturbed: the policy of BCQ.
 
     Without noise the latent is 0, the prior's mode; a sample's latent is standard normal, clamped to +-`latent_limit`.
@@ -97,25 +97,22 @@ class PerturbedActor(Actor):
         self.decoder, self.perturbation, self.latent_limit = decoder, perturbation, latent_limit
         self.action_dim = int(decoder.biases[-1].shape[-1])
         self.latent_dim = int(decoder.weights[0].shape[-1] - (perturbation.mlp.weights[0].shape[-1] - self.action_dim))
+        self.options = {
+            "decoder_hidden": decoder.hidden,
+            "perturbation_hidden": perturbation.mlp.hidden,
+            "perturbation": perturbation.size,
+            "latent_dim": self.latent_dim,
+            "latent_limit": latent_limit,
+        }
 
     @property
     def noise_dim(self) -> int:
         """Z: the latent's size."""
         return self.latent_dim
 
-    def description(self) -> dict[str, Any]:
-        """Widths of both networks, phi and the latent's size and limit."""
-        return {
-            "decoder_hidden": list(self.decoder.hidden),
-            "perturbation_hidden": list(self.perturbation.mlp.hidden),
-            "perturbation": self.perturbation.size,
-            "latent_dim": self.latent_dim,
-            "latent_limit": self.latent_limit,
-        }
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `OptionsActor.built`."""
         decoder = MLP(observation_dim + options["latent_dim"], action_dim, options["decoder_hidden"])
         size = options["perturbation"]
         perturbation = Perturbation(observation_dim, action_dim, options["perturbation_hidden"], size)

@@ -15,7 +15,7 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, SurefootError, nearest, printable
@@ -233,7 +233,11 @@ def kind_of(hint: Any) -> Kind:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union) and type(None) in arguments and len(arguments) == 2:
         return Maybe(kind_of(next(one for one in arguments if one is not type(None))))
-    if origin in (tuple, list):
+    if origin in (types.UnionType, typing.Union) and bool in arguments and len(arguments) == 2:
+        return FlagOr(kind_of(next(one for one in arguments if one is not bool)))
+    if origin is typing.Literal and all(isinstance(one, str) for one in arguments):
+        return Text(among=arguments)
+    if origin in (tuple, list, Sequence):
         exact = origin is tuple and arguments[-1] is not Ellipsis
         return Many(kind_of(arguments[0]), len(arguments), len(arguments)) if exact else Many(kind_of(arguments[0]))
     if isinstance(origin, type) and issubclass(origin, Mapping):

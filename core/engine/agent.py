@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -193,7 +193,12 @@ class Agent(nn.Module):
     """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
     earlier: ClassVar[dict[str, Any]] = {}
     """Options that run folders of earlier versions lack -> what they were then, with which such a run goes on."""
-    actor: Actor
+    if TYPE_CHECKING:
+
+        @property
+        def actor(self) -> Actor:
+            """What acts: a network that `build` makes, or a property that puts it together from others."""
+
     action_low: Tensor
     action_high: Tensor
     reward_scale: Tensor
@@ -287,6 +292,16 @@ class Agent(nn.Module):
     def data_with(cls, config: Mapping[str, Any]) -> str:
         """`data` with these options: some decide whether there is anything to learn from a dataset."""
         return cls.data
+
+    @property
+    def chunk(self) -> int:
+        """Actions that are decided on at once, C: 1 where the config has no `chunk`."""
+        return int(getattr(self.config, "chunk", None) or 1)
+
+    @property
+    def decision_dim(self) -> int:
+        """Numbers that are decided on at once: C A, in time order."""
+        return self.chunk * self.spec.action_dim
 
     def build(self) -> None:
         """Make the networks as attributes."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.described import Part
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.activations import ACTIVATIONS as ACTIVATIONS
 from surefoot.core.nn.native import kernels, native
@@ -293,7 +294,7 @@ def pairs(observations: Tensor, actions: Tensor) -> Tensor:
     return torch.cat([observations.expand(*actions.shape[:-1], -1), actions], -1)
 
 
-class Critic(nn.Module):
+class Critic(Part, nn.Module):
     """Action values of E critics."""
 
     def __init__(
@@ -338,24 +339,24 @@ class Critic(nn.Module):
         """(B,) values of the first critic alone."""
         return self.mlp.member(observation_actions, 0).squeeze(-1)
 
+    @classmethod
+    def write(cls, part: Critic, name: str) -> dict[str, Any]:
+        """As `Part.write`: sizes, and what is not usual, each behind the name."""
+        mlp = part.mlp
+        value: dict[str, Any] = {"hidden": list(mlp.hidden), "members": mlp.members}
+        value |= {"layer_norm": mlp.layer_norm} if len(mlp.scales) > 0 else {}
+        value |= {"activation": mlp.activation} if mlp.activation != "relu" else {}
+        value |= {"norm_epsilon": mlp.norm_epsilon} if mlp.norm_epsilon != mlp.usual_epsilon else {}
+        return {f"{name}_{option}": one for option, one in value.items()}
 
-def critic_options(critic: Critic, name: str = "critic") -> dict[str, Any]:
-    """What a head that holds a critic writes of it, each option behind `name`; `critic_of` builds it again."""
-    mlp = critic.mlp
-    value: dict[str, Any] = {"hidden": list(mlp.hidden), "members": mlp.members}
-    value |= {"layer_norm": mlp.layer_norm} if len(mlp.scales) > 0 else {}
-    value |= {"activation": mlp.activation} if mlp.activation != "relu" else {}
-    value |= {"norm_epsilon": mlp.norm_epsilon} if mlp.norm_epsilon != mlp.usual_epsilon else {}
-    return {f"{name}_{option}": one for option, one in value.items()}
-
-
-def critic_of(observation_dim: int, action_dim: int, options: Mapping[str, Any], name: str = "critic") -> Critic | None:
-    """The critic, its weights drawn anew, that `critic_options` describes; None where there is none of this name."""
-    if f"{name}_hidden" not in options:
-        return None
-    wanted = ("layer_norm", "activation", "norm_epsilon")
-    given = {option: options[f"{name}_{option}"] for option in wanted if f"{name}_{option}" in options}
-    return Critic(observation_dim, action_dim, options[f"{name}_hidden"], options[f"{name}_members"], **given)
+    @classmethod
+    def read(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Critic | None:
+        """As `Part.read`."""
+        if f"{name}_hidden" not in options:
+            return None
+        wanted = ("layer_norm", "activation", "norm_epsilon")
+        given = {option: options[f"{name}_{option}"] for option in wanted if f"{name}_{option}" in options}
+        return Critic(observation_dim, action_dim, options[f"{name}_hidden"], options[f"{name}_members"], **given)
 
 
 class Value(nn.Module):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.described import DescribedInPlace
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.nn.activations import mish as mish
 from surefoot.core.nn.native import kernels
@@ -33,12 +34,9 @@ class FourierFeatures(nn.Module):
         return torch.cat([angles.cos(), angles.sin()], -1)
 
 
-class NoiseNetwork(nn.Module):
-    """Predicts the noise in noisy actions; says how it can be built again."""
+class NoiseNetwork(DescribedInPlace, nn.Module):
+    """Predicts the noise in noisy actions; its constructor says how it is described."""
 
-    kind: ClassVar[str]
-    options: ClassVar[tuple[str, ...]]
-    """Arguments of the constructor, beside the sizes, which are kept as attributes of the same names."""
     dropped: int = 0
     """Units per row that dropout masks are for."""
 
@@ -53,17 +51,20 @@ class NoiseNetwork(nn.Module):
         """
         raise TypeError(f"{type(self).__name__} must define forward")
 
-    def description(self) -> dict[str, Any]:
-        """Its options as JSON values."""
-        found = {name: getattr(self, name) for name in self.options}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    @classmethod
+    def of_kind(cls, kind: str) -> type[NoiseNetwork]:
+        """As `DescribedInPlace.of_kind`."""
+        if kind == "mlp_unet":  # defined on top of this module
+            importlib.import_module("surefoot.core.nn.noise_unet")
+        if kind not in NETWORKS:
+            raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
+        return NETWORKS[kind]
 
 
 class PlainNoise(NoiseNetwork):
     """One MLP on action, observation and Fourier features of the step: what a CPU does fast."""
 
     kind = "mlp"
-    options = ("noise_hidden", "frequencies")
 
     def __init__(
         self, observation_dim: int, action_dim: int, noise_hidden: Sequence[int] = (256, 256), frequencies: int = 32
@@ -89,7 +90,6 @@ class ResidualNoise(NoiseNetwork):
     """
 
     kind = "residual"
-    options = ("width", "blocks", "frequencies", "time_hidden")
 
     def __init__(
         self,
@@ -192,7 +192,6 @@ class EmbeddedNoise(NoiseNetwork):
     """The residual MLP of `core.nn.velocity.EmbeddedVelocity`, on the number of the step as it is (DPPO)."""
 
     kind = "embedded"
-    options = ("noise_hidden", "noise_activation", "time_embedding", "condition_hidden")
 
     def __init__(
         self,
@@ -218,23 +217,3 @@ NETWORKS: dict[str, type[NoiseNetwork]] = {
     network.kind: network for network in (PlainNoise, ResidualNoise, EmbeddedNoise)
 }
 """Kind of a noise network -> class."""
-
-
-def noise_network_options(network: NoiseNetwork) -> dict[str, Any]:
-    """What a head writes of its noise network: its kind under `network`, and its options."""
-    return {"network": network.kind, **network.description()}
-
-
-def noise_network_of(observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> NoiseNetwork:
-    """The network, its weights drawn anew, that `noise_network_options` describes.
-
-    Raises:
-        KeyError, TypeError, ConfigError: options that are missing, or of another type or range.
-    """
-    kind = options["network"]
-    if kind == "mlp_unet":  # defined on top of this module
-        importlib.import_module("surefoot.core.nn.noise_unet")
-    if kind not in NETWORKS:
-        raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
-    given = {name: options[name] for name in NETWORKS[kind].options}
-    return NETWORKS[kind](observation_dim, action_dim, **given)

@@ -54,7 +54,6 @@ class TransformerNoise(NoiseNetwork):
     """
 
     kind = "transformer"
-    options = ("tokens", "first", "width", "layers", "heads")
     places: Tensor
 
     def __init__(

@@ -53,7 +53,6 @@ class UNetNoise(NoiseNetwork):
     """
 
     kind = "mlp_unet"
-    options = ("unet_widths",)
 
     def __init__(self, observation_dim: int, action_dim: int, unet_widths: Sequence[int] = (256, 512, 1024)) -> None:
         """Build it.

@@ -1,4 +1,4 @@
-"""Normalisers: fixed statistics of a dataset, and running ones of a stream; both are saved with the policy."""
+"""Normalisers with fixed statistics, which are saved with the policy; and the running moments of streams."""
 
 from __future__ import annotations
 
@@ -48,41 +48,12 @@ class Normalizer(nn.Module):
         return values * self.scale + self.mean
 
 
-class RunningNormalizer(Normalizer):
-    """A `Normalizer` whose statistics follow a stream of batches.
-
-    Source: Chan, Golub, LeVeque, "Algorithms for Computing the Sample Variance" (parallel update).
-    """
-
-    count: Tensor
-    squares: Tensor
-    total_mean: Tensor
-
-    def __init__(self, width: int, epsilon: float = 1e-8) -> None:
-        super().__init__(width)
-        self.epsilon = epsilon
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("total_mean", torch.zeros(width, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
-
-    @torch.no_grad()
-    def update(self, values: Tensor) -> None:
-        """Take (N, width) further values into the statistics; N = 0 changes nothing."""
-        if values.shape[0] == 0:
-            return
-        exact = values.double()
-        mean = exact.mean(0)
-        merge(self.count, self.total_mean, self.squares, exact.shape[0], mean, (exact - mean).square().sum(0))
-        self.mean.copy_(self.total_mean)
-        self.scale.copy_((self.squares / self.count + self.epsilon).sqrt())
-
-
 def merge(
     count: Tensor, mean: Tensor, squares: Tensor, more: Tensor | int, more_mean: Tensor, more_squares: Tensor
 ) -> None:
     """Take further values into a count, a mean and a sum of squared deviations, in place.
 
-    Source: as `RunningNormalizer`.
+    Source: Chan, Golub, LeVeque, "Algorithms for Computing the Sample Variance" (parallel update).
     """
     total = (count + more).clamp(min=1)
     shift = more_mean - mean
@@ -92,10 +63,7 @@ def merge(
 
 
 class RunningMoments:
-    """Count, mean and sum of squared deviations of S streams at once, in float64, merged batch by batch.
-
-    Source: as `RunningNormalizer`.
-    """
+    """Count, mean and sum of squared deviations of S streams at once, in float64, merged batch by batch (`merge`)."""
 
     def __init__(self, streams: int, width: int, device: str | torch.device = "cpu") -> None:
         self.count = torch.zeros(streams, 1, dtype=torch.float64, device=device)

@@ -57,7 +57,6 @@ class UNetVelocity(VelocityNetwork):
     """
 
     kind = "unet"
-    options = ("chunk", "unet_width", "unet_factors", "time_embedding")
 
     def __init__(
         self,

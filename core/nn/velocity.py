@@ -12,23 +12,21 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.described import DescribedInPlace
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.nn.activations import ACTIVATIONS, mish
 from surefoot.core.nn.networks import MLP, LayerNorm
 from surefoot.core.nn.residual import ResidualMLP
 
 
-class VelocityNetwork(nn.Module):
-    """Gives the velocity of noisy actions; says how it can be built again."""
+class VelocityNetwork(DescribedInPlace, nn.Module):
+    """Gives the velocity of noisy actions; its constructor says how it is described."""
 
-    kind: ClassVar[str]
-    options: ClassVar[tuple[str, ...]]
-    """Arguments of the constructor, beside the sizes, which are kept as attributes of the same names."""
     sized: ClassVar[bool] = False
     """Whether it reads how long the step will be: then its velocity is the mean over that step."""
     time_width: int
@@ -56,17 +54,21 @@ class VelocityNetwork(nn.Module):
         """(B, condition_width) its embedding of the observation, before the other inputs."""
         return observations
 
-    def description(self) -> dict[str, Any]:
-        """Its options as JSON values."""
-        found = {name: getattr(self, name) for name in self.options}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    @classmethod
+    def of_kind(cls, kind: str) -> type[VelocityNetwork]:
+        """As `DescribedInPlace.of_kind`."""
+        if kind in _HOMES:
+            importlib.import_module(_HOMES[kind])
+        if kind not in VELOCITIES:
+            known = sorted({*VELOCITIES, *_HOMES})
+            raise ConfigError(f"no velocity network is called {kind!r}; {nearest(kind, known)}")
+        return VELOCITIES[kind]
 
 
 class PlainVelocity(VelocityNetwork):
     """MLP of [observation, x, t]: hidden layers with GELU in its tanh form, Glorot's weights (FQL, QC, QAM)."""
 
     kind = "mlp"
-    options = ("velocity_hidden", "velocity_activation", "velocity_layer_norm")
     time_width = 1
 
     def __init__(
@@ -121,7 +123,6 @@ class EmbeddedVelocity(VelocityNetwork):
     """
 
     kind = "embedded"
-    options = ("velocity_hidden", "velocity_activation", "time_embedding", "condition_hidden")
 
     def __init__(
         self,
@@ -230,20 +231,6 @@ VELOCITIES: dict[str, type[VelocityNetwork]] = {
 _HOMES = {"unet": "surefoot.core.nn.unet"}
 
 
-def velocity_class(kind: str) -> type[VelocityNetwork]:
-    """The class of a kind, by its name.
-
-    Raises:
-        ConfigError: no velocity network is of this kind.
-    """
-    if kind in _HOMES:
-        importlib.import_module(_HOMES[kind])
-    if kind not in VELOCITIES:
-        known = sorted({*VELOCITIES, *_HOMES})
-        raise ConfigError(f"no velocity network is called {kind!r}; {nearest(kind, known)}")
-    return VELOCITIES[kind]
-
-
 def network_of(
     kind: str, observation_dim: int, action_dim: int, hidden: Sequence[int], chunk: int = 1
 ) -> VelocityNetwork:
@@ -252,21 +239,6 @@ def network_of(
     Raises:
         ConfigError: no network is of this kind, or it has no place for such a chunk.
     """
-    found = velocity_class(kind)
+    found = VelocityNetwork.of_kind(kind)
     given = {"velocity_hidden": tuple(hidden), "chunk": chunk}
-    return found(observation_dim, action_dim, **{name: given[name] for name in found.options if name in given})
-
-
-def velocity_options(network: VelocityNetwork, name: str = "network") -> dict[str, Any]:
-    """What a head writes of its velocity network: its kind under `name`, and its options."""
-    return {name: network.kind, **network.description()}
-
-
-def velocity_of(observation_dim: int, action_dim: int, options: Any, name: str = "network") -> VelocityNetwork:
-    """The network, its weights drawn anew, that `velocity_options` describes.
-
-    Raises:
-        KeyError, TypeError, ConfigError: options that are missing, or of another type or range.
-    """
-    kind = velocity_class(options[name])
-    return kind(observation_dim, action_dim, **{option: options[option] for option in kind.options})
+    return found(observation_dim, action_dim, **{name: given[name] for name in found.option_names() if name in given})

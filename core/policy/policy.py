@@ -83,7 +83,7 @@ class Policy(PolicyModule):
         tensors, meta = read_pair(stem)
         try:
             policy = load_checked(file, tensors, meta, functools.partial(cls.from_description, meta))
-        except (KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"{stem}.safetensors: tensors and description disagree ({error})") from error
         return policy.requires_grad_(False)
 

@@ -122,6 +122,7 @@ OPTIONS: dict[str, Kind] = {
     "elite_share": Number(0, 1),
     "momentum": Number(0, 1),
     "futures": _COUNT,
+    "law": Text(among=("quantile", "uniform")),
     "propagation": Text(among=("tsinf", "ts1")),
     "risk": Text(100),
     "cost_limit": Maybe(Number(0)),

@@ -68,7 +68,7 @@ class PolicyModule(ControlLoop, nn.Module):
         encoder: Encoder | None = None,
     ) -> Self:
         """A frozen float32 copy on the CPU."""
-        fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # running statistics stop here
+        fixed = Normalizer(normalizer.mean.shape[0], normalizer.limit)  # in memory of its own
         fixed.load_state_dict({"mean": normalizer.mean, "scale": normalizer.scale})
         policy = cls(*copy.deepcopy((actor, fixed, action_low, action_high, encoder)))
         for parameter in policy.parameters():

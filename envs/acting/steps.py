@@ -95,7 +95,7 @@ class Stepping:
             _under_way = None
         self.steps = 0
         self._check("reset", "observations", observations, self._shape)
-        return mapped(torch.clone, observations) if self.as_torch else observations  # type: ignore[no-any-return]
+        return mapped(torch.clone, observations) if self.as_torch else observations
 
     def step(self, actions: Any) -> Step:
         """Act in all rows; (N, ...) actions in the environment's own units, of either kind of numbers."""

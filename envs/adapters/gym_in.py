@@ -118,17 +118,17 @@ class GymnasiumVectorEnv(VectorEnvironment):
     @property
     def active(self) -> Array:
         """(N,) bool: rows that `step` moves, of environments that can pause rows; no others have the attribute."""
-        return self.env.active  # type: ignore[attr-defined, no-any-return]
+        return self.env.active  # type: ignore[attr-defined]
 
     @property
     def next_seeds(self) -> list[int | None]:
         """Of the same environments: seed of each row's next automatic reset."""
-        return self.env.next_seeds  # type: ignore[attr-defined, no-any-return]
+        return self.env.next_seeds  # type: ignore[attr-defined]
 
     @property
     def max_episode_steps(self) -> int | None:
         """Of the same environments: time limit of an episode."""
-        return self.env.max_episode_steps  # type: ignore[attr-defined, no-any-return]
+        return self.env.max_episode_steps  # type: ignore[attr-defined]
 
     def render(self) -> Any:
         """As the wrapped environment renders."""

@@ -52,6 +52,7 @@ class FittedQ(Agent):
     Config = FittedQConfig
     reads = ("observations", "actions", "rewards", "terminations", "next_observations", "next_actions")
     config: FittedQConfig
+    actor: DeterministicActor
 
     def build(self) -> None:
         """One critic with its target; the actor is there for the engine's sake and never trained."""

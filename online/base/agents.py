@@ -109,16 +109,6 @@ class OffPolicyAgent(Agent):
         return int(getattr(self.config, "n_step", 1))
 
     @property
-    def chunk(self) -> int:
-        """Actions that are chosen at once, C."""
-        return int(getattr(self.config, "chunk", None) or 1)
-
-    @property
-    def decision_dim(self) -> int:
-        """Numbers that are chosen at once: C A, in time order."""
-        return self.chunk * self.spec.action_dim
-
-    @property
     def explore_dim(self) -> int:
         """Standard normal numbers per row that `explore` reads."""
         return self.decision_dim

@@ -64,16 +64,6 @@ class OnPolicyAgent(Agent):
         if c.observation_limit is not None and c.normalise_observations:  # raw ones are of no known size
             self.normalizer.limit = c.observation_limit
 
-    @property
-    def chunk(self) -> int:
-        """Actions of a decision, C."""
-        return self.config.chunk or 1
-
-    @property
-    def decision_dim(self) -> int:
-        """Numbers of a decision: C A, in time order."""
-        return self.chunk * self.spec.action_dim
-
     def build(self) -> None:
         """Actor and critic apart.
 
@@ -185,7 +175,7 @@ class OnPolicyAgent(Agent):
         return 0
 
     @property
-    def noise_width(self) -> int:
+    def explore_dim(self) -> int:
         """Standard normal numbers per row that `sample` reads."""
         return self.actor.held_dim
 

@@ -15,7 +15,7 @@ from surefoot.core.actors.flow_chains import ConsistencyActor, FlowChainActor, F
 from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent
-from surefoot.core.nn.velocity import VelocityNetwork, velocity_class
+from surefoot.core.nn.velocity import VelocityNetwork
 
 SETTLED = (
     "chunk",
@@ -53,8 +53,8 @@ TRANSITIONS = ("reinflow", "flow_sde", "consistency")
 
 def velocity_network(config: Any, observation_dim: int, size: int) -> VelocityNetwork:
     """The network of `FlowOptions`, for actions of `size` numbers; what they leave open is the network's default."""
-    kind = velocity_class(config.network or "mlp")
-    chosen = {name: getattr(config, name, None) for name in kind.options}
+    kind = VelocityNetwork.of_kind(config.network or "mlp")
+    chosen = {name: getattr(config, name, None) for name in kind.option_names()}
     return kind(observation_dim, size, **{name: value for name, value in chosen.items() if value is not None})
 
 

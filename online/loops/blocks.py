@@ -239,7 +239,7 @@ class Blocks:
 
     def _noise(self, number: int) -> Tensor:
         """(T / held, S, N, held_dim) standard normal numbers; environment e's depend on seed, block and e only."""
-        width: Any = self.agent.noise_width
+        width: Any = self.agent.explore_dim
         shape = (self.num_envs, -(-self.horizon // self.agent.config.held), width)
         drawn = [generator(s, "acting", number).standard_normal(shape, np.float32) for s in self.learner.seeds]
         return torch.from_numpy(np.stack(drawn)).to(self.device).permute(2, 0, 1, 3).contiguous()
@@ -262,8 +262,8 @@ class Blocks:
     def encoded(self, observations: Any) -> Tensor:
         """(S, ..., O) normalised observations as networks read them: features of several arrays, else themselves."""
         if self.agent.encoder is None:
-            return observations  # type: ignore[no-any-return]
-        return self.learner.apply("encode", observations)  # type: ignore[no-any-return]
+            return observations
+        return self.learner.apply("encode", observations)
 
     def normalised(self, observations: Any) -> Any:
         """(S, ..., O) raw observations as the agents of each seed see them; images are left as they are."""

@@ -86,7 +86,7 @@ class Members(Split):
 
     def workspace(self, rows: int) -> Workspace:
         """Memory for `gather`."""
-        return self.buffer.workspace((rows, self.members))  # type: ignore[arg-type]
+        return self.buffer.workspace((rows, self.members))
 
 
 class Newest(Replay):

@@ -248,9 +248,9 @@ class OffPolicyLoop:
         """(S, N, O) observations as the networks read them."""
         observations = self.experience.observations
         if self.agent.encoder is None:
-            return observations  # type: ignore[no-any-return]
+            return observations
         with self._full_precision():
-            return self.learner.apply("encode", observations)  # type: ignore[no-any-return]
+            return self.learner.apply("encode", observations)
 
     def _explore(self, observations: Tensor, noise: Tensor, method: str = "explore", *memory: Memory) -> Any:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""

@@ -340,7 +340,7 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     block |= {f"data_{key}": block[key].float() for key in agent.reads}
     block |= {name: torch.zeros(2, 1, noise.width) for name, noise in agent.column_noise().items()}
     with torch.no_grad():
-        _, kept = agent.sample(torch.zeros(2, agent.features), torch.zeros(2, agent.noise_width))
+        _, kept = agent.sample(torch.zeros(2, agent.features), torch.zeros(2, agent.explore_dim))
         block |= {f"{KEPT}{name}": value.unsqueeze(1) for name, value in kept.items()}
         columns = agent.columns(block)
     shapes = {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}

@@ -18,7 +18,7 @@ from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentM
 from surefoot.core.base.random import generator
 from surefoot.core.base.spec import Array
 from surefoot.core.nn.encoders import Encoder
-from surefoot.core.nn.normalizer import Normalizer, RunningNormalizer
+from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 
 CONTINUOUS = [kind for kind in KINDS if not ACTORS[kind].discrete]
@@ -144,15 +144,6 @@ def test_names_of_what_a_policy_reads_and_gives_go_into_its_files(tmp_path: path
     path = written(tmp_path, {"observation_names": ["q0"]})
     with pytest.raises(CheckpointError, match="its observation_names is"):
         Policy.load(path)
-
-
-def test_a_policy_with_a_running_normaliser_comes_back(tmp_path: pathlib.Path) -> None:
-    running = RunningNormalizer(3)
-    running.update(observations(100))
-    saved = Policy.of(DeterministicActor(3, 2, (8,)), running, torch.full((2,), -1.0), torch.ones(2))
-    saved.save(tmp_path / "p")
-    rows = observations(5)
-    assert torch.equal(Policy.load(tmp_path / "p")(rows), saved(rows))
 
 
 def test_a_policy_that_is_saved_again_while_it_is_read_is_read_whole(

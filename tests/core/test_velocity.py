@@ -18,9 +18,6 @@ from surefoot.core.nn.velocity import (
     ShortcutVelocity,
     Sinusoids,
     VelocityNetwork,
-    velocity_class,
-    velocity_of,
-    velocity_options,
 )
 
 
@@ -96,7 +93,7 @@ def test_a_network_reads_observation_place_and_time_and_is_built_again(network: 
         assert float((changed - found).abs().min(0).values.max().detach()) > 0
     sized = network(seen, x, time, time.new_full((1,), 0.5))
     assert bool((sized != found).any()) == network.sized
-    again = velocity_of(5, 4, velocity_options(network)).double()
+    again = VelocityNetwork.read("network", 5, 4, VelocityNetwork.write(network, "network")).double()
     again.load_state_dict(network.state_dict())
     assert torch.equal(again(seen, x, time), found)
 
@@ -119,7 +116,7 @@ def test_a_u_of_convolutions_sees_the_whole_chunk_and_one_convolution_two_action
 
 def test_an_unknown_network_and_impossible_widths_are_refused() -> None:
     with pytest.raises(ConfigError, match="embedded"):
-        velocity_class("embeded")
+        VelocityNetwork.of_kind("embeded")
     with pytest.raises(ConfigError, match="the two are added"):
         ShortcutVelocity(5, 4, time_embedding=8)
     with pytest.raises(ConfigError, match="condition_hidden"):

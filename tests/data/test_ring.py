@@ -8,7 +8,7 @@ import torch
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.data.ring import RingBuffer
-from surefoot.data.samplers import Mixture, NStep, Windows, uniform_rows
+from surefoot.data.samplers import Mixture, Windows, uniform_rows
 from surefoot.data.store import Store
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -75,15 +75,6 @@ def test_no_window_crosses_an_episode_an_environment_or_the_newest_step(steps: i
         around = range(time, time + 4) if padding == "right" else range(time - 3, time + 1)
         expected = [[t, env] for t in around if t in kept and (t + env) // 4 == episode]
         assert observations[row][window.mask[row]].tolist() == expected
-
-
-def test_n_step_targets_stop_at_the_newest_step_and_bootstrap_there() -> None:
-    buffer = filled(5, capacity=12, envs=3)
-    row = torch.tensor([6, 9, 0])  # times 2, 3 and 4 of environment 0; nothing ended
-    targets = NStep(3, 0.5)(row, buffer.chain, buffer["rewards"], buffer["terminations"])
-    assert targets.rewards.tolist() == [20 + 15 + 10, 30 + 20, 40]
-    assert targets.bootstraps.tolist() == [0.125, 0.25, 0.5]
-    assert targets.last.tolist() == [0, 0, 0]
 
 
 def test_a_resumed_buffer_goes_on_exactly() -> None:

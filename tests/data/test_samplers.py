@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.core.base.errors import ConfigError, DataError
-from surefoot.data.samplers import Chain, Mixture, NStep, Uniform, Weighted, Windows, uniform_rows
+from surefoot.data.samplers import Chain, Mixture, Uniform, Weighted, Windows, uniform_rows
 from surefoot.data.store import Store
 
 episode_lengths = st.lists(st.integers(1, 7), min_size=1, max_size=8)
@@ -96,63 +96,6 @@ def test_windows_keep_leading_dimensions_and_pad_with_the_nearest_row() -> None:
     assert left.mask.tolist() == [[False, True, True], [False, False, True]]
 
 
-def test_three_step_returns_match_hand_worked_numbers() -> None:
-    # Episode A: rows 0 to 3, terminates. Episode B: rows 4 to 6, truncated.
-    rewards = torch.tensor([1.0, 2, 4, 8, 16, 32, 64])
-    terminations = torch.tensor([0.0, 0, 0, 1, 0, 0, 0])
-    chain = Chain.from_segments(ids_of([4, 3]))
-    targets = NStep(3, 0.5)(torch.arange(7), chain, rewards, terminations)
-    assert targets.rewards.tolist() == [3, 6, 8, 8, 48, 64, 64]
-    assert targets.bootstraps.tolist() == [0.125, 0, 0, 0, 0.125, 0.25, 0.5]
-    assert targets.last.tolist() == [2, 3, 3, 3, 6, 6, 6]
-    assert targets.lengths.tolist() == [3, 3, 2, 1, 3, 2, 1]
-
-
-def test_one_step_returns_are_the_stored_transitions() -> None:
-    rewards, terminations = torch.randn(7), torch.tensor([0.0, 0, 0, 1, 0, 0, 0])
-    rows = torch.tensor([[3, 0], [6, 5]])
-    targets = NStep(1, 0.99)(rows, Chain.from_segments(ids_of([4, 3])), rewards, terminations)
-    assert torch.equal(targets.rewards, rewards[rows])
-    assert torch.equal(targets.last, rows)
-    assert torch.equal(targets.bootstraps, 0.99 * (1 - terminations[rows]))
-
-
-@pytest.mark.parametrize("n", [1, 3, 8])
-def test_values_of_a_chain_learned_from_n_step_targets_are_the_exact_ones(n: int) -> None:
-    """Five states, right with 0.7: 0.1 a step, and 1 for leaving at the end; episodes are cut after seven steps."""
-    discount, right, states = 0.9, 0.7, 5
-    move, mean_rewards = np.zeros((states, states)), np.full(states, -0.1)
-    for state in range(states):
-        move[state, max(state - 1, 0)] += 1 - right
-        if state < states - 1:
-            move[state, state + 1] += right
-    mean_rewards[-1] += right
-    exact = np.linalg.solve(np.eye(states) - discount * move, mean_rewards)
-
-    generator = np.random.default_rng(0)
-    rows: list[tuple[int, int, float, int, float]] = []  # episode, state, reward, next state, whether it ended
-    for episode in range(8_000):
-        state = int(generator.integers(states))
-        for _ in range(7):
-            goes_right = generator.random() < right
-            ended = goes_right and state == states - 1
-            following = min(max(state + (1 if goes_right else -1), 0), states - 1)
-            rows.append((episode, state, -0.1 + ended, following, float(ended)))
-            state = following
-            if ended:
-                break
-    episode_ids, here, rewards, following, ended = (np.array(column) for column in zip(*rows, strict=True))
-    targets = NStep(n, discount)(
-        torch.arange(len(rows)), Chain.from_segments(episode_ids), torch.from_numpy(rewards), torch.from_numpy(ended)
-    )
-    after, counts = following[targets.last.numpy()], np.bincount(here, minlength=states)
-    values = np.zeros(states)
-    for _ in range(100):
-        target = targets.rewards.numpy() + targets.bootstraps.numpy() * values[after]
-        values = np.bincount(here, target, states) / counts
-    np.testing.assert_allclose(values, exact, atol=0.02)
-
-
 def source(rows: int, number: int) -> Store:
     return Store.pack(
         {
@@ -195,12 +138,8 @@ def test_a_mixture_that_does_not_fit_is_refused() -> None:
         Mixture([source(2, 1), Store.pack({"observations": np.zeros((2, 2))})], [1.0, 1.0])
 
 
-def test_bad_lengths_and_discounts_are_refused() -> None:
+def test_bad_lengths_and_paddings_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         Windows(0)
     with pytest.raises(ConfigError, match="'left' or 'right'"):
         Windows(3, "middle")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="at least 1"):
-        NStep(0, 0.9)
-    with pytest.raises(ConfigError, match=r"\[0, 1\]"):
-        NStep(1, 1.1)

@@ -118,15 +118,6 @@ def test_torch_columns_and_read_only_or_big_endian_arrays_are_packed() -> None:
     assert store["b"].tolist() == [[0, 2], [4, 6], [1, 3], [5, 7]]
 
 
-def test_shared_memory_keeps_values_and_alignment() -> None:
-    store = Store.pack(columns())
-    before = store["observations"].clone()
-    store.share_memory()
-    assert store.groups[PACKED].is_shared()
-    assert store.groups[PACKED].data_ptr() % 64 == 0
-    assert torch.equal(store["observations"], before)
-
-
 def test_length_keys_bytes_and_device_are_told() -> None:
     store = Store.pack({"observations": np.zeros((10, 3), np.float32), "ids": np.zeros(10, np.int64)})
     assert len(store) == 10

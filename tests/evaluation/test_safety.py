@@ -14,8 +14,8 @@ from gymnasium import spaces
 from surefoot.core.actors.memory import Memory, Reactive
 from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import Episodes, Safety, evaluate, load_runs, safety, tables
-from surefoot.evaluation.limits import limit_lines
 from surefoot.evaluation.report import render
+from surefoot.evaluation.run_warnings import limit_lines
 
 MakeRun = Callable[..., pathlib.Path]
 

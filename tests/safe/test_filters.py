@@ -13,8 +13,7 @@ from surefoot.envs.systems import SYSTEMS, system
 from surefoot.safe.filters.filtered import FilteredPolicy
 from surefoot.safe.filters.margins import needed_margin
 from surefoot.safe.filters.model import Model
-from surefoot.safe.filters.projection import half_space, project
-from surefoot.safe.filters.safety_filter import BarrierQP, LearnedValue, LeastRestrictive
+from surefoot.safe.filters.safety_filter import BarrierQP, LearnedValue, LeastRestrictive, project
 from surefoot.safe.reachability import closed_forms, solve
 from surefoot.safe.reachability.problems import Line, LineStep
 
@@ -156,6 +155,17 @@ def test_actions_that_are_not_finite_are_replaced():
     found = shield(torch.zeros(1, 2, dtype=torch.float64), torch.full((1, 1), float("nan"), dtype=torch.float64))
     assert found.changed.all()
     assert found.actions.isfinite().all()
+
+
+def half_space(nominal: torch.Tensor, gain: torch.Tensor, constant: torch.Tensor) -> torch.Tensor:
+    """(N, A) nearest actions with gain . u + constant >= 0: u + max(0, -(gain . u + constant)) gain / |gain|^2.
+
+    One constraint without bounds, in closed form; a zero gain leaves the action. `nominal`, `gain` (N, A), `constant`
+    (N,).
+    """
+    missing = (-((gain * nominal).sum(-1) + constant)).clamp_min(0)
+    length = (gain**2).sum(-1)
+    return nominal + torch.where(length > 0, missing / length.clamp_min(1e-300), 0.0)[:, None] * gain
 
 
 def test_one_constraint_without_bounds_is_the_closed_form():

@@ -14,7 +14,7 @@ from surefoot import fit
 from surefoot.core.engine.agent import Spec
 from surefoot.core.policy.policy import Policy
 from surefoot.evaluation import RunData, write_report
-from surefoot.evaluation.alarms import alarm_lines, worth
+from surefoot.evaluation.run_warnings import alarm_lines, worth
 from surefoot.model_based import TDMPC2, ImaginedSAC
 from surefoot.model_based.base.alarm import Alarm, Ring
 from surefoot.offline import BC

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from surefoot.data.dataset import Dataset
-from surefoot.runs.inputs import dataset_of
-from surefoot.runs.margins import with_margins
+from surefoot.runs.inputs import dataset_of, with_margins
 from surefoot.runs.plan import Plan
 from surefoot.safe.constraint.signal import MARGINS_FROM, constraint_signal
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from tests.world_models.trajectories import sample_futures
 from tests.world_models.worlds import Bandit, Cliff, Doubtful, Linear, scalar
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.plan import plans_natively
 from surefoot.evaluation import evaluate
 from surefoot.world_models.dynamics import StepNoise
-from surefoot.world_models.futures import Objective, Score, sample_futures, score, sums_of
+from surefoot.world_models.futures import Objective, Score, score, sums_of
 from surefoot.world_models.known.exact import NativeDynamics
 from surefoot.world_models.planners import CEM, ICEM, ILQR, MPPI, GradientShooting, PlannerPolicy, make_planner
 from surefoot.world_models.planners.base import DRAWS, PLAN, shifted

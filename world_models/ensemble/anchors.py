@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor, Evaluation, MLPActor, actor_class
+from surefoot.core.actors.actor import Evaluation, MLPActor, OptionsActor
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.transduction import TransducedMLP
 from surefoot.world_models.ensemble.ensemble import GaussianEnsemble
@@ -28,7 +28,7 @@ def transduce(network: Any, observation_dim: int, transducer: tuple[int, ...], e
     network.mlp = TransducedMLP(network.mlp, observation_dim, transducer, embedding)
 
 
-class AnchoredActor(Actor):
+class AnchoredActor(OptionsActor):
     """A head whose network is transduced, with all that its anchors need."""
 
     kind = "anchored"
@@ -38,7 +38,20 @@ class AnchoredActor(Actor):
         super().__init__()
         self.inner, self.seeker, self.model, self.steps = inner, seeker, model, steps
         self.model.terminates = None
-        inner.mlp.anchored_by(self.anchors)  # type: ignore[operator]
+        assert isinstance(inner.mlp, TransducedMLP)
+        inner.mlp.anchored_by(self.anchors)
+        self.options = {
+            **MLPActor.write(inner, "inner"),
+            "transducer": inner.mlp.transducer,
+            "embedding": inner.mlp.embedding,
+            "steps": steps,
+            "seeker_hidden": seeker.hidden,
+            "model_hidden": tuple(model.network.hidden),
+            "model_members": model.members,
+            "model_elites": len(model.elites),
+            "model_learned_bounds": model.learned_bounds,
+            "model_normalize_targets": model.normalize_targets,
+        }
 
     def anchors(self, states: Tensor) -> Tensor:
         """(B, O) anchors of (B, O) normalised states."""
@@ -57,30 +70,11 @@ class AnchoredActor(Actor):
         """As the inner head says."""
         return self.inner.evaluate(observations, actions, kept)
 
-    def description(self) -> dict[str, Any]:
-        """The inner head and the sizes of its transduction, of the seeker and of the model."""
-        mlp: Any = self.inner.mlp
-        network = self.model.network
-        return {
-            "inner": {"actor": self.inner.kind, **self.inner.description()},
-            "transducer": list(mlp.transducer),
-            "embedding": mlp.embedding,
-            "steps": self.steps,
-            "seeker_hidden": list(self.seeker.hidden),
-            "model_hidden": list(network.hidden),
-            "model_members": self.model.members,
-            "model_elites": len(self.model.elites),
-            "model_learned_bounds": self.model.learned_bounds,
-            "model_normalize_targets": self.model.normalize_targets,
-        }
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        inner: Any = actor_class(options["inner"]["actor"]).from_description(
-            observation_dim, action_dim, options["inner"]
-        )
-        transduce(inner, observation_dim, tuple(options["transducer"]), options["embedding"])
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `OptionsActor.built`."""
+        inner = MLPActor.read("inner", observation_dim, action_dim, options)
+        transduce(inner, observation_dim, options["transducer"], options["embedding"])
         seeker = seeker_of(observation_dim, action_dim, options["seeker_hidden"])
         model = GaussianEnsemble(
             observation_dim,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.actor import OptionsActor
 from surefoot.core.actors.memory import DRAWS, Memory
 from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.dynamics import check_costs
@@ -56,7 +56,7 @@ def without_code(words: dict[str, str]) -> dict[str, str]:
     return words
 
 
-class EnsemblePlanner(Actor):
+class EnsemblePlanner(OptionsActor):
     """CEM in a learned ensemble from each observation; the plan, a step on, is the memory.
 
     Its one standard normal number is the seed of the search's own random numbers. Observations are read in the
@@ -64,6 +64,7 @@ class EnsemblePlanner(Actor):
     """
 
     kind = "ensemble_planner"
+    defaults: ClassVar[Mapping[str, Any]] = {"reward_function": LEARNED}
     always_samples = True
 
     def __init__(
@@ -87,9 +88,16 @@ class EnsemblePlanner(Actor):
             ConfigError: a function of the user's own, which is refused here so that no run ends at its policy's file.
         """
         super().__init__()
-        self.model, self.options = model, {name: options[name] for name in SEARCH}
-        self.words = without_code({"termination": termination, "reward_function": reward_function})
-        self.environment = environment
+        self.model = model
+        self.options = {
+            "members": model.members,
+            "asked": len(model.elites),
+            "model_hidden": tuple(model.network.hidden),
+            "costs": model.costs,
+            **{name: options[name] for name in SEARCH},
+            **without_code({"termination": termination, "reward_function": reward_function}),
+            "environment": environment,
+        }
         o = self.options
         self.planner = CEM(
             o["horizon"], o["samples"], o["iterations"], o["elite_share"], o["momentum"], sampling="truncated"
@@ -124,28 +132,16 @@ class EnsemblePlanner(Actor):
         """(B, A) as at the first step of an episode."""
         return self.step(observations, self.begin(len(observations)), noise)[0]
 
-    def description(self) -> dict[str, Any]:
-        """Options of the model and of the search."""
-        model = {
-            "members": self.model.members,
-            "asked": len(self.model.elites),
-            "model_hidden": list(self.model.network.hidden),
-            "costs": self.model.costs,
-        }
-        return {**model, **self.options, **self.words, "environment": self.environment}
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        environment = options["environment"]
-        words = {"reward_function": LEARNED, **{name: options[name] for name in WORDS if name in options}}
-        words = without_code(words)  # before any module is imported
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `OptionsActor.built`."""
+        environment, words = options["environment"], without_code({name: options[name] for name in WORDS})
         model = GaussianEnsemble(
             observation_dim,
             action_dim,
             members=options["members"],
             elites=options["asked"],
-            hidden=tuple(options["model_hidden"]),
+            hidden=options["model_hidden"],
             decays=(),
             costs=options["costs"],
             normalize_targets=True,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.actor import OptionsActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.dynamics import StepNoise
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     """(B, H, A) of the last distribution: where the next search begins."""
 
 
-class LatentPlanner(Actor):
+class LatentPlanner(OptionsActor):
     r"""MPPI in the latent space, begun at the last plan, helped by a policy prior, with a value behind the horizon.
 
     .. math:: G = \sum_{t < H} \gamma^t \hat r_t + \gamma^H \hat Q(z_H, \pi(z_H))
@@ -198,16 +198,10 @@ class LatentPlanner(Actor):
 
     # -- how it is built again -----------------------------------------------------------------------------
 
-    def description(self) -> dict[str, Any]:
-        """Options of the networks and of the search."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        given = {name: options[name] for name in (*NETWORKS, *SEARCH)}
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return cls(*networks(observation_dim, action_dim, given), given)
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `OptionsActor.built`."""
+        return cls(*networks(observation_dim, action_dim, options), options)
 
 
 def networks(

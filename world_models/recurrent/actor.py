@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.actor import OptionsActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.two_hot import symlog
@@ -51,7 +51,7 @@ def imagine(rssm: RSSM, behaviour: Behaviour, starts: Tensor, noise: Tensor) -> 
     return torch.stack(states), torch.stack(actions)
 
 
-class RecurrentActor(Actor):
+class RecurrentActor(OptionsActor):
     """Takes each observation into the recurrent state and acts by it; without noise by likeliest states and means."""
 
     kind = "recurrent"
@@ -60,7 +60,7 @@ class RecurrentActor(Actor):
         """Act by these networks; `options` are `SIZES` and `states`, the kind of the random ones."""
         super().__init__()
         self.embedding, self.rssm, self.behaviour = embedding, rssm, behaviour
-        self.options = {name: options[name] for name in (*SIZES, "states")}
+        self.options = {name: options[name] for name in (*SIZES, "states")} | {"embeds": embedding is not None}
 
     @property
     def noise_dim(self) -> int:
@@ -93,13 +93,9 @@ class RecurrentActor(Actor):
         """(B, A) actions at the first step of an episode."""
         return self.step(observations, self.begin(len(observations)), noise)[0]
 
-    def description(self) -> dict[str, Any]:
-        """Sizes, the kind of the random states, and whether observations are embedded here."""
-        return {**self.options, "embeds": self.embedding is not None}
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `OptionsActor.built`."""
         o = options
         embedding = layers(observation_dim, o["units"], o["units"], o["count"]) if o["embeds"] else None
         random = random_states(o["states"], o["groups"], o["classes"])

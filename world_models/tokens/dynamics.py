@@ -71,17 +71,15 @@ class TokenDynamics(nn.Module, Dynamics):
         """Set the bins from (N, ...) columns of rows."""
         self.bins.fit(self.numbers(columns))
 
-    def log_probabilities(self, batch: Batch) -> Tensor:
+    def log_probabilities(self, batch: Batch, masks: Tensor | None = None) -> Tensor:
         """(B, 1 + S) of the tokens of reward and next state, each given those before it, in nats."""
         tokens = self.bins.encode(self.numbers(batch))
-        logits, _ = self.transformer(tokens[:, :-1])
+        logits, _ = self.transformer(tokens[:, :-1], masks=masks)
         return log_likelihood(logits[:, self.given - 1 :], tokens[:, self.given :])
 
     def loss(self, batch: Batch, masks: Tensor | None = None) -> tuple[Tensor, Metrics]:
         """Cross-entropy of a token of reward or next state, in nats."""
-        tokens = self.bins.encode(self.numbers(batch))
-        logits, _ = self.transformer(tokens[:, :-1], masks=masks)
-        found = log_likelihood(logits[:, self.given - 1 :], tokens[:, self.given :])
+        found = self.log_probabilities(batch, masks)
         return -found.mean(), {"reward_nll": -found[:, 0]}
 
     def step(self, states: Tensor, actions: Tensor, noise: StepNoise) -> Outcome:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.actor import OptionsActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
 from surefoot.world_models.tokens.tokens import Bins, drawn, uniform_of, without_tail
@@ -43,7 +43,7 @@ class Beams(NamedTuple):
     """(B N, K) log-odds of the next token."""
 
 
-class TrajectoryPlanner(Actor):
+class TrajectoryPlanner(OptionsActor):
     r"""Beam search in a transformer over tokens of states, actions, rewards and returns-to-go.
 
     From what was seen, each of N beams goes on in E ways: its actions are drawn token by token, the least likely
@@ -61,6 +61,7 @@ class TrajectoryPlanner(Actor):
     """
 
     kind = "trajectory_planner"
+    defaults: ClassVar[Mapping[str, Any]] = {"reads_to_go": True}
     always_samples = True
     needs_outcomes = True
 
@@ -221,14 +222,9 @@ class TrajectoryPlanner(Actor):
 
     # -- how it is built again -----------------------------------------------------------------------------
 
-    def description(self) -> dict[str, Any]:
-        """Options of the networks and of the search."""
-        return dict(self.options)
-
     @classmethod
-    def from_description(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
-        """As `Actor.from_description`."""
-        options = {"reads_to_go": True, **options}  # files of before there was a choice are of models that do
+    def built(cls, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> Self:
+        """As `OptionsActor.built`."""
         return cls(*networks(observation_dim, action_dim, options), observation_dim, action_dim, options)
 
 

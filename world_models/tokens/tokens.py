@@ -7,7 +7,6 @@ section 3.1, for both laws.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,10 +83,6 @@ class Bins(nn.Module):
     def expected(self, probabilities: Tensor, number: int) -> Tensor:
         """(...,) mean of number `number` under (..., K) probabilities of its bins."""
         return (probabilities * self.centres[number]).sum(-1)
-
-    def description(self) -> dict[str, Any]:
-        """Count and law."""
-        return {"bins": self.count, "law": self.law}
 
 
 def drawn(probabilities: Tensor, uniform: Tensor) -> Tensor:

@@ -25,10 +25,9 @@ def add_parser(commands: Any) -> None:
 def report(arguments: argparse.Namespace) -> int:
     """Write the page, and print its table."""
     from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
-    from surefoot.evaluation.alarms import alarm_lines
     from surefoot.evaluation.estimates import estimate_lines
-    from surefoot.evaluation.limits import limit_lines
     from surefoot.evaluation.passes import pass_lines
+    from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)

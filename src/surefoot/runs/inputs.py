@@ -15,6 +15,8 @@ from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
 from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
+from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
+from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
@@ -22,11 +24,11 @@ from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.runs.algorithms import check_parts
 from surefoot.runs.embedded import load
 from surefoot.runs.machine import at_once, cores
-from surefoot.runs.margins import with_margins
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
 from surefoot.runs.trust import demand, function_of, module_of
+from surefoot.safe.constraint.signal import MARGINS_FROM
 
 NARROW = 0.05
 """Part of their range within which nearly all actions lie where a run says so."""
@@ -176,3 +178,33 @@ def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvi
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
     rows = getattr(agent.config, "num_envs", 1) * seeds
     return make_training(str(plan.environment), rows, gap=plan.gap, threads=threads)
+
+
+def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, list[str]]:
+    """The dataset with `extras["margins"]` where its steps give them exactly, and notes for the user.
+
+    Computed for the velocity-limited MuJoCo tasks, by the environment that the run names or that the data name. They
+    are taken only where they have the sign of every stored cost: otherwise the costs are of another constraint. Rewards
+    that a function gave, or none, say nothing of a speed.
+    """
+    task = velocity_task(environment) or velocity_task(dataset.env_id)
+    if "margins" in dataset.extras or task is None or REWARDS in dataset.attributes:
+        return dataset, []
+    margins = step_margins(task, dataset.rewards, dataset.actions, dataset.terminations)
+    limit = VELOCITY_LIMITS[task]
+    if dataset.costs is None:
+        if "Velocity" not in str(environment):  # no speed limit is known to be meant
+            return dataset, []
+        differing = 0
+    else:
+        differing = int(((margins < 0) != (dataset.costs > 0)).sum())
+    if differing:
+        return dataset, [
+            f"{dataset.name}: the margin of {task}'s speed limit of {limit} m/s, computed from rewards and actions, "
+            f"contradicts {differing} of {len(dataset)} costs, so it is not used"
+        ]
+    source = f"computed from rewards and actions by {task}'s speed limit of {limit} m/s"
+    return dataset.replace(
+        extras={**dataset.extras, "margins": margins.astype(np.float32)},
+        attributes={**dataset.attributes, MARGINS_FROM: source},
+    ), []

@@ -112,7 +112,7 @@ class TensorBoardListener:
             from torch.utils.tensorboard import SummaryWriter
 
             place, purge = str(self.folder / f"seed{seed}"), step if self._resumed else None
-            self._writers[seed] = SummaryWriter(place, purge_step=purge)  # type: ignore[no-untyped-call]
+            self._writers[seed] = SummaryWriter(place, purge_step=purge)
         return self._writers[seed]
 
 

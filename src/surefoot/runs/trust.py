@@ -106,7 +106,7 @@ def function_of(name: str, what: str) -> Callable[..., Any]:
     found = imported(name, f"{what}={name}")
     if not callable(found):
         raise ConfigError(f"{what}={name}: is a {type(found).__name__}, not a function")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def refuse_links(folder: pathlib.Path, trust: bool = False) -> None:

@@ -122,9 +122,8 @@ def present(
 ) -> None:
     """The result: table, picture, run folder, policies, and what to do next."""
     from surefoot.evaluation import RunData
-    from surefoot.evaluation.alarms import alarm_lines
     from surefoot.evaluation.estimates import estimate_lines
-    from surefoot.evaluation.limits import limit_lines
+    from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
 
     if style.json:
         output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders), **(more_json or {})})
