@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.core.base.spec import VECTOR, named
 from surefoot.data.checks import check_id, refuse_oddities
-from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import KEYS, Source
 from surefoot.data.formats.npz import ALIASES, EXTRAS, of_names
 
@@ -29,6 +30,8 @@ def from_arrays(
     costs: Any = None,
     env_id: str | None = None,
     max_episode_steps: int | None = None,
+    action_low: Any = None,
+    action_high: Any = None,
     name: str = "arrays",
     strict: bool = False,
     **others: Any,
@@ -53,6 +56,9 @@ def from_arrays(
         costs: (N,) of constraints.
         env_id: gymnasium id of the environment that they were recorded in.
         max_episode_steps: the time limit, where `timeouts` are not there.
+        action_low: lowest action that the actuators take, one number or one for each of the A: what a policy without
+            a simulator may command at least; None: nothing states it.
+        action_high: highest action, likewise.
         name: what errors and runs call the data.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         others: further arrays under the names of docs/data.md: `margins`, `valid`, `extras/NAME`, ...
@@ -85,8 +91,12 @@ def from_arrays(
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(arrays["actions"].shape[:1], np.float32)
         attributes[REWARDS] = NO_REWARDS
+    for key, bound in ((ACTION_LOW, action_low), (ACTION_HIGH, action_high)):
+        if bound is not None:
+            attributes[key] = json.dumps(np.asarray(bound).tolist(), default=str)
     source = Source(name, max_episode_steps=max_episode_steps).with_attributes(attributes)
     dataset = of_names(arrays, source, names=arrays)
+    _ = dataset.action_range  # refused here, where it is stated
     if strict:
         refuse_oddities(dataset, name)
     return dataset

@@ -23,6 +23,8 @@ WITHOUT = (NO_REWARDS, NO_TASK)
 BEST_RETURN = "best_return"
 """Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 
+ACTION_LOW, ACTION_HIGH = "action_low", "action_high"
+"""Attributes that state the actuators' range, in the data's units: a number, or a JSON list of one for each action."""
 OBSERVATION_NAMES, ACTION_NAMES = "observation_names", "action_names"
 """Attributes that hold a JSON list of names: of each number of an observation's vector, and of an action."""
 LONGEST_NAME = 500
@@ -121,6 +123,36 @@ class Dataset:
     def action_names(self) -> tuple[str, ...] | None:
         """A name for each number of an action; None where the source has none."""
         return _names(self.attributes.get(ACTION_NAMES), self.action_dim)
+
+    @property
+    def action_range(self) -> tuple[Array, Array] | None:
+        """(A,) float64 lowest and highest action that the source states, as Minari's space does; None: it states none.
+
+        Raises:
+            DataError: one of the two is missing, no number or list of A finite numbers, or not below the other.
+        """
+        if ACTION_LOW not in self.attributes and ACTION_HIGH not in self.attributes:
+            return None
+        low, high = (self._bound(key) for key in (ACTION_LOW, ACTION_HIGH))
+        if not (low < high).all():
+            i = int((low >= high).argmax())
+            raise DataError(f"{self.name}: action_low {low[i]:g} of action {i} is not below action_high {high[i]:g}")
+        return low, high
+
+    def _bound(self, key: str) -> Array:
+        """(A,) one of the two attributes."""
+        stated = self.attributes.get(key)
+        try:
+            found = np.asarray(json.loads(stated) if isinstance(stated, str) else stated, np.float64)
+        except (ValueError, TypeError, RecursionError):
+            found = np.full(0, np.nan)
+        if found.shape not in ((), (1,), (self.action_dim,)) or not np.isfinite(found).all():
+            raise DataError(
+                f"{self.name}: the attribute {key!r} is {printable(str(stated))[:LONGEST_NAME]!r}; it must be a finite "
+                f"number, or a list of {self.action_dim}, one for each action; {ACTION_LOW} and {ACTION_HIGH} go "
+                "together"
+            )
+        return np.broadcast_to(found, (self.action_dim,)).copy()
 
     @property
     def episode_starts(self) -> Array:

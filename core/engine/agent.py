@@ -209,7 +209,8 @@ class Agent(nn.Module):
         """Build the networks from torch's global generator.
 
         Args:
-            problem: a `Spec`, or a dataset, whose actions are then taken to lie in [-1, 1].
+            problem: a `Spec`, or a dataset, whose actions are then taken to lie in the range that it states, or else
+                in [-1, 1].
             config: the algorithm's config dataclass, or None for its defaults.
             options: fields of the config to change, e.g. expectile=0.8; preset="..." starts from a preset.
 

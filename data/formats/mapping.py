@@ -24,7 +24,7 @@ from surefoot.core.base.spec import IMAGE, VECTOR
 from surefoot.core.base.unique_keys import UniqueKeys
 from surefoot.core.base.unpacking import check_free
 from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, exact_vector, flags
-from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
+from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
 from surefoot.data.formats.columns import LATER, Table
@@ -62,6 +62,8 @@ KIND = Record(
         "time": _NAME,
         "gap": _POSITIVE,
         "rate": _POSITIVE,
+        "action_low": Many(Number(), 1),
+        "action_high": Many(Number(), 1),
         "environment": _NAME,
         "max_episode_steps": Number(1, 2**31 - 1, whole=True),
     },
@@ -93,6 +95,8 @@ class LogMapping:
         None  # seconds without a row that end an episode; of a topic without a message, that are refused
     )
     rate: float | None = None  # steps per second that messages are sampled at
+    action_low: tuple[float, ...] | None = None  # of the actuators, one number for all actions or one for each
+    action_high: tuple[float, ...] | None = None
     environment: str | None = None
     max_episode_steps: int | None = None
 
@@ -142,6 +146,9 @@ def read_mapping(path: pathlib.Path) -> LogMapping:
         value = {key: [one] if key in LISTS and isinstance(one, str) else one for key, one in value.items()}
         if isinstance(value.get("images"), str):
             value["images"] = {IMAGE: value["images"]}
+        for key in ("action_low", "action_high"):
+            if isinstance(value.get(key), int | float):
+                value[key] = [value[key]]
         if isinstance(value.get("image_size"), int):
             value["image_size"] = [value["image_size"]] * 2
     try:
@@ -346,6 +353,9 @@ def dataset_of(
     arrays = {key: _joined(source.name, key, parts) for key in list(parts[0]) if key not in named}
     odd = {what: int(arrays.pop(key, np.zeros(0)).sum()) for key, what in ((EARLY, INSIDE), (PAUSE, PAUSED))}
     attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named}
+    for name, bound in ((ACTION_LOW, mapping.action_low), (ACTION_HIGH, mapping.action_high)):
+        if bound is not None:
+            attributes[name] = json.dumps(bound)
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
         attributes[REWARDS] = NO_REWARDS
@@ -358,6 +368,7 @@ def dataset_of(
     known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
     made = dataset_from_arrays(arrays, known, view, extras)
+    _ = made.action_range  # refused here, where it is stated
     return made.replace(warnings={**made.warnings, **{what: count for what, count in odd.items() if count}})
 
 

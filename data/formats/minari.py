@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import pathlib
 import re
 import warnings
@@ -29,7 +30,7 @@ from surefoot.core.base.errors import (
 )
 from surefoot.core.base.files import why
 from surefoot.data.checks import concatenated, validate
-from surefoot.data.dataset import REWARDS, WITHOUT, Dataset
+from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, REWARDS, WITHOUT, Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import Source, dataset_from_arrays
@@ -120,6 +121,8 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
             attributes[REWARDS] = str(metadata[REWARDS_KEY])
         main = pathlib.Path(loaded.spec.data_path) / "main_data.hdf5"
         digest = sha256_of(main) if main.is_file() else None
+    if np.isfinite(actions.low).all() and np.isfinite(actions.high).all():
+        attributes |= {ACTION_LOW: json.dumps(actions.low.tolist()), ACTION_HIGH: json.dumps(actions.high.tolist())}
     unit = bool(np.all(actions.low == -1) and np.all(actions.high == 1))
     known = Source(
         name=name,
@@ -224,7 +227,7 @@ def write(dataset: Dataset, name: str) -> None:
             buffer=buffers,
             env=_spec(dataset.env_id),
             observation_space=_box(dataset.observations),
-            action_space=_box(dataset.actions),
+            action_space=_action_box(dataset),
             description=f"converted by surefoot from {dataset.name}, recorded in {dataset.env_id}",
         )
         if not dataset.has_rewards:
@@ -241,6 +244,17 @@ def _spec(env_id: str | None) -> Any:
         return None
     env.close()
     return env.spec
+
+
+def _action_box(dataset: Dataset) -> gymnasium.spaces.Box:
+    """The range that the data state, where all actions lie in it; else as `_box`, since Minari checks every action."""
+    stated = dataset.action_range
+    if stated is None:
+        return _box(dataset.actions)
+    low, high = (bound.astype(np.float32) for bound in stated)
+    if (dataset.actions < low).any() or (dataset.actions > high).any():
+        return _box(dataset.actions)
+    return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 
 def _box(values: Array) -> gymnasium.spaces.Box:

@@ -193,3 +193,14 @@ def test_damaged_folders_are_refused(tmp_path: pathlib.Path) -> None:
 def _chained() -> dict[str, Any]:
     observations = random_walk()["observations"]
     return {"next_observations": np.concatenate([observations[1:], observations[-1:]])}
+
+
+def test_the_range_of_actions_is_that_of_the_space_and_is_written_again() -> None:
+    create("range/one-v0", [steps(4, True) | {"observations": np.zeros((5, 2), np.float32)}],
+           spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Box(-2, 3, (1,), np.float32))  # fmt: skip
+    data = load("minari/range/one-v0")
+    low, high = data.action_range or ((), ())
+    assert (list(low), list(high)) == ([-2.0], [3.0])
+    convert("minari/range/one-v0", "minari/range/two-v0")
+    low, high = load("minari/range/two-v0").action_range or ((), ())
+    assert (list(low), list(high)) == ([-2.0], [3.0])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from surefoot.cli import main
 from surefoot.core.base.errors import CheckpointError
 from surefoot.data import from_arrays, load, save
 from surefoot.runs.inputs import resolve_bounds
+from surefoot.runs.plan import Plan
 from surefoot.runs.run import Run
 from surefoot.runs.start import read_again
 
@@ -63,7 +62,7 @@ def test_a_log_of_one_episode_says_that_nothing_is_held_out(
 
 
 def test_actions_that_use_little_of_their_range_are_told_of_where_no_environment_says_it() -> None:
-    plan: Any = types.SimpleNamespace(environment=None, algorithm="td3bc", strict=False)
+    plan = Plan(algorithm="td3bc", config={}, dataset="log", action_low=-1, action_high=[1, 1, 50])
     told: list[str] = []
     actions = np.random.default_rng(0).uniform(-1, 1, (200, 3))
     actions[:, 1] *= 0.02
@@ -74,6 +73,7 @@ def test_actions_that_use_little_of_their_range_are_told_of_where_no_environment
     assert (low.tolist(), high.tolist()) == ([-1, -1, -1], [1, 1, 50])
     (text,) = told
     assert "99 % of action 1 and 1 more lie within -0.0" in text
+    plan = Plan(algorithm="td3bc", config={}, dataset="log", action_low=-1, action_high=1)
     resolve_bounds(plan, data.replace(actions=np.clip(actions[:, :1], -1, 1)), lambda line: told.append(line["text"]))
     assert len(told) == 1
 

@@ -8,6 +8,8 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
@@ -111,6 +113,7 @@ def _begin(
     plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
     if built_for is not None:
         _check_problem(built_for, inputs.spec, plan)
+        say(notify, *_range_note(built_for, inputs.spec, plan))
     if plan.jacobian_penalty > 0:
         check_penalty(agent)
     if agent.needs_init and plan.init is None:
@@ -163,6 +166,17 @@ def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:
             f"the agent was made for another problem than {plan.environment or plan.dataset}: {what}; make it from its "
             "dataset, or from spec_of(env)"
         )
+
+
+def _range_note(built_for: Spec, found: Spec, plan: Plan) -> list[str]:
+    """A sentence where the agent's Spec states another range of actions than the environment, whose is taken."""
+    stated, has = ((spec.action_low, spec.action_high) for spec in (built_for, found))
+    if plan.environment is None or built_for.range_assumed or np.allclose(stated, has):
+        return []
+    return [
+        f"warning: the agent's Spec states actions from {list(stated[0])} to {list(stated[1])}, and {plan.environment} "
+        f"takes {list(has[0])} to {list(has[1])}: the environment's range is used; env=None trains with the Spec's"
+    ]
 
 
 def _check_learning(plan: Plan, agent: Agent) -> None:
