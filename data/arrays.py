@@ -42,7 +42,8 @@ def from_arrays(
     numbers with a large offset is counted in the warnings, which name the column and the offset to subtract
     (`core.base.precision`). Give at least one of `terminals`, `timeouts` and `max_episode_steps`, so that episodes end.
     What followed the last step of an episode that was cut off is known from `next_observations` alone: without it that
-    row counts in returns and is never sampled.
+    row is learned from by algorithms that read no next observation, such as clones. Pairs without an order in time are
+    episodes of one step each: max_episode_steps=1.
 
     Args:
         observations: (N, O) numbers, (N, ...) uint8 images, or a mapping of such arrays by name.
@@ -84,7 +85,7 @@ def from_arrays(
     if not {"terminals", "timeouts", *ALIASES} & set(arrays) and max_episode_steps is None:
         raise DataError(
             f"{name}: nothing says where episodes end: give 'terminals' (1 where the task itself ended), 'timeouts' (1 "
-            "where an episode was cut off) or both, or max_episode_steps"
+            "where an episode was cut off) or both, or max_episode_steps, which is 1 for pairs without an order"
         )
     if not {"terminals", "terminations"} & set(arrays):
         arrays["terminals"] = np.zeros(arrays["actions"].shape[:1], bool)

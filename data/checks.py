@@ -198,6 +198,10 @@ def refuse_oddities(dataset: Dataset, name: str) -> None:
         raise DataError(f"{name}: refused because strict is set: {listed}")
 
 
+BOOLS = ("terminations", "truncations", "valid", "next_known")
+"""Columns of a dataset that are truth values."""
+
+
 def validate(dataset: Dataset) -> None:
     """Check every invariant that `Dataset` promises.
 
@@ -220,11 +224,11 @@ def validate(dataset: Dataset) -> None:
     }
     if dataset.costs is not None:
         columns["costs"] = dataset.costs
+    if dataset.next_known is not None:
+        columns["next_known"] = dataset.next_known
     same_length(name, {**columns, **{f"extras/{key}": value for key, value in dataset.extras.items()}})
     for key, array in columns.items():
-        kind = {"episode_ids": "int64", "terminations": "bool", "truncations": "bool", "valid": "bool"}.get(
-            key, "float32"
-        )
+        kind = {"episode_ids": "int64"}.get(key, "bool" if key in BOOLS else "float32")
         dimensions = 2 if key in ("observations", "actions", "next_observations") else 1
         if array.dtype != kind or array.ndim != dimensions or not array.flags.c_contiguous:
             raise DataError(

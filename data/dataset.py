@@ -38,7 +38,8 @@ class Dataset:
     episode has `terminations` or `truncations` set and no other row has; `next_observations[i]` is
     the observation that followed action i, also on the last step of an episode.
     Where a source does not hold the observation after a truncated episode's last step, loaders set
-    `valid[i] = False` there: the row counts in returns and lengths but is never sampled.
+    `next_known[i] = False` there and repeat the row's own observation: the row is learned from by algorithms that read
+    no next observation, and by no other.
 
     Images and several named arrays lie in `extras`, as `observations/KEY` and `next_observations/KEY`: uint8 images
     and float32 vectors. `observations` and `next_observations` are then (N, 0).
@@ -51,7 +52,7 @@ class Dataset:
     terminations: Array  # (N,) bool: the task itself ended; only this stops bootstrapping
     truncations: Array  # (N,) bool: cut off (time limit, end of recording)
     episode_ids: Array  # (N,) int64, 0, 0, ..., 1, 1, ...: non-decreasing, without gaps
-    valid: Array  # (N,) bool: the row may be sampled as a transition
+    valid: Array  # (N,) bool: the row may be learned from
     costs: Array | None = None  # (N,) float32, or None where the source has no cost
     env_id: str | None = None  # gymnasium id of the environment that it was recorded in
     name: str = "unnamed"  # what the user called it: a path or a catalogue id
@@ -61,6 +62,8 @@ class Dataset:
     extras: Mapping[str, Array] = dataclasses.field(
         default_factory=dict
     )  # further (N, ...) columns, e.g. returns_to_go
+
+    next_known: Array | None = None  # (N,) bool: `next_observations` say what followed; None: in every row
 
     as_read: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     """The view in which `load` read it from its source and nothing else; None of what was changed or made since."""
@@ -75,6 +78,11 @@ class Dataset:
     def __len__(self) -> int:
         """Number of transitions N."""
         return len(self.rewards)
+
+    @property
+    def transitions(self) -> Array:
+        """(N,) bool: the row may be learned from, and what followed it is known, or does not matter (a terminal)."""
+        return self.valid if self.next_known is None else self.valid & self.next_known
 
     @property
     def arrays(self) -> dict[str, spec.Array]:

@@ -332,7 +332,7 @@ ALL_THAT_FOLLOWED = [["next", what] for what in ("observations", "observation", 
 """Words of names of an array of all that followed a step."""
 BEFORE = frozenset(("prev", "previous"))
 """Words of names of what was measured or done at the step before."""
-OF_FILES = ("valid", "attributes", "infos_final_observations", "infos_episode_ends")
+OF_FILES = ("valid", "next_known", "attributes", "infos_final_observations", "infos_episode_ends")
 """Names, with `_` for `/`, of what surefoot's own files hold beside what was measured."""
 DENSITIES = ("prob", "probs", "density", "probability", "likelihood")
 EXTRAS = (

@@ -162,9 +162,14 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
     return dataset.replace(observations=wide[0], next_observations=wide[1])
 
 
-def learnable_episodes(dataset: Dataset) -> Array:
-    """(E',) ids of the episodes with a row to sample, which one of a single step, cut off, need not have."""
-    return np.unique(dataset.episode_ids[dataset.valid])
+def learnable_episodes(dataset: Dataset, rows: Array | None = None) -> Array:
+    """(E',) ids of the episodes with a row to learn from, which one of a single step, cut off, need not have.
+
+    Args:
+        dataset: of E episodes.
+        rows: (N,) bool, which are learned from; None: all valid ones, as cloning does.
+    """
+    return np.unique(dataset.episode_ids[dataset.valid if rows is None else rows])
 
 
 def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> Dataset:

@@ -63,6 +63,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "cost_max": None if costs is None else float(costs.max()),
         "extras": {key: _span(value) for key, value in dataset.extras.items() if key not in named} or None,
         "rows_never_sampled": int((~dataset.valid).sum()),
+        "rows_without_next": int((dataset.valid & ~dataset.transitions).sum()),
         "warnings": dict(dataset.warnings),
         "sha256": dataset.sha256,
     }

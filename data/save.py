@@ -105,7 +105,7 @@ def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str 
     found += sorted({*dataset.extras} - held) if "extras" in lacks else []
     told = {REWARDS} if minari_id and not dataset.has_rewards else set()
     found += sorted({*dataset.attributes} - OF_FILES - told) if "attributes" in lacks else []
-    return found + ([CUT_OFF] if layout == "dppo" and (dataset.truncations & dataset.valid).any() else [])
+    return found + ([CUT_OFF] if layout == "dppo" and (dataset.truncations & dataset.transitions).any() else [])
 
 
 def convert(

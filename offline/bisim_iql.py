@@ -96,7 +96,7 @@ class BisimIQL(Agent):
         """Scale actions and rewards, normalise observations, put the last L of them side by side; find rho."""
         ready = prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
         if not self.rewards_fixed:
-            deviation = float(ready.rewards[ready.valid].std(dtype=np.float64))
+            deviation = float(ready.rewards[ready.transitions].std(dtype=np.float64))
             self.reward_deviation.fill_(deviation if deviation > 0 else 1.0)  # rewards all alike tell nothing apart
         return ready
 

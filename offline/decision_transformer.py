@@ -100,7 +100,7 @@ class DT(Agent):
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of K steps that end at a row drawn uniformly."""
         windows = Windows(self.config.context, "left")
-        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset), windows)}
+        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset, stores.data.keys), windows)}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Mean squared error of the actions of the steps that are there."""

@@ -159,7 +159,7 @@ class CDT(Agent):
         by_episode = episode_weights(dataset, self.config.ceiling, self.name)
         weights = torch.from_numpy(by_episode[ids] / np.bincount(ids)[ids])
         windows = Windows(self.config.context, "left")
-        return {MAIN: WindowSource(stores.data, segment_ids(dataset), windows, weights)}
+        return {MAIN: WindowSource(stores.data, segment_ids(dataset, stores.data.keys), windows, weights)}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Negative log-density of the windows' actions and of their violations, and the entropy, weighted."""

@@ -2,7 +2,7 @@
 
 `corrected` keeps every row. The next observation comes from the source's own `next_observations`, else from
 the next row inside an episode and from `infos/final_observations` at its end. Where nothing holds it, a
-truncated last row is marked `valid = False`, and a terminated one keeps its own observation there, which the
+truncated last row is marked `next_known = False`, and a terminated one keeps its own observation there, which the
 termination masks.
 
 `d4rl` gives the rows of D4RL's `qlearning_dataset`, faults included (docs/data.md): the
@@ -47,14 +47,14 @@ Array = np.ndarray[Any, Any]
 
 VIEWS = ("corrected", "d4rl")
 REQUIRED = ("observations", "actions", "rewards", "terminals")
-OPTIONAL = ("timeouts", "next_observations", "costs", "margins", "valid")
+OPTIONAL = ("timeouts", "next_observations", "costs", "margins", "valid", "next_known")
 FINAL_OBSERVATIONS, EPISODE_ENDS = "infos/final_observations", "infos/episode_ends"
 KEYS = [*REQUIRED, *OPTIONAL, FINAL_OBSERVATIONS, EPISODE_ENDS]
 ROUNDED = ("observations", "actions", "rewards", "next_observations", "costs", "margins")
 """Arrays that become float32."""
 VECTORS = (NAMED, f"next_{NAMED}")
 """What keys of extras begin with that become float32 too, unless they are images."""
-FLAGS = ("terminals", "timeouts", "valid")
+FLAGS = ("terminals", "timeouts", "valid", "next_known")
 """Those that become truth values, of a byte each."""
 OWN_MARK, LAYOUT_VERSION = "surefoot_version", "1"
 """Attribute of datasets that surefoot wrote -> the version of their layout."""
@@ -158,10 +158,11 @@ def dataset_from_arrays(
     ends = _episode_ends(columns, source.max_episode_steps)
     if view == "corrected":
         rows: Array | slice = slice(None)  # a view: nothing is copied
-        next_observations, valid = _true_next_observations(arrays, columns, ends, source.name)
+        next_observations, valid, known = _true_next_observations(arrays, columns, ends, source.name)
     else:
         kept = _rows_kept_by_d4rl(columns, source)
         next_observations, valid = columns["observations"][kept + 1], np.ones(len(kept), bool)
+        known = np.ones(len(kept), bool)
         rows = kept
     episodes = (np.cumsum(ends) - ends)[rows]
     changes = np.diff(episodes) != 0
@@ -182,6 +183,7 @@ def dataset_from_arrays(
         sha256=source.sha256,
         attributes=dict(source.attributes),
         extras={key: np.ascontiguousarray(value[rows]) for key, value in extras.items()},
+        next_known=None if known.all() else known,
     )
     validate(dataset)
     marked = {"timeouts", "next_observations"} & set(columns) or source.max_episode_steps is not None
@@ -239,21 +241,33 @@ def counted_out(ends: Array, limit: int) -> Array:
     return step % limit == limit - 1
 
 
+def flag_columns(dataset: Dataset) -> dict[str, Array]:
+    """The two columns by which files mark rows, (N,) bool; none where every row is a whole transition.
+
+    `valid` is 0 in rows that are no transition, which all versions of surefoot understand; `next_known` is 0 in those
+    of them that lack nothing but what followed, and are read as valid.
+    """
+    if dataset.transitions.all():
+        return {}
+    return {"valid": dataset.transitions, "next_known": dataset.transitions | ~dataset.valid}
+
+
 def _true_next_observations(
     arrays: Mapping[str, Array], columns: Mapping[str, Array], ends: Array, name: str
-) -> tuple[Array, Array]:
-    """The observation that followed each row, and whether the row may be sampled."""
-    valid = columns.get("valid", np.ones(len(ends), bool))
+) -> tuple[Array, Array, Array]:
+    """The observation that followed each row, whether the row may be learned from, and whether the first is known."""
+    known = columns.get("next_known", np.ones(len(ends), bool))
+    valid = columns.get("valid", np.ones(len(ends), bool)) | ~known
     if "next_observations" in columns:
-        return columns["next_observations"], valid
+        return columns["next_observations"], valid, known
     observations = columns["observations"]
     next_observations = np.concatenate([observations[1:], observations[-1:]])
     last = np.flatnonzero(ends)
     if FINAL_OBSERVATIONS in arrays:
         next_observations[last] = _final_observations(arrays, observations.shape[1], last, name)
-        return next_observations, valid
+        return next_observations, valid, known
     next_observations[last] = observations[last]
-    return next_observations, valid & (~ends | columns["terminals"])
+    return next_observations, valid, known & (~ends | columns["terminals"])
 
 
 def _final_observations(arrays: Mapping[str, Array], size: int, last: Array, name: str) -> Array:
@@ -320,7 +334,7 @@ def _torn(dataset: Dataset) -> int:
         rows = np.flatnonzero((following[:-1] != observations[1:]).any(axis=1))
         close = np.isclose(following[rows], observations[rows + 1], rtol=ROUNDING, atol=JUMP)
         torn[rows] |= ~close.all(axis=1)
-    return int(np.count_nonzero(torn & (np.diff(dataset.episode_ids) == 0) & dataset.valid[:-1]))
+    return int(np.count_nonzero(torn & (np.diff(dataset.episode_ids) == 0) & dataset.transitions[:-1]))
 
 
 def _oddities(dataset: Dataset, both: int, torn: int, unit_actions: bool, marked: bool) -> dict[str, int]:

@@ -122,7 +122,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
             f"{folder}: has no feature {missing!r} of numbers: {nearest(missing, list(info['features']))}; a mapping "
             "can name others (docs/own_data.md)"
         )
-    wanted = [key for key in (REWARD, DONE, SUCCESS, TERMINATED, COST, NEXT, "valid") if key in features]
+    wanted = [key for key in (REWARD, DONE, SUCCESS, TERMINATED, COST, NEXT, "valid", "next_known") if key in features]
     extras = [key for key in features if key.startswith(EXTRAS)]
     got = held.read([*states, ACTION, EPISODE, *wanted, *extras])
     name = str(folder)
@@ -131,7 +131,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     arrays[ACTION + "s"] = got[ACTION]
     if NEXT in got and len(states) == 1:
         arrays["next_observations"] = got[NEXT]
-    for key, column in ((COST, "costs"), ("valid", "valid")):
+    for key, column in ((COST, "costs"), ("valid", "valid"), ("next_known", "next_known")):
         if key in got:
             arrays[column] = got[key]
     attributes: dict[str, Any] = {"kind": "lerobot", "fps": info["fps"], "lerobot_version": info["codebase_version"]}

@@ -319,7 +319,7 @@ def _add_images(
         found[f"{VECTOR}/{key}"] = array
         following = after.get(key)
         found[f"next_{VECTOR}/{key}"] = _following(array, ends) if following is None else _floats(following)
-    found["valid"] = ~ends | found["terminals"]
+    found["next_known"] = ~ends | found["terminals"]
 
 
 def _floats(array: Array) -> Array:

@@ -24,7 +24,7 @@ from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import written_aside
 from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags, validate
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
-from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.flat import Source, dataset_from_arrays, flag_columns
 from surefoot.data.formats.hdf5 import read_hdf5
 from surefoot.data.formats.named import need_one_vector
 
@@ -77,7 +77,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequ
             "mapping (docs/own_data.md)"
         )
     escaped = "|".join(map(re.escape, keys))
-    wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|(next_)?obs/({escaped}))"
+    wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|next_known|(next_)?obs/({escaped}))"
     contents = read_hdf5(path, [], pattern=wanted)
     demonstrations: dict[int, dict[str, Array]] = {}
     for name, array in contents.arrays.items():
@@ -120,8 +120,9 @@ def _episode(name: str, held: dict[str, Array], keys: Sequence[str], exact: bool
     last = np.arange(rows) == rows - 1
     found["terminals"] = last & done & (exact | (found.get("rewards", np.zeros(rows)) > 0))
     found["timeouts"] = last & ~found["terminals"]
-    if "valid" in held:
-        found["valid"] = flags(name, "valid", held["valid"])
+    for key in ("valid", "next_known"):
+        if key in held:
+            found[key] = flags(name, key, held[key])
     return found
 
 
@@ -154,7 +155,8 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
                 f"obs/{ALONE}": dataset.observations,
                 f"next_obs/{ALONE}": dataset.next_observations,
                 "dones": dataset.terminations.astype(np.uint8),
-                "valid": dataset.valid.astype(np.uint8),
+                "valid": dataset.transitions.astype(np.uint8),
+                **{key: column.astype(np.uint8) for key, column in flag_columns(dataset).items()},
             }
             if dataset.has_rewards:
                 columns["rewards"] = dataset.rewards

@@ -71,7 +71,7 @@ def test_episodes_become_rows_with_the_observation_after_the_last_step() -> None
     assert data.terminations.tolist() == [False, False, False, False, True]
     assert data.costs is not None
     assert data.costs.tolist() == [0, 1, 1, 0, 1]
-    assert data.valid.all()
+    assert data.transitions.all()
     assert data.sha256 is not None
 
 

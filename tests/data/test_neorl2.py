@@ -43,7 +43,7 @@ def test_their_names_are_ours_and_the_name_of_the_file_tells_the_task(tmp_path: 
         np.testing.assert_array_equal(getattr(data, ours), arrays()[theirs])
     np.testing.assert_array_equal(data.rewards, arrays()["reward"])
     assert (np.flatnonzero(data.terminations).tolist(), np.flatnonzero(data.truncations).tolist()) == ([2], [6, 8])
-    assert (data.valid.all(), data.warnings, data.env_id) == (True, {}, "neorl2:DMSD")
+    assert (data.transitions.all(), data.warnings, data.env_id) == (True, {}, "neorl2:DMSD")
     assert reference_scores(data.env_id or "") is not None
     assert load(written(tmp_path / "DMSD-high-100000-val.npz")).env_id == "neorl2:DMSD"
     for other in ("mine.npz", "mine-train.npz", "DMSD.npz"):

@@ -52,7 +52,7 @@ def test_robomimic_reads_the_usual_observations_and_takes_success_for_the_end(tm
     np.testing.assert_allclose(data.actions[:, 0], [0.1, 0.1, 0.1, 0.5, 0.5])
     np.testing.assert_array_equal(data.terminations, [False, False, True, False, False])
     np.testing.assert_array_equal(data.truncations, [False, False, False, False, True])
-    assert data.valid.all()
+    assert data.transitions.all()
 
 
 def test_a_demonstration_that_lacks_an_array_is_named(tmp_path: pathlib.Path) -> None:
@@ -77,7 +77,7 @@ def test_d3rlpy_of_version_2_is_read(tmp_path: pathlib.Path) -> None:
         file["columns"], file["version"] = ["observations", "actions", "rewards", "terminated"], "2.1"
     data = load(path)
     np.testing.assert_array_equal(data.terminations, [False, False, True, False, False])
-    np.testing.assert_array_equal(data.valid, [True, True, True, True, False])
+    np.testing.assert_array_equal(data.transitions, [True, True, True, True, False])
     np.testing.assert_array_equal(data.episode_lengths, [3, 2])
 
 
@@ -167,7 +167,7 @@ def test_pictures_of_a_lerobot_dataset_come_by_a_mapping(tmp_path: pathlib.Path)
     )
     back = load(tmp_path / "a", mapping=tmp_path / "m.yaml")
     np.testing.assert_array_equal(back.extras["observations/top"], images)
-    inside = back.valid & ~(back.truncations | back.terminations)
+    inside = back.transitions & ~(back.truncations | back.terminations)
     np.testing.assert_array_equal(back.extras["next_observations/top"][inside], images[np.flatnonzero(inside) + 1])
     (tmp_path / "m.yaml").write_text("images: observation.images.camera\nimage_size: [3, 4]\nactions: action\n")
     assert load(tmp_path / "a", mapping=tmp_path / "m.yaml").arrays["image"].shape == (3, 4, 3)
