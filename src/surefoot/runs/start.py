@@ -31,7 +31,7 @@ from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
 from surefoot.runs.progress_events import Event, Listener, say, silent
-from surefoot.runs.run import CONFIG, Run, describe_machine, names_in, write_columns
+from surefoot.runs.run import CONFIG, Run, describe_machine, episodes_apart, names_in, write_columns
 from surefoot.runs.summary import sum_up
 from surefoot.runs.trust import allow, demand, refuse_links
 from surefoot.runs.warm_start import settled, start_notes
@@ -140,8 +140,9 @@ def _begin(
         say(notify, *agent.notes(dataset))
     if dataset is not None:
         say(notify, *agent.notes(dataset), *conventions.notes(dataset, plan.config))
-        if not plan.evaluates and not agent.acts and len(dataset.episode_lengths) < 2:
-            say(notify, f"{dataset.name} is one episode: none is held out, and there are no validation losses")
+        if not plan.evaluates and not agent.acts and not len(episodes_apart(dataset, agent.reads)[1]):
+            only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
+            say(notify, f"{dataset.name} is one episode{only}: none is held out, and there are no validation losses")
         for oddity, rows in dataset.warnings.items():
             say(notify, f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)")
         names = {OBSERVATION_NAMES: dataset.observation_names, ACTION_NAMES: dataset.action_names}
