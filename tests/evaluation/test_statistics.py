@@ -130,7 +130,7 @@ def test_the_bootstrap_covers_the_mean_of_many_run_task_scores() -> None:
 
 
 def test_probability_of_improvement_bootstraps_both_sides() -> None:
-    first, second = np.array([[0.0], [2.0]]), np.array([[1.0]])
+    first, second = np.array([[0.0], [2.0]]), np.array([[1.0], [1.0]])
     interval = st.probability_of_improvement_interval(first, second, np.random.default_rng(0), 500)
     assert (interval.low, interval.estimate, interval.high) == (0.0, 0.5, 1.0)
     certain = st.probability_of_improvement_interval(second + 9, first, np.random.default_rng(0), 50)
