@@ -10,6 +10,7 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.core.base.spec import VECTOR, named
 from surefoot.data.checks import check_id, refuse_oddities
+from surefoot.data.choices import CHOICES
 from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import KEYS, Source
 from surefoot.data.formats.npz import ALIASES, EXTRAS, of_names
@@ -32,6 +33,7 @@ def from_arrays(
     max_episode_steps: int | None = None,
     action_low: Any = None,
     action_high: Any = None,
+    choices: int | None = None,
     name: str = "arrays",
     strict: bool = False,
     **others: Any,
@@ -60,6 +62,8 @@ def from_arrays(
         action_low: lowest action that the actuators take, one number or one for each of the A: what a policy without
             a simulator may command at least; None: nothing states it.
         action_high: highest action, likewise.
+        choices: how many discrete actions there are, of which `actions` hold the number, from 0 on, or one-hot rows;
+            None: as many as the highest says, where they are a few whole numbers of an integer type, else continuous.
         name: what errors and runs call the data.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         others: further arrays under the names of docs/data.md: `margins`, `valid`, `extras/NAME`, ...
@@ -95,6 +99,8 @@ def from_arrays(
     for key, bound in ((ACTION_LOW, action_low), (ACTION_HIGH, action_high)):
         if bound is not None:
             attributes[key] = json.dumps(np.asarray(bound).tolist(), default=str)
+    if choices is not None:
+        attributes[CHOICES] = choices
     source = Source(name, max_episode_steps=max_episode_steps).with_attributes(attributes)
     dataset = of_names(arrays, source, names=arrays)
     _ = dataset.action_range  # refused here, where it is stated

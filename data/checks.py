@@ -26,7 +26,7 @@ TORN = (
     "next observations that are not the next row's, inside an episode (were episodes joined? mark all ends, by "
     "'terminals' and 'timeouts', or by a mapping's termination, truncation or episode)"
 )
-CHOICES = "actions that look discrete"
+LIKE_CHOICES = "actions that look discrete (state how many choices there are, or store them as whole numbers)"
 FEW = 32
 """Whole numbers of at least 0 and below this look like those of choices."""
 
@@ -150,21 +150,6 @@ def look_like_choices(actions: Array) -> bool:
         return False
     values = np.unique(actions[:, 0])
     return bool(len(values) >= 2 and values[0] == 0 and values[-1] < FEW and (values == np.round(values)).all())
-
-
-def refuse_choices(name: str, key: str, actions: Array) -> None:
-    """Refuse discrete actions: cloned as numbers, choice 1 would lie between 0 and 2.
-
-    Raises:
-        DataError: they are of a type of whole numbers, and but a few of them.
-    """
-    column = actions[:, None] if actions.ndim == 1 else actions
-    if actions.dtype.kind in "iub" and look_like_choices(column):
-        raise DataError(
-            f"{name}: {key!r} are whole numbers, as of discrete actions, which learning from data does not take: "
-            "cloned as numbers they would mean nothing. Train by acting (ppo, stream_q); if they are continuous, store "
-            "them as float32"
-        )
 
 
 def check_id(env: Any) -> None:

@@ -133,13 +133,19 @@ class Dataset:
         return _names(self.attributes.get(ACTION_NAMES), self.action_dim)
 
     @property
+    def choices(self) -> int | None:
+        """How many discrete actions there are, whose one-hot rows `actions` holds; None: actions are continuous."""
+        stated = str(self.attributes.get("choices"))
+        return self.action_dim if stated == str(self.action_dim) else None
+
+    @property
     def action_range(self) -> tuple[Array, Array] | None:
         """(A,) float64 lowest and highest action that the source states, as Minari's space does; None: it states none.
 
         Raises:
             DataError: one of the two is missing, no number or list of A finite numbers, or not below the other.
         """
-        if ACTION_LOW not in self.attributes and ACTION_HIGH not in self.attributes:
+        if self.choices is not None or (ACTION_LOW not in self.attributes and ACTION_HIGH not in self.attributes):
             return None
         low, high = (self._bound(key) for key in (ACTION_LOW, ACTION_HIGH))
         if not (low < high).all():

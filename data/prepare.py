@@ -153,8 +153,13 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
             f"{dataset.name}: observations are {in_words(have[0])} and actions have {have[1]} dimensions, but this "
             f"{agent.name} was built for {in_words(want[0])} and {want[1]}"
         )
+    if agent.spec.discrete != (getattr(dataset, "choices", None) is not None):
+        kinds = ("discrete", "continuous") if agent.spec.discrete else ("continuous", "discrete")
+        raise DataError(f"{dataset.name}: this {agent.name} was built for {kinds[0]} actions, and these are {kinds[1]}")
     low, high = agent.action_low.cpu().numpy(), agent.action_high.cpu().numpy()
-    dataset = scale_rewards(scale_actions(dataset, low, high), agent, rewards)
+    if not agent.spec.discrete:  # choices are one-hot rows everywhere
+        dataset = scale_actions(dataset, low, high)
+    dataset = scale_rewards(dataset, agent, rewards)
     dataset, length = normalise_observations(dataset, agent, normalization), history_of(agent.config)
     if length == 1:
         return dataset

@@ -40,6 +40,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "observation_dim": dataset.observation_dim,
         "observations": in_words(dataset.arrays),
         "action_dim": dataset.action_dim,
+        "choices": dataset.choices,
         OBSERVATION_NAMES: dataset.observation_names,
         ACTION_NAMES: dataset.action_names,
         "constant_observations": _constant(dataset),

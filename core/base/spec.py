@@ -264,6 +264,10 @@ class Spec:
             ConfigError: bounds that are not finite, not ordered, or of another size than the actions.
         """
         size = dataset.action_dim
+        if getattr(dataset, "choices", None) is not None:
+            if low is not None or high is not None:
+                raise ConfigError("these actions are discrete choices, which have no range: leave low and high out")
+            return cls.of_choices(dataset.arrays, size).posed_by(getattr(dataset, "env_id", None))
         stated = getattr(dataset, "action_range", None)
         assumed = low is None and high is None and stated is None
         if stated is not None:

@@ -231,7 +231,7 @@ class Agent(nn.Module):
         if self.spec.discrete and not self.chooses:
             raise ConfigError(
                 f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} discrete ones; "
-                "train it with ppo, dqn, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
+                "train it with bc (from data), ppo, dqn, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
             )
         self.config = self.configure(config, **options)
         self.spec = widened(self.environment_spec, self.config, self.name, self.acts)

@@ -25,7 +25,7 @@ from surefoot.core.base.schema import shown
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
     BOTH_ENDS,
-    CHOICES,
+    LIKE_CHOICES,
     ONE_STEP,
     OUTSIDE,
     TORN,
@@ -34,12 +34,12 @@ from surefoot.data.checks import (
     flags,
     look_like_choices,
     matrix,
-    refuse_choices,
     require_keys,
     same_length,
     validate,
     vector,
 )
+from surefoot.data.choices import CHOICES, as_choices
 from surefoot.data.corrupt import moved
 from surefoot.data.dataset import NAMED, Dataset
 
@@ -143,6 +143,10 @@ def dataset_from_arrays(
     named = any(key.startswith(NAMED) for key in extras)
     if named and view != "corrected":
         raise ConfigError(f"view={view!r} is of one observation vector: use view='corrected' for images")
+    choices = None
+    if "actions" in arrays:
+        actions, choices = as_choices(source.name, "actions", arrays["actions"], source.attributes.get(CHOICES))
+        arrays = {**arrays, "actions": actions}
     columns, both = _checked_columns(arrays, source.name, named)
     if "margins" in columns:
         if "margins" in extras:
@@ -181,7 +185,7 @@ def dataset_from_arrays(
         env_id=source.env_id,
         name=source.name,
         sha256=source.sha256,
-        attributes=dict(source.attributes),
+        attributes={**source.attributes, **({} if choices is None else {CHOICES: choices})},
         extras={key: np.ascontiguousarray(value[rows]) for key, value in extras.items()},
         next_known=None if known.all() else known,
     )
@@ -203,8 +207,6 @@ def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tup
             columns[key] = arrays[key]  # without columns
         elif key in arrays:
             kind = matrix if key in ("observations", "actions", "next_observations") else vector
-            if key == "actions":
-                refuse_choices(name, key, arrays[key])
             columns[key] = (flags if key in FLAGS else kind)(name, key, arrays[key])
     same_length(name, columns)
     shape = columns["observations"].shape
@@ -353,6 +355,6 @@ def _oddities(dataset: Dataset, both: int, torn: int, unit_actions: bool, marked
         BOTH_ENDS: both,
         TORN: torn,
         UNMARKED: 0 if marked else len(dataset),
-        CHOICES: len(dataset) if look_like_choices(dataset.actions) else 0,
+        LIKE_CHOICES: len(dataset) if look_like_choices(dataset.actions) else 0,
     }
     return {what: count for what, count in found.items() if count}

@@ -24,6 +24,7 @@ from surefoot.core.base.spec import IMAGE, VECTOR
 from surefoot.core.base.unique_keys import UniqueKeys
 from surefoot.core.base.unpacking import check_free
 from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, exact_vector, flags
+from surefoot.data.choices import CHOICES
 from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
@@ -62,6 +63,7 @@ KIND = Record(
         "time": _NAME,
         "gap": _POSITIVE,
         "rate": _POSITIVE,
+        "choices": Number(2, 4096, whole=True),
         "action_low": Many(Number(), 1),
         "action_high": Many(Number(), 1),
         "environment": _NAME,
@@ -95,6 +97,7 @@ class LogMapping:
         None  # seconds without a row that end an episode; of a topic without a message, that are refused
     )
     rate: float | None = None  # steps per second that messages are sampled at
+    choices: int | None = None  # discrete actions that there are; the column holds their number, from 0 on
     action_low: tuple[float, ...] | None = None  # of the actuators, one number for all actions or one for each
     action_high: tuple[float, ...] | None = None
     environment: str | None = None
@@ -364,6 +367,8 @@ def dataset_of(
         empty = np.zeros((len(arrays["actions"]), 0), np.float32)
         arrays |= {VECTOR: empty, f"next_{VECTOR}": empty}
     extras |= {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
+    if mapping.choices is not None:
+        attributes[CHOICES] = mapping.choices
     facts: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
     known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})

@@ -75,7 +75,6 @@ def test_without_either_episodes_end_where_observations_jump(tmp_path: pathlib.P
         ({"truncated": np.zeros(8)}, r"'truncated' has 8 rows"),
         ({"index": np.array([0]), "done": np.zeros(8)}, r"'done' has 8 rows"),
         ({"reward": np.full(9, np.nan)}, r"'reward' holds nan in row 0"),
-        ({"action": np.arange(9) % 3}, r"'action' are whole numbers, as of discrete actions"),
     ],
 )
 def test_files_that_contradict_themselves_are_refused(

@@ -81,13 +81,14 @@ def test_d3rlpy_of_version_2_is_read(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(data.episode_lengths, [3, 2])
 
 
-def test_d3rlpy_of_version_1_is_read_and_choices_are_refused(tmp_path: pathlib.Path) -> None:
+def test_d3rlpy_of_version_1_is_read_with_continuous_actions_and_with_choices(tmp_path: pathlib.Path) -> None:
     arrays = random_walk() | {"episode_terminals": np.arange(300) % 50 == 49}
     del arrays["timeouts"]
     assert load(write_hdf5(tmp_path / "a.h5", arrays)).episode_lengths.tolist() == [50] * 6
     arrays["actions"] = np.arange(300)[:, None] % 3
-    with pytest.raises(DataError, match=r"'actions' are whole numbers, as of discrete actions"):
-        load(write_hdf5(tmp_path / "b.h5", arrays))
+    found = load(write_hdf5(tmp_path / "b.h5", arrays))
+    assert found.choices == 3
+    np.testing.assert_array_equal(found.actions, np.eye(3)[np.arange(300) % 3])
 
 
 def test_parquet_comes_back_bit_for_bit_with_attributes_and_images(tmp_path: pathlib.Path) -> None:

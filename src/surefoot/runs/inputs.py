@@ -71,14 +71,25 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         say(notify, f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not")
     if dataset is not None or plan.dataset is not None:
         dataset = dataset_of(plan, dataset, notify)
-        low, high = resolve_bounds(plan, dataset, notify)
         say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
-        spec = Spec.of(dataset, low, high)
+        if dataset.choices is None:
+            spec = Spec.of(dataset, *resolve_bounds(plan, dataset, notify))
+        else:
+            spec = _of_choices(plan, dataset)
     else:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
     return Inputs(spec if plan.environment is None else spec.posed_by(plan.environment), dataset)
+
+
+def _of_choices(plan: Plan, dataset: Dataset) -> Spec:
+    """The problem of data whose actions are discrete."""
+    if plan.action_low is not None:
+        raise ConfigError(f"actions of {dataset.name} are discrete, without a range: leave out action_low, action_high")
+    if plan.environment is not None:
+        check_spaces(plan.environment, dataset.arrays, dataset.action_dim, discrete=True)
+    return Spec.of(dataset)
 
 
 def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:

@@ -106,8 +106,8 @@ class DataTrainer(SeedTrainer):
         """
         data, missing = self.dataset, dict[str, str]()
         assert data is not None
-        if not data.has_rewards or policy.has_memory or policy.encoder is not None:
-            return {}  # fitted Q needs an action for one vector alone
+        if not data.has_rewards or policy.has_memory or policy.encoder is not None or data.choices:
+            return {}  # fitted Q needs a continuous action for one vector alone
         steps, kernels = min(self.plan.steps, FITTED_Q_STEPS), self.plan.kernels
 
         def made() -> Estimate | str:
