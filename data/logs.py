@@ -16,9 +16,11 @@ import numpy as np
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import remove_asides, written_aside
 from surefoot.core.base.unpacking import read_npz
+from surefoot.data import left_out
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of, sha256_of_lines
-from surefoot.data.formats import columns, csv, lerobot, npz, parquet
+from surefoot.data.formats import columns, csv, lerobot, npz, parquet, robomimic
+from surefoot.data.formats.chosen import split
 from surefoot.data.formats.flat import Source
 from surefoot.data.formats.hdf5 import is_hdf5
 from surefoot.data.formats.mapping import LogMapping, arrays_of, dataset_of, files_of, fingerprint, read_mapping
@@ -52,7 +54,8 @@ def table_of(path: pathlib.Path, mapping: LogMapping | None = None) -> columns.T
             "and name all of them under `files`"
         )
     if is_hdf5(path):
-        return columns.hdf5_table(path)
+        held = columns.hdf5_table(path)
+        return robomimic.table(path, held.names) if robomimic.fits(held.names) else held
     if npz.is_npz(path):
         return columns.npz_table(path)
     if parquet.is_parquet(path):
@@ -94,26 +97,27 @@ def read(
         known = dataclasses.replace(known, max_episode_steps=source.max_episode_steps)
     logs = files_of(known) if log is None else [log]
     source = dataclasses.replace(source, sha256=digest(mapping, logs))
-    chosen = known
-    if starred(known):
-        with _readable(logs[0]):
-            chosen = expanded(known, table_of(logs[0], known))
+    with _readable(logs[0]):
+        first = table_of(logs[0], known)
+    chosen = expanded(known, first) if starred(known) else known
+    named = {split(name)[0] for name in chosen.columns} | {*first.episodes, *lerobot.COUNTS}
+    left = {name: what for name, what in first.names.items() if name not in named}
     parts = []
     for index, one in enumerate(logs):
         path = None if keep is None else keep / f"{fingerprint(known, one, chosen.columns)[:40]}.npz"
         found = None if path is None else _kept(path)
         if found is None:
             with _readable(one):
-                table = table_of(one, chosen)
+                table = first if index == 0 and chosen is known else table_of(one, chosen)
                 require_same(known, chosen, table, logs[0])
-                found = arrays_of(_with_episodes(chosen, one), table)
+                found = arrays_of(_with_episodes(chosen, table), table)
             if path is not None:
                 with written_aside(path, DataError) as aside, open(aside, "wb") as file:
                     np.savez(file, allow_pickle=False, **found)
         parts.append(found)
         if done is not None:
             done(index + 1, len(logs))
-    return dataset_of(known, parts, source, view)
+    return dataset_of(known, parts, source, view, left_out.stated(left))
 
 
 def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None) -> str:
@@ -151,11 +155,11 @@ def _kept(path: pathlib.Path) -> dict[str, Array] | None:
     return None
 
 
-def _with_episodes(mapping: LogMapping, log: pathlib.Path) -> LogMapping:
-    """The mapping; of a LeRobot dataset, which says itself where episodes end, with that where it names no episode."""
-    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
-        return dataclasses.replace(mapping, episode=lerobot.EPISODE)
-    return mapping
+def _with_episodes(mapping: LogMapping, table: columns.Table) -> LogMapping:
+    """The mapping; where it names no episode, with the column by which files of a layout tell them apart."""
+    if mapping.episode is not None:
+        return mapping
+    return dataclasses.replace(mapping, episode=next(iter(table.episodes), None))
 
 
 def parts_folder(destination: pathlib.Path) -> pathlib.Path:
@@ -182,7 +186,7 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
     """
     table = table_of(path)
     guesses = ("observations", "actions", "next_observations", "following", "end", "extra", "doubtful", "counts")
-    guessed: dict[str, list[str]] = {key: [] for key in guesses}
+    guessed: dict[str, list[str]] = {key: [] for key in (*guesses, "cameras", "texts")}
     single: dict[str, str] = {}
     for name, what in table.names.items():
         meaning = _meaning(name, what)
@@ -190,6 +194,10 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
             single[meaning] = name
         elif meaning is not None:
             guessed["doubtful" if meaning in SINGLE else meaning].append(name)
+        elif left_out.is_camera(name, what):
+            guessed["cameras"].append(name)
+        else:
+            guessed["texts"].append(name)
     counting = _counting(table, guessed["observations"])
     guessed["observations"] = [name for name in guessed["observations"] if name not in counting]
     following = _following(guessed["observations"], guessed["following"])
@@ -203,6 +211,15 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
     if following:
         one = _quoted(following[0]) if len(following) == 1 else f"[{', '.join(map(_quoted, following))}]"
         lines.append(f"next_observations: {one}")
+    if cameras := guessed["cameras"]:
+        keys = ", ".join(f"{left_out.key_of(n)}: {_quoted(n)}" for n in cameras if "next" not in _words(n))
+        lines.append("# Cameras are left out; to take some in (docs/images.md), remove the # and the others:")
+        lines += [f"# images: {{{keys}}}", "# image_size: 84  # height and width that pictures are scaled to"]
+    lines += [
+        f"# {_quoted(name)} is left out: it holds {table.names[name]}, or numbers tasks or files; name it as episode, "
+        "or under observations if it is what the controller knows"
+        for name in guessed["texts"]
+    ]
     lines += [
         f"# {_quoted(name)} is left out: by its name it is of the next step. next_observations names such columns, one "
         "for each observation, in their order; name it as an observation only if the controller knows it at the step"
@@ -349,7 +366,7 @@ ACTIONS_ALONE = re.compile(r"(acts?|a|u)_?\d*")
 DOUBTFUL = frozenset(
     (
         *("reward", "rewards", "rew", "score", "scores", "return", "returns", "rtg", "fitness", "advantage", "label"),
-        *("time", "timestamp", "stamp", "clock", "elapsed"),
+        *("time", "timestamp", "stamp", "clock", "elapsed", "len"),
     )
 )
 """Words of names that mean what was judged, or when, not what was measured."""

@@ -45,6 +45,7 @@ class Table:
     names: Mapping[str, str]
     reader: Callable[[Sequence[str], str | None], dict[str, Array]]
     sampled: bool = False  # its rows are made of messages, as the mapping says: by `rate` and `gap`
+    episodes: tuple[str, ...] = ()  # the column that tells episodes apart, where files of this layout have one
     where: Callable[[int], str] = "row {}".format  # a row, counted from 0, in words
 
     def read(self, wanted: Sequence[str], text: str | None = None) -> dict[str, Array]:

@@ -26,6 +26,7 @@ from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, R
 from surefoot.data.files import sha256_of
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.left_out import stated
 
 if TYPE_CHECKING:
     from surefoot.data.formats.mapping import LogMapping
@@ -40,6 +41,8 @@ STATE, ENVIRONMENT, ACTION, NEXT = (
 )
 REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
 EPISODE, EXTRAS = "episode_index", "extras."
+COUNTS = ("index", "frame_index", "timestamp")
+"""Features that number frames, by whose order and rate the rows stand."""
 UNKNOWN_ENDS = "episode ends taken as cut off"
 FPS = (1e-3, 1e6)
 """Fewest and most steps a second of a dataset."""
@@ -100,7 +103,7 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
                 found[key] = pictures.stack(f"{folder}, {key!r}", taken, rows)
         return {key: found[key] for key in wanted}
 
-    return columns.Table(folder, names, read)
+    return columns.Table(folder, names, read, episodes=(EPISODE,) if EPISODE in names else ())
 
 
 def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
@@ -145,6 +148,10 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
         arrays["rewards"] = exact_vector(name, REWARD, got[REWARD])
     else:
         arrays["rewards"], attributes[REWARDS] = np.zeros(len(got[ACTION]), np.float32), NO_REWARDS
+    used = {*states, ACTION, EPISODE, *extras, *(key for key in wanted if key != NEXT or len(states) == 1), *COUNTS}
+    attributes |= stated(
+        {key: f"{one['dtype']} {one['shape']}" for key, one in info["features"].items() if key not in used}
+    )
     ids = got[EPISODE]
     last = np.append(np.diff(ids) != 0, True)
     named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None

@@ -337,9 +337,20 @@ def _following(array: Array, ends: Array) -> Array:
 
 
 def dataset_of(
-    mapping: LogMapping, parts: Sequence[dict[str, Array]], source: Source, view: str = "corrected"
+    mapping: LogMapping,
+    parts: Sequence[dict[str, Array]],
+    source: Source,
+    view: str = "corrected",
+    facts: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """The dataset of the steps of several files, whose arrays are taken out of `parts` as they are joined.
+
+    Args:
+        mapping: that they were read by.
+        parts: of each file.
+        source: what else is known.
+        view: as `formats.flat`.
+        facts: further attributes.
 
     Raises:
         DataError: files differ in their columns, names or shapes, do not fit the memory together, or the data are
@@ -355,7 +366,7 @@ def dataset_of(
     named = {key: _same_names(source.name, key, parts) for key in (OBSERVATION_NAMES, ACTION_NAMES) if key in parts[0]}
     arrays = {key: _joined(source.name, key, parts) for key in list(parts[0]) if key not in named}
     odd = {what: int(arrays.pop(key, np.zeros(0)).sum()) for key, what in ((EARLY, INSIDE), (PAUSE, PAUSED))}
-    attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named}
+    attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named, **(facts or {})}
     for name, bound in ((ACTION_LOW, mapping.action_low), (ACTION_HIGH, mapping.action_high)):
         if bound is not None:
             attributes[name] = json.dumps(bound)
@@ -369,8 +380,8 @@ def dataset_of(
     extras |= {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
     if mapping.choices is not None:
         attributes[CHOICES] = mapping.choices
-    facts: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
-    known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
+    said: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
+    known = source.with_attributes({key: value for key, value in said.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
     made = dataset_from_arrays(arrays, known, view, extras)
     _ = made.action_range  # refused here, where it is stated

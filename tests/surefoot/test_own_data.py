@@ -116,3 +116,16 @@ def test_a_run_of_a_lerobot_folder_does_not_go_on_with_other_data(tmp_path: path
     config["dataset"]["sha256"] = None
     (run.folder / "config.json").write_text(json.dumps(config))
     read_again(run, lambda event: None)  # begun before such folders had one
+
+
+def test_training_names_the_columns_that_it_leaves_out_and_how_to_take_them_in(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], in_process: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("log.csv").write_text("q,u,effort\n" + "".join(f"{k},{k % 3 / 2},{k}\n" for k in range(30)))
+    pathlib.Path("log.yaml").write_text("files: log.csv\nobservations: q\nactions: u\nmax_episode_steps: 10\n")
+    assert main(["train", "algo=bc", "dataset=log.yaml", "out=run", *TINY]) == 0
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert "also left out: effort (numbers); to take one in, name them in log.yaml" in printed
+    assert main(["datasets", "info", "log.yaml"]) == 0
+    assert "left out effort (numbers)" in " ".join(capsys.readouterr().out.split())

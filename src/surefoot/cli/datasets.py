@@ -13,6 +13,7 @@ from surefoot.cli.support.dataset_files import (
     add_loading,
     load,
     load_any,
+    report_left_out,
     report_lost,
     report_written,
     reward_of,
@@ -111,6 +112,7 @@ def info(arguments: argparse.Namespace) -> int:
     dataset = load(arguments)
     reference = None if arguments.reference is None else load_any(arguments, arguments.reference)
     show(data.info(dataset) | measured(dataset, reference), arguments.json)
+    report_left_out(dataset)
     return 0
 
 
@@ -191,6 +193,7 @@ def convert(arguments: argparse.Namespace) -> int:
             fps=arguments.fps,
             files_done=files_done,
         )
+    report_left_out(dataset)
     report_lost(dataset, arguments.destination, arguments.layout)
     if arguments.layout == "lerobot" and isinstance(fps := fps_of(dataset), float):
         output.say(

@@ -14,7 +14,7 @@ from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, E
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
-from surefoot.data import conventions
+from surefoot.data import conventions, left_out
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
@@ -139,7 +139,7 @@ def _begin(
     if agent.data == "refused":
         say(notify, *agent.notes(dataset))
     if dataset is not None:
-        say(notify, *agent.notes(dataset), *conventions.notes(dataset, plan.config))
+        say(notify, *left_out.notes(dataset), *agent.notes(dataset), *conventions.notes(dataset, plan.config))
         if not plan.evaluates and not agent.acts and not len(episodes_apart(dataset, agent.reads)[1]):
             only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
             say(notify, f"{dataset.name} is one episode{only}: none is held out, and there are no validation losses")

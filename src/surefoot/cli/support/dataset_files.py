@@ -102,6 +102,14 @@ def report_lost(dataset: Dataset, path: Any, layout: str | None = None) -> None:
         output.say(f"note: {path} has no place for {', '.join(lost)}", stderr=True)
 
 
+def report_left_out(dataset: Dataset) -> None:
+    """Name what the source holds and the dataset does not, and how to take it in."""
+    from surefoot.data import left_out
+
+    for text in left_out.notes(dataset):
+        output.say(f"note: {text}", stderr=True)
+
+
 def report_written(path: Any, dataset: Dataset, as_json: bool) -> None:
     """Say what was written, and where."""
     from surefoot import data
