@@ -20,6 +20,7 @@ from surefoot.data.files import sha256_of
 from surefoot.data.formats.lerobot import is_lerobot
 from surefoot.data.formats.mapping import SUFFIXES
 from surefoot.data.formats.named import PREFIXES
+from surefoot.data.formats.repairs import REPAIRS, applied
 from surefoot.data.left_out import told
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
@@ -68,6 +69,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "rows_without_next": int((dataset.valid & ~dataset.transitions).sum()),
         "warnings": dict(dataset.warnings),
         "left_out": told(dataset),
+        REPAIRS: applied(dataset.attributes) or None,
         "sha256": dataset.sha256,
     }
     task = task_facts(dataset.env_id or dataset.name)

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from surefoot.core.base.errors import ConfigError, DataError
-from surefoot.core.base.schema import Many, Number, Record, Text, check
+from surefoot.core.base.schema import Many, Number, Plain, Record, Text, check
 from surefoot.core.base.schema import Table as Object
 from surefoot.core.base.spec import IMAGE, VECTOR
 from surefoot.core.base.unique_keys import UniqueKeys
@@ -28,9 +28,20 @@ from surefoot.data.choices import CHOICES
 from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
-from surefoot.data.formats.columns import LATER, Table
+from surefoot.data.formats.columns import LATER, RULES_HELP, Table
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
+from surefoot.data.formats.repairs import (
+    COUNT,
+    REPAIRS,
+    RULES,
+    TERMINATION,
+    TRUNCATION,
+    Repaired,
+    gaps,
+    repaired,
+    summed,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -63,6 +74,11 @@ KIND = Record(
         "time": _NAME,
         "gap": _POSITIVE,
         "rate": _POSITIVE,
+        "drop": _NAMES,
+        "interpolate": _NAMES,
+        "hold": _NAMES,
+        "fill_at_most": Number(1, 2**31 - 1, whole=True),
+        "end_where": Record({"column": _NAME, "in": Many(Plain(1), 1)}, {"as": Text(among=(TERMINATION, TRUNCATION))}),
         "choices": Number(2, 4096, whole=True),
         "action_low": Many(Number(), 1),
         "action_high": Many(Number(), 1),
@@ -70,7 +86,7 @@ KIND = Record(
         "max_episode_steps": Number(1, 2**31 - 1, whole=True),
     },
 )
-LISTS = ("observations", "actions", "next_observations", "files")
+LISTS = ("observations", "actions", "next_observations", "files", *RULES)
 EXTRAS = "extras/"
 """What names of further columns begin with among a file's arrays."""
 
@@ -97,6 +113,11 @@ class LogMapping:
         None  # seconds without a row that end an episode; of a topic without a message, that are refused
     )
     rate: float | None = None  # steps per second that messages are sampled at
+    drop: tuple[str, ...] = ()  # columns; rows in which one lacks a number are left out
+    interpolate: tuple[str, ...] = ()  # columns whose gaps are filled between known numbers
+    hold: tuple[str, ...] = ()  # columns whose gaps are filled by the last known number
+    fill_at_most: int | None = None  # rows of a gap that these two fill
+    end_where: Mapping[str, Any] | None = None  # a status column, and the values of it that end an episode
     choices: int | None = None  # discrete actions that there are; the column holds their number, from 0 on
     action_low: tuple[float, ...] | None = None  # of the actuators, one number for all actions or one for each
     action_high: tuple[float, ...] | None = None
@@ -182,17 +203,20 @@ def files_of(mapping: LogMapping) -> list[pathlib.Path]:
         )
     folder = pathlib.Path(mapping.path).parent
     found: dict[pathlib.Path, str] = {}
+    missing: list[str] = []
     for name in mapping.files:
         matched = (
             [folder / name] if (folder / name).exists() else sorted(map(pathlib.Path, glob.glob(str(folder / name))))
         )
         if not matched:
-            raise DataError(f"{mapping.path}: 'files' names {name}, and {folder / name} does not exist")
+            missing.append(f"{name}, and {folder / name} does not exist")
         for one in matched:
             if one in found:
                 by = f"by {found[one]} and by {name}" if found[one] != name else f"by {name} twice"
                 raise DataError(f"{mapping.path}: 'files' names {one} {by}; its rows would count double: name it once")
             found[one] = name
+    if missing:
+        raise DataError(f"{mapping.path}: 'files' names {'; '.join(missing)}")
     return [*found]
 
 
@@ -229,16 +253,23 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         raise DataError(f"{mapping.path}: 'gap' needs 'time', the column of seconds")
     named = [split(name)[0] for name in mapping.columns]
     alone = mapping.episode if named.count(mapping.episode or "") == 1 else None  # what it is elsewhere is numbers
-    held = table.read(named, alone)
+    fixed = repaired(mapping, table, table.read(named, alone, gaps(mapping)))
+    held = fixed.held
+
+    def where(row: int) -> str:
+        return table.where(int(fixed.rows[row]))
 
     def column(name: str, before: bool = False) -> Array:
         """Of recorded messages, what it said when a step begins, or at last before the next one."""
         plain = split(name)[0]
         array = picked(held[plain] if before else held.get(LATER + plain, held[plain]), name, table.path)
         if array.dtype.kind == "f":
-            check_finite(str(table.path), name, array, table.where)
+            try:
+                check_finite(str(table.path), name, array, where)
+            except DataError as error:
+                raise DataError(f"{error}, or: {RULES_HELP}") from error
             with np.errstate(over="ignore"):
-                check_finite(str(table.path), name, array.astype(np.float32), table.where)  # what it becomes
+                check_finite(str(table.path), name, array.astype(np.float32), where)  # what it becomes
         return array
 
     def joined(names: Sequence[str], before: bool = False) -> tuple[Array, Array]:
@@ -267,19 +298,22 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     for key, name in mapping.extras.items():
         found[EXTRAS + key] = column(name)
         check_extra(str(table.path), name, found[EXTRAS + key])
-    found |= _ends(mapping, column, len(found["actions"]), str(table.path))
+    found |= _ends(mapping, column, fixed, str(table.path))
+    found |= {COUNT + what: np.array([count]) for what, count in fixed.counts.items()}
     if mapping.images:
         images = {key: column(name, before=True) for key, name in mapping.images.items()}
         _add_images(found, images, table.path, mapping.image_size)
     return found
 
 
-def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
-    """Where the task ends and where an episode is cut off: by flags, a column that changes, a gap in time, a limit."""
-    terminals, long = np.zeros(rows, bool), np.zeros(rows, bool)
+def _ends(mapping: LogMapping, column: Any, fixed: Repaired, name: str) -> dict[str, Array]:
+    """Where the task ends and where an episode is cut off: by flags, a column that changes, a gap in time, a limit, and
+    the rules about status and rows that are left out."""
+    rows = len(fixed.cut)
+    terminals, long = fixed.terminated.copy(), np.zeros(rows, bool)
     if mapping.termination is not None:
-        terminals = flags(name, mapping.termination, column(mapping.termination))
-    cut = np.zeros(rows, bool)
+        terminals |= flags(name, mapping.termination, column(mapping.termination))
+    cut = fixed.cut.copy()
     if mapping.truncation is not None:
         cut |= flags(name, mapping.truncation, column(mapping.truncation))
     if mapping.episode is not None:
@@ -356,6 +390,8 @@ def dataset_of(
         DataError: files differ in their columns, names or shapes, do not fit the memory together, or the data are
             inconsistent or not finite.
     """
+    if counts := summed(parts):
+        facts = {**(facts or {}), REPAIRS: json.dumps(counts)}
     for part in parts[1:]:
         for key, array in part.items():
             if key not in parts[0] or array.shape[1:] != parts[0][key].shape[1:]:

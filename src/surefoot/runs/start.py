@@ -16,6 +16,7 @@ from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
 from surefoot.data import conventions, left_out
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
+from surefoot.data.formats import repairs
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
@@ -139,6 +140,8 @@ def _begin(
     if agent.data == "refused":
         say(notify, *agent.notes(dataset))
     if dataset is not None:
+        if counts := repairs.applied(dataset.attributes):
+            say(notify, f"{dataset.name}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
         say(notify, *left_out.notes(dataset), *agent.notes(dataset), *conventions.notes(dataset, plan.config))
         if not plan.evaluates and not agent.acts and not len(episodes_apart(dataset, agent.reads)[1]):
             only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
