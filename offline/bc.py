@@ -23,7 +23,7 @@ class BCConfig(EncoderConfig, HistoryConfig):
     learning_rate: float = 3e-4
     schedule: str = "constant"  # of the learning rate; cosine or linear: it falls to 0 over the planned steps
     hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

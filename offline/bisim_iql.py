@@ -34,7 +34,7 @@ class BisimIQLConfig(HistoryConfig):
     target_rate: float = 0.005  # of the averages of critics and representation, every step
     learning_rate: float = 3e-4  # of all networks; falls to 0 along a cosine
     hidden: tuple[int, ...] = (256, 256)  # of each network
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

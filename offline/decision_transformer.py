@@ -35,7 +35,7 @@ class DTConfig:
     warm_up: int = 0  # training steps in which the rate rises from 0 first; of all schedules but constant
     weight_decay: float = 1e-4
     max_gradient_norm: float = 0.25
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

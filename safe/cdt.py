@@ -47,7 +47,7 @@ class CDTConfig:
     learning_rate: float = 1e-4
     weight_decay: float = 1e-4
     max_gradient_norm: float = 0.25
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
