@@ -18,7 +18,7 @@ from surefoot.core.base.files import remove_asides, written_aside
 from surefoot.core.base.unpacking import read_npz
 from surefoot.data import left_out
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import sha256_of, sha256_of_lines
+from surefoot.data.files import digest_of, sha256_of, sha256_of_lines
 from surefoot.data.formats import columns, csv, lerobot, npz, parquet, robomimic
 from surefoot.data.formats.chosen import split
 from surefoot.data.formats.flat import Source
@@ -140,12 +140,13 @@ def _all_of(wrong: Sequence[DataError], files: int) -> DataError:
     return DataError(f"{len(wrong)} of {files} files can't be read by the mapping:{listed}{more}")
 
 
-def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None) -> str:
+def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None, kept: bool = True) -> str:
     """Hexadecimal SHA-256 of a mapping and of the logs that it reads: another number in any of them changes it.
 
     Args:
         mapping: a YAML file.
         logs: files and folders in the order in which they are read; None: those that the mapping names.
+        kept: take what the cache knows of a folder's files that have not changed (`files.digest_of`).
 
     Raises:
         DataError: one of them can't be read.
@@ -154,7 +155,7 @@ def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None) ->
     found = []
     for one in every:
         with _readable(one):
-            found.append(sha256_of(one))
+            found.append(digest_of(one) if kept else sha256_of(one))
     return sha256_of_lines(found)
 
 

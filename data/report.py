@@ -143,7 +143,7 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
         if known is None:
             known = sidecar_sha256(file)
         if file.is_file():
-            digest = logs.digest(file) if file.suffix.lower() in SUFFIXES else sha256_of(file)
+            digest = logs.digest(file, kept=False) if file.suffix.lower() in SUFFIXES else sha256_of(file)
         elif is_lerobot(file):
             digest = sha256_of(file)
     except (OSError, DataError) as error:

@@ -23,7 +23,7 @@ from surefoot.core.base.files import read_json
 from surefoot.core.base.schema import Many, Number, Record, Table, Text
 from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
-from surefoot.data.files import sha256_of
+from surefoot.data.files import digest_of
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.left_out import stated
@@ -109,13 +109,14 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
 def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
     """The dataset in a folder, its states and actions; pictures come by a mapping (docs/own_data.md).
 
-    Its SHA-256 is of all files in the folder and their names (`files.sha256_of`), videos included.
+    Its SHA-256 is of all files in the folder and their names, videos included; files that have not changed since the
+    last time are not read for it (`files.digest_of`).
 
     Raises:
         DataError: the folder is damaged, of another version, or lacks states or actions.
         MissingExtraError: pyarrow is not installed.
     """
-    digest = sha256_of(folder)
+    digest = digest_of(folder)
     info, held = info_of(folder), table(folder)
     features = {key: one for key, one in info["features"].items() if one["dtype"] not in ("image", "video", "string")}
     states = [key for key in (STATE, ENVIRONMENT) if key in features]
