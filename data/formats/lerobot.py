@@ -1,4 +1,6 @@
-"""LeRobot datasets of version 3, read: a folder of Parquet files with a row a frame, and videos beside them.
+"""LeRobot datasets of versions 2 and 3, read: a folder of Parquet files with a row a frame, and videos beside them.
+
+Version 2 has a Parquet file and a video for each episode, version 3 several episodes in each.
 
 `meta/info.json` names the features. What `load` takes without a mapping: `observation.state` and
 `observation.environment_state` joined, `action`, `next.reward`. An episode ends with a termination where
@@ -41,6 +43,8 @@ STATE, ENVIRONMENT, ACTION, NEXT = (
 )
 REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
 EPISODE, EXTRAS = "episode_index", "extras."
+OF_EPISODES, VERSIONS = "v2.", ("v2.", "v3.")
+"""Versions with files of an episode each, and all that are read."""
 COUNTS = ("index", "frame_index", "timestamp")
 """Features that number frames, by whose order and rate the rows stand."""
 UNKNOWN_ENDS = "episode ends taken as cut off"
@@ -69,17 +73,17 @@ def info_of(folder: pathlib.Path) -> dict[str, Any]:
     """What `meta/info.json` says, checked.
 
     Raises:
-        DataError: it is damaged, or of another version than 3.
+        DataError: it is damaged, or of another version than 2 and 3.
     """
     try:
         info: dict[str, Any] = read_json(folder / "meta" / "info.json", INFO)
     except CheckpointError as error:
         raise DataError(str(error)) from error
     version = info["codebase_version"]
-    if not version.startswith("v3."):
+    if not version.startswith(VERSIONS):
         raise DataError(
-            f"{folder}: is a LeRobot dataset of version {version}, and v3 is read; convert it by LeRobot's own "
-            "lerobot.datasets.v30.convert_dataset_v21_to_v30"
+            f"{folder}: is a LeRobot dataset of version {version}, and v2 and v3 are read; convert it by LeRobot's own "
+            "scripts, of version 2 by lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
     if odd := [key for key in info["features"] if not _KEY.fullmatch(key)]:
         raise DataError(f"{folder}: the feature {odd[0]!r} has a name that is no column's")
@@ -96,6 +100,12 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
         plain = [key for key in wanted if info["features"][key]["dtype"] not in ("image", "video")]
         found = _numbers(folder, [*plain, "index"] if "index" in names and "index" not in plain else plain)
         rows = len(next(iter(found.values()))) if found else 0
+        total = info.get("total_frames")
+        if found and info["codebase_version"].startswith(OF_EPISODES) and isinstance(total, int) and rows != total:
+            raise DataError(
+                f"{folder}: has {rows} frames, and meta/info.json says {total}: an episode's file is missing, or there "
+                "too often; fetch it again"
+            )
         for key in wanted:
             if key not in found:
                 video = info["features"][key]["dtype"] == "video"
@@ -179,11 +189,15 @@ def _names(features: Sequence[dict[str, Any]]) -> list[str] | None:
 
 
 def _files(folder: pathlib.Path, within: str) -> list[pathlib.Path]:
-    """The Parquet files of a part of the dataset, in their order."""
-    found = sorted((folder / within).glob("chunk-*/file-*.parquet"), key=lambda path: (path.parent.name, path.name))
+    """The Parquet files of a part of a dataset of version 3, or the data files of one of version 2, in their order."""
+    found: list[pathlib.Path] = []
+    for name in ("file-*.parquet", "episode_*.parquet"):
+        found = found or [*(folder / within).glob(f"chunk-*/{name}")]
     if not found:
-        raise DataError(f"{folder}: has no file {within}/chunk-*/file-*.parquet; fetch it again")
-    return found
+        raise DataError(
+            f"{folder}: has no file {within}/chunk-*/file-*.parquet, nor episode_*.parquet as version 2; fetch it again"
+        )
+    return sorted(found, key=lambda path: (path.parent.name, path.name))
 
 
 def _numbers(folder: pathlib.Path, keys: Sequence[str]) -> dict[str, Array]:
@@ -226,6 +240,9 @@ def _from_videos(
     folder: pathlib.Path, key: str, info: dict[str, Any], size: pictures.Size | None, rows: int
 ) -> Iterator[Array]:
     """Pictures of videos, in which episodes stand one after another, of a dataset of so many rows."""
+    if str(info.get("codebase_version", "")).startswith(OF_EPISODES):
+        yield from _from_episode_videos(folder, key, info, size)
+        return
     prefix = f"videos/{key}/"
     wanted = ["episode_index", "length", *(f"{prefix}{one}" for one in ("chunk_index", "file_index", "from_timestamp"))]
     episodes: dict[str, list[Array]] = {name: [] for name in wanted}
@@ -243,3 +260,15 @@ def _from_videos(
         seconds = np.concatenate([starts[k] + np.arange(int(lengths[k])) / info["fps"] for k in held_here])
         path = folder / "videos" / key / f"chunk-{int(chunk):03d}" / f"file-{int(number):03d}.mp4"
         yield from pictures.frames(path, seconds.tolist(), 0.5 / info["fps"], size)
+
+
+def _from_episode_videos(
+    folder: pathlib.Path, key: str, info: dict[str, Any], size: pictures.Size | None
+) -> Iterator[Array]:
+    """Pictures of a dataset of version 2, whose episodes have a video each, named as their Parquet files."""
+    for path in _files(folder, "data"):
+        with columns.parquet_errors(path):
+            rows = columns.parquet().ParquetFile(path).metadata.num_rows
+        video = folder / "videos" / path.parent.name / key / f"{path.stem}.mp4"
+        seconds = (np.arange(rows) / info["fps"]).tolist()
+        yield from pictures.frames(video, seconds, 0.5 / info["fps"], size)
