@@ -194,7 +194,7 @@ def _segments(mapping: Rules, held: Mapping[str, Array], apart: Array, after: Ar
     new[1:] = (after[1:] != after[:-1]) | (apart[:-1] & ~apart[1:])
     for name in (mapping.termination, mapping.truncation):
         if name is not None:
-            ends = held[split(name)[0]].reshape(len(apart), -1).any(1)
+            ends = np.asarray(held[split(name)[0]].reshape(len(apart), -1).any(axis=1))
             new[1:] |= ends[:-1]
     if mapping.episode is not None:
         ids = held[split(mapping.episode)[0]].reshape(len(apart), -1)

@@ -116,14 +116,14 @@ def table(path: pathlib.Path, names: Iterable[str]) -> Table:
     def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
         plain = "|".join(re.escape(name) for name in wanted if name != DEMO) or "actions"
         held: dict[int, dict[str, Array]] = {}
-        for name, array in read_hdf5(path, [], pattern=rf"data/demo_\d+/({plain})").arrays.items():
-            number, _, feature = name.removeprefix("data/demo_").partition("/")
+        for whole, array in read_hdf5(path, [], pattern=rf"data/demo_\d+/({plain})").arrays.items():
+            number, _, feature = whole.removeprefix("data/demo_").partition("/")
             held.setdefault(int(number), {})[feature] = array
-        for number, one in held.items():
+        for k, one in held.items():
             for name in wanted:
                 if name != DEMO and name not in one:
-                    raise DataError(f"{path}: 'data/demo_{number}' has no {name!r}, and another demonstration has")
-        parts = [held[number] for number in sorted(held)]
+                    raise DataError(f"{path}: 'data/demo_{k}' has no {name!r}, and another demonstration has")
+        parts = [held[k] for k in sorted(held)]
         found = {name: concatenated(str(path), name, [one[name] for one in parts]) for name in wanted if name != DEMO}
         if DEMO in wanted:
             lengths = [len(next(iter(one.values()))) for one in parts]

@@ -71,11 +71,11 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         say(notify, f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not")
     if dataset is not None or plan.dataset is not None:
         dataset = dataset_of(plan, dataset, notify)
-        say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
         if dataset.choices is None:
             spec = Spec.of(dataset, *resolve_bounds(plan, dataset, notify))
         else:
             spec = _of_choices(plan, dataset)
+        say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
     else:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
