@@ -20,6 +20,7 @@ from surefoot.offline import BC
 from surefoot.runs.inputs import inputs_of, resolve_bounds
 from surefoot.runs.plan import Plan
 from surefoot.runs.run import Run
+from surefoot.runs.start import _range_note
 
 TINY: dict[str, Any] = {"steps": 2, "seeds": 1, "batch_size": 8, "progress": False}
 
@@ -127,8 +128,15 @@ def test_data_that_state_half_a_range_or_none_are_refused(low: Any, high: Any) -
         log(np.zeros((200, 1)), action_low=low, action_high=high)
 
 
-def test_a_range_beside_a_simulator_is_refused_and_a_spec_s_other_one_told_of(tmp_path: pathlib.Path) -> None:
+def test_a_range_beside_a_simulator_is_refused_and_a_spec_s_other_one_told_of() -> None:
     data = small_dataset()
+    found = Spec.of(data, -2, 2)
+    plain = Plan(algorithm="bc", config={}, dataset="x", environment="Pendulum-v1")
+    (told,) = _range_note(Spec.of(data, -1, 1), found, plain)
+    assert "states actions from [-1.0] to [1.0], and Pendulum-v1 takes [-2.0] to [2.0]" in told
+    assert _range_note(Spec.of(data), found, plain) == _range_note(found, found, plain) == []
+    with pytest.raises(ConfigError, match=r"low has shape \(2,\); actions have 1 numbers"):
+        Spec.of(data, [-1, -1], 1)
     plan = Plan(algorithm="bc", config={}, dataset="x", environment="Pendulum-v1", action_low=-1, action_high=1)
     with pytest.raises(ConfigError, match="leave them out"):
         inputs_of(plan, data, lambda event: None)

@@ -129,3 +129,16 @@ def test_training_names_the_columns_that_it_leaves_out_and_how_to_take_them_in(
     assert "also left out: effort (numbers); to take one in, name them in log.yaml" in printed
     assert main(["datasets", "info", "log.yaml"]) == 0
     assert "left out effort (numbers)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_conversion_says_how_many_last_steps_it_leaves_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ends = np.arange(30) % 10 == 9
+    save(from_arrays(np.arange(30.0)[:, None], np.ones((30, 1)), np.ones(30), timeouts=ends), tmp_path / "a.npz")
+    assert main(["datasets", "convert", "a.npz", "b.npz", "--layout", "ogbench"]) == 0
+    assert "no place for 3 last steps of which nothing says what followed" in capsys.readouterr().err
+    assert main(["datasets", "convert", "a.npz", "c.hdf5"]) == 0
+    assert "last steps" not in capsys.readouterr().err
+    assert load("c.hdf5").transitions.sum() == 27
