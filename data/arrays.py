@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.core.base.spec import VECTOR, named
 from surefoot.data.checks import check_id, refuse_oddities
-from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.choices import CHOICES
+from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.flat import KEYS, Source
 from surefoot.data.formats.npz import ALIASES, EXTRAS, of_names
 
@@ -29,6 +31,9 @@ def from_arrays(
     costs: Any = None,
     env_id: str | None = None,
     max_episode_steps: int | None = None,
+    action_low: Any = None,
+    action_high: Any = None,
+    choices: int | None = None,
     name: str = "arrays",
     strict: bool = False,
     **others: Any,
@@ -39,7 +44,8 @@ def from_arrays(
     numbers with a large offset is counted in the warnings, which name the column and the offset to subtract
     (`core.base.precision`). Give at least one of `terminals`, `timeouts` and `max_episode_steps`, so that episodes end.
     What followed the last step of an episode that was cut off is known from `next_observations` alone: without it that
-    row counts in returns and is never sampled.
+    row is learned from by algorithms that read no next observation, such as clones. Pairs without an order in time are
+    episodes of one step each: max_episode_steps=1.
 
     Args:
         observations: (N, O) numbers, (N, ...) uint8 images, or a mapping of such arrays by name.
@@ -53,6 +59,11 @@ def from_arrays(
         costs: (N,) of constraints.
         env_id: gymnasium id of the environment that they were recorded in.
         max_episode_steps: the time limit, where `timeouts` are not there.
+        action_low: lowest action that the actuators take, one number or one for each of the A: what a policy without
+            a simulator may command at least; None: nothing states it.
+        action_high: highest action, likewise.
+        choices: how many discrete actions there are, of which `actions` hold the number, from 0 on, or one-hot rows;
+            None: as many as the highest says, where they are a few whole numbers of an integer type, else continuous.
         name: what errors and runs call the data.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         others: further arrays under the names of docs/data.md: `margins`, `valid`, `extras/NAME`, ...
@@ -78,15 +89,21 @@ def from_arrays(
     if not {"terminals", "timeouts", *ALIASES} & set(arrays) and max_episode_steps is None:
         raise DataError(
             f"{name}: nothing says where episodes end: give 'terminals' (1 where the task itself ended), 'timeouts' (1 "
-            "where an episode was cut off) or both, or max_episode_steps"
+            "where an episode was cut off) or both, or max_episode_steps, which is 1 for pairs without an order"
         )
     if not {"terminals", "terminations"} & set(arrays):
         arrays["terminals"] = np.zeros(arrays["actions"].shape[:1], bool)
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(arrays["actions"].shape[:1], np.float32)
         attributes[REWARDS] = NO_REWARDS
+    for key, bound in ((ACTION_LOW, action_low), (ACTION_HIGH, action_high)):
+        if bound is not None:
+            attributes[key] = json.dumps(np.asarray(bound).tolist(), default=str)
+    if choices is not None:
+        attributes[CHOICES] = choices
     source = Source(name, max_episode_steps=max_episode_steps).with_attributes(attributes)
     dataset = of_names(arrays, source, names=arrays)
+    _ = dataset.action_range  # refused here, where it is stated
     if strict:
         refuse_oddities(dataset, name)
     return dataset

@@ -26,7 +26,7 @@ TORN = (
     "next observations that are not the next row's, inside an episode (were episodes joined? mark all ends, by "
     "'terminals' and 'timeouts', or by a mapping's termination, truncation or episode)"
 )
-CHOICES = "actions that look discrete"
+LIKE_CHOICES = "actions that look discrete (state how many choices there are, or store them as whole numbers)"
 FEW = 32
 """Whole numbers of at least 0 and below this look like those of choices."""
 
@@ -152,21 +152,6 @@ def look_like_choices(actions: Array) -> bool:
     return bool(len(values) >= 2 and values[0] == 0 and values[-1] < FEW and (values == np.round(values)).all())
 
 
-def refuse_choices(name: str, key: str, actions: Array) -> None:
-    """Refuse discrete actions: cloned as numbers, choice 1 would lie between 0 and 2.
-
-    Raises:
-        DataError: they are of a type of whole numbers, and but a few of them.
-    """
-    column = actions[:, None] if actions.ndim == 1 else actions
-    if actions.dtype.kind in "iub" and look_like_choices(column):
-        raise DataError(
-            f"{name}: {key!r} are whole numbers, as of discrete actions, which learning from data does not take: "
-            "cloned as numbers they would mean nothing. Train by acting (ppo, stream_q); if they are continuous, store "
-            "them as float32"
-        )
-
-
 def check_id(env: Any) -> None:
     """Refuse an environment that is given in place of its id; None is none.
 
@@ -198,6 +183,10 @@ def refuse_oddities(dataset: Dataset, name: str) -> None:
         raise DataError(f"{name}: refused because strict is set: {listed}")
 
 
+BOOLS = ("terminations", "truncations", "valid", "next_known")
+"""Columns of a dataset that are truth values."""
+
+
 def validate(dataset: Dataset) -> None:
     """Check every invariant that `Dataset` promises.
 
@@ -220,11 +209,11 @@ def validate(dataset: Dataset) -> None:
     }
     if dataset.costs is not None:
         columns["costs"] = dataset.costs
+    if dataset.next_known is not None:
+        columns["next_known"] = dataset.next_known
     same_length(name, {**columns, **{f"extras/{key}": value for key, value in dataset.extras.items()}})
     for key, array in columns.items():
-        kind = {"episode_ids": "int64", "terminations": "bool", "truncations": "bool", "valid": "bool"}.get(
-            key, "float32"
-        )
+        kind = {"episode_ids": "int64"}.get(key, "bool" if key in BOOLS else "float32")
         dimensions = 2 if key in ("observations", "actions", "next_observations") else 1
         if array.dtype != kind or array.ndim != dimensions or not array.flags.c_contiguous:
             raise DataError(

@@ -119,7 +119,7 @@ def corrupt(
     if column in ("observations", "next_observations"):
         need_one_vector(dataset, "an attack on observations")
     clean = getattr(dataset, column)
-    rows = np.flatnonzero(dataset.valid)
+    rows = np.flatnonzero(dataset.transitions)
     adversary = None
     if victim is not None and element != "rewards":
         adversary = _Adversary(victim, dataset, element, device)

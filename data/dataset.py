@@ -23,6 +23,8 @@ WITHOUT = (NO_REWARDS, NO_TASK)
 BEST_RETURN = "best_return"
 """Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 
+ACTION_LOW, ACTION_HIGH = "action_low", "action_high"
+"""Attributes that state the actuators' range, in the data's units: a number, or a JSON list of one for each action."""
 OBSERVATION_NAMES, ACTION_NAMES = "observation_names", "action_names"
 """Attributes that hold a JSON list of names: of each number of an observation's vector, and of an action."""
 LONGEST_NAME = 500
@@ -36,7 +38,8 @@ class Dataset:
     episode has `terminations` or `truncations` set and no other row has; `next_observations[i]` is
     the observation that followed action i, also on the last step of an episode.
     Where a source does not hold the observation after a truncated episode's last step, loaders set
-    `valid[i] = False` there: the row counts in returns and lengths but is never sampled.
+    `next_known[i] = False` there and repeat the row's own observation: the row is learned from by algorithms that read
+    no next observation, and by no other.
 
     Images and several named arrays lie in `extras`, as `observations/KEY` and `next_observations/KEY`: uint8 images
     and float32 vectors. `observations` and `next_observations` are then (N, 0).
@@ -49,7 +52,7 @@ class Dataset:
     terminations: Array  # (N,) bool: the task itself ended; only this stops bootstrapping
     truncations: Array  # (N,) bool: cut off (time limit, end of recording)
     episode_ids: Array  # (N,) int64, 0, 0, ..., 1, 1, ...: non-decreasing, without gaps
-    valid: Array  # (N,) bool: the row may be sampled as a transition
+    valid: Array  # (N,) bool: the row may be learned from
     costs: Array | None = None  # (N,) float32, or None where the source has no cost
     env_id: str | None = None  # gymnasium id of the environment that it was recorded in
     name: str = "unnamed"  # what the user called it: a path or a catalogue id
@@ -59,6 +62,8 @@ class Dataset:
     extras: Mapping[str, Array] = dataclasses.field(
         default_factory=dict
     )  # further (N, ...) columns, e.g. returns_to_go
+
+    next_known: Array | None = None  # (N,) bool: `next_observations` say what followed; None: in every row
 
     as_read: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     """The view in which `load` read it from its source and nothing else; None of what was changed or made since."""
@@ -73,6 +78,11 @@ class Dataset:
     def __len__(self) -> int:
         """Number of transitions N."""
         return len(self.rewards)
+
+    @property
+    def transitions(self) -> Array:
+        """(N,) bool: the row may be learned from, and what followed it is known, or does not matter (a terminal)."""
+        return self.valid if self.next_known is None else self.valid & self.next_known
 
     @property
     def arrays(self) -> dict[str, spec.Array]:
@@ -121,6 +131,42 @@ class Dataset:
     def action_names(self) -> tuple[str, ...] | None:
         """A name for each number of an action; None where the source has none."""
         return _names(self.attributes.get(ACTION_NAMES), self.action_dim)
+
+    @property
+    def choices(self) -> int | None:
+        """How many discrete actions there are, whose one-hot rows `actions` holds; None: actions are continuous."""
+        stated = str(self.attributes.get("choices"))
+        return self.action_dim if stated == str(self.action_dim) else None
+
+    @property
+    def action_range(self) -> tuple[Array, Array] | None:
+        """(A,) float64 lowest and highest action that the source states, as Minari's space does; None: it states none.
+
+        Raises:
+            DataError: one of the two is missing, no number or list of A finite numbers, or not below the other.
+        """
+        if self.choices is not None or (ACTION_LOW not in self.attributes and ACTION_HIGH not in self.attributes):
+            return None
+        low, high = (self._bound(key) for key in (ACTION_LOW, ACTION_HIGH))
+        if not (low < high).all():
+            i = int((low >= high).argmax())
+            raise DataError(f"{self.name}: action_low {low[i]:g} of action {i} is not below action_high {high[i]:g}")
+        return low, high
+
+    def _bound(self, key: str) -> Array:
+        """(A,) one of the two attributes."""
+        stated = self.attributes.get(key)
+        try:
+            found = np.asarray(json.loads(stated) if isinstance(stated, str) else stated, np.float64)
+        except (ValueError, TypeError, RecursionError):
+            found = np.full(0, np.nan)
+        if found.shape not in ((), (1,), (self.action_dim,)) or not np.isfinite(found).all():
+            raise DataError(
+                f"{self.name}: the attribute {key!r} is {printable(str(stated))[:LONGEST_NAME]!r}; it must be a finite "
+                f"number, or a list of {self.action_dim}, one for each action; {ACTION_LOW} and {ACTION_HIGH} go "
+                "together"
+            )
+        return np.broadcast_to(found, (self.action_dim,)).copy()
 
     @property
     def episode_starts(self) -> Array:

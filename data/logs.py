@@ -16,9 +16,11 @@ import numpy as np
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import remove_asides, written_aside
 from surefoot.core.base.unpacking import read_npz
+from surefoot.data import left_out
 from surefoot.data.dataset import Dataset
-from surefoot.data.files import sha256_of, sha256_of_lines
-from surefoot.data.formats import columns, csv, lerobot, npz, parquet
+from surefoot.data.files import digest_of, sha256_of, sha256_of_lines
+from surefoot.data.formats import columns, csv, lerobot, npz, parquet, robomimic
+from surefoot.data.formats.chosen import split
 from surefoot.data.formats.flat import Source
 from surefoot.data.formats.hdf5 import is_hdf5
 from surefoot.data.formats.mapping import LogMapping, arrays_of, dataset_of, files_of, fingerprint, read_mapping
@@ -52,7 +54,8 @@ def table_of(path: pathlib.Path, mapping: LogMapping | None = None) -> columns.T
             "and name all of them under `files`"
         )
     if is_hdf5(path):
-        return columns.hdf5_table(path)
+        held = columns.hdf5_table(path)
+        return robomimic.table(path, held.names) if robomimic.fits(held.names) else held
     if npz.is_npz(path):
         return columns.npz_table(path)
     if parquet.is_parquet(path):
@@ -94,34 +97,56 @@ def read(
         known = dataclasses.replace(known, max_episode_steps=source.max_episode_steps)
     logs = files_of(known) if log is None else [log]
     source = dataclasses.replace(source, sha256=digest(mapping, logs))
-    chosen = known
-    if starred(known):
-        with _readable(logs[0]):
-            chosen = expanded(known, table_of(logs[0], known))
-    parts = []
+    with _readable(logs[0]):
+        first = table_of(logs[0], known)
+    chosen = expanded(known, first) if starred(known) else known
+    named = {split(name)[0] for name in chosen.columns} | {*first.episodes, *lerobot.COUNTS}
+    if chosen.end_where is not None:
+        named.add(chosen.end_where["column"])
+    left = {name: what for name, what in first.names.items() if name not in named}
+    parts: list[dict[str, Array]] = []
+    wrong: list[DataError] = []
     for index, one in enumerate(logs):
         path = None if keep is None else keep / f"{fingerprint(known, one, chosen.columns)[:40]}.npz"
         found = None if path is None else _kept(path)
         if found is None:
-            with _readable(one):
-                table = table_of(one, chosen)
-                require_same(known, chosen, table, logs[0])
-                found = arrays_of(_with_episodes(chosen, one), table)
-            if path is not None:
+            try:
+                with _readable(one):
+                    table = first if index == 0 and chosen is known else table_of(one, chosen)
+                    require_same(known, chosen, table, logs[0])
+                    found = arrays_of(_with_episodes(chosen, table), table)
+            except DataError as error:  # the others are read all the same, so that all that are bad are named at once
+                wrong.append(error)
+                parts.clear()
+                found = {}
+            if path is not None and found:
                 with written_aside(path, DataError) as aside, open(aside, "wb") as file:
                     np.savez(file, allow_pickle=False, **found)
-        parts.append(found)
+        if not wrong:
+            parts.append(found)
         if done is not None:
             done(index + 1, len(logs))
-    return dataset_of(known, parts, source, view)
+    if wrong:
+        raise _all_of(wrong, len(logs))
+    return dataset_of(known, parts, source, view, left_out.stated(left))
 
 
-def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None) -> str:
+def _all_of(wrong: Sequence[DataError], files: int) -> DataError:
+    """One error of all files that are bad; the first of many in full."""
+    if len(wrong) == 1:
+        return wrong[0]
+    more = f"\n  and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+    listed = "".join(f"\n  {error}" for error in wrong[:MOST_NAMED])
+    return DataError(f"{len(wrong)} of {files} files can't be read by the mapping:{listed}{more}")
+
+
+def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None, kept: bool = True) -> str:
     """Hexadecimal SHA-256 of a mapping and of the logs that it reads: another number in any of them changes it.
 
     Args:
         mapping: a YAML file.
         logs: files and folders in the order in which they are read; None: those that the mapping names.
+        kept: take what the cache knows of a folder's files that have not changed (`files.digest_of`).
 
     Raises:
         DataError: one of them can't be read.
@@ -130,7 +155,7 @@ def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None) ->
     found = []
     for one in every:
         with _readable(one):
-            found.append(sha256_of(one))
+            found.append(digest_of(one) if kept else sha256_of(one))
     return sha256_of_lines(found)
 
 
@@ -151,11 +176,11 @@ def _kept(path: pathlib.Path) -> dict[str, Array] | None:
     return None
 
 
-def _with_episodes(mapping: LogMapping, log: pathlib.Path) -> LogMapping:
-    """The mapping; of a LeRobot dataset, which says itself where episodes end, with that where it names no episode."""
-    if mapping.episode is None and log.is_dir() and lerobot.is_lerobot(log):
-        return dataclasses.replace(mapping, episode=lerobot.EPISODE)
-    return mapping
+def _with_episodes(mapping: LogMapping, table: columns.Table) -> LogMapping:
+    """The mapping; where it names no episode, with the column by which files of a layout tell them apart."""
+    if mapping.episode is not None:
+        return mapping
+    return dataclasses.replace(mapping, episode=next(iter(table.episodes), None))
 
 
 def parts_folder(destination: pathlib.Path) -> pathlib.Path:
@@ -170,19 +195,27 @@ def remove_parts(folder: pathlib.Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
+def draft(path: pathlib.Path | Sequence[pathlib.Path], beside: pathlib.Path | None = None) -> str:
     """The text of a mapping to begin with: guesses by the names of a log's columns, all of them listed.
 
     Args:
-        path: of the log.
+        path: of the log, or of several logs of one kind; columns that not all of them have are left out.
         beside: folder that the mapping is to lie in; None: this one.
 
     Raises:
         DataError, MissingExtraError: as `table_of`.
     """
-    table = table_of(path)
+    paths = [path] if isinstance(path, pathlib.Path) else list(path)
+    tables = [table_of(one) for one in paths]
+    table, uneven = tables[0], dict[str, str]()
+    for other in tables[1:]:
+        for here, there in ((table, other), (other, table)):
+            uneven |= {
+                name: f"it is in {here.path} and not in {there.path}" for name in here.names if name not in there.names
+            }
+    table = dataclasses.replace(table, names={n: what for n, what in table.names.items() if n not in uneven})
     guesses = ("observations", "actions", "next_observations", "following", "end", "extra", "doubtful", "counts")
-    guessed: dict[str, list[str]] = {key: [] for key in guesses}
+    guessed: dict[str, list[str]] = {key: [] for key in (*guesses, "cameras", "texts")}
     single: dict[str, str] = {}
     for name, what in table.names.items():
         meaning = _meaning(name, what)
@@ -190,19 +223,33 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
             single[meaning] = name
         elif meaning is not None:
             guessed["doubtful" if meaning in SINGLE else meaning].append(name)
+        elif left_out.is_camera(name, what):
+            guessed["cameras"].append(name)
+        else:
+            guessed["texts"].append(name)
     counting = _counting(table, guessed["observations"])
     guessed["observations"] = [name for name in guessed["observations"] if name not in counting]
     following = _following(guessed["observations"], guessed["following"])
     guessed["following"] = [name for name in guessed["following"] if name not in following]
+    folder = (beside or pathlib.Path()).resolve()
     lines = [
         "# What the columns of a log mean (docs/own_data.md). Guessed from their names: correct it before you use it.",
-        f"files: [{_quoted(os.path.relpath(path.resolve(), (beside or pathlib.Path()).resolve()))}]",
+        f"files: [{', '.join(_quoted(os.path.relpath(one.resolve(), folder)) for one in paths)}]",
     ]
     lines += [f"{key}: [{', '.join(map(_quoted, guessed[key]))}]" for key in ("observations", "actions")]
     lines += [f"{key}: {_quoted(name)}" for key, name in single.items()]
     if following:
         one = _quoted(following[0]) if len(following) == 1 else f"[{', '.join(map(_quoted, following))}]"
         lines.append(f"next_observations: {one}")
+    if cameras := guessed["cameras"]:
+        keys = ", ".join(f"{left_out.key_of(n)}: {_quoted(n)}" for n in cameras if "next" not in _words(n))
+        lines.append("# Cameras are left out; to take some in (docs/images.md), remove the # and the others:")
+        lines += [f"# images: {{{keys}}}", "# image_size: 84  # height and width that pictures are scaled to"]
+    lines += [
+        f"# {_quoted(name)} is left out: it holds {table.names[name]}, or numbers tasks or files; name it as episode, "
+        "or under observations if it is what the controller knows"
+        for name in guessed["texts"]
+    ]
     lines += [
         f"# {_quoted(name)} is left out: by its name it is of the next step. next_observations names such columns, one "
         "for each observation, in their order; name it as an observation only if the controller knows it at the step"
@@ -226,6 +273,9 @@ def draft(path: pathlib.Path, beside: pathlib.Path | None = None) -> str:
         for name in guessed["doubtful"]
     ]
     lines += [f"# {_quoted(name)} is left out: it numbers the rows" for name in [*guessed["counts"], *counting]]
+    lines += [f"# {_quoted(name)} is left out: {why}" for name, why in uneven.items()]
+    lines += _gap_lines(tables, [*guessed["observations"], *guessed["actions"]])
+    lines += _status_lines(table, guessed["texts"])
     if "time" in single:
         lines.append("# gap: 0.5  # seconds without a row that end an episode")
     lines += ["# reward, cost, termination, truncation, episode, time: a column each, where there is one"]
@@ -288,6 +338,46 @@ def _following(observations: Sequence[str], names: Sequence[str]) -> list[str]:
     return known if len(observations) == len(known) == 1 else []
 
 
+def _gap_lines(tables: Sequence[columns.Table], names: Sequence[str]) -> list[str]:
+    """Comments on columns that lack numbers in some rows, and what a mapping can do about it."""
+    lacking: dict[str, int] = {}
+    for table in tables:
+        if table.sampled or not table.path.is_file() or table.path.stat().st_size > MOST_READ:
+            continue
+        with contextlib.suppress(DataError):  # what is wrong with it is said where it is read as a dataset
+            for name, array in table.read(list(names), None, frozenset(names)).items():
+                if array.dtype.kind == "f" and (
+                    count := int((~np.isfinite(array)).reshape(len(array), -1).any(1).sum())
+                ):
+                    lacking[name] = lacking.get(name, 0) + count
+    if not lacking:
+        return []
+    listed = ", ".join(map(_quoted, lacking))
+    told = ", ".join(f"{_quoted(name)} in {count:,}" for name, count in lacking.items())
+    return [
+        f"# Numbers are missing in some rows: {told}; one of these rules, or each for some of the columns, is needed:",
+        f"# interpolate: [{listed}]  # between the known numbers around them; fill_at_most: 5 leaves longer gaps",
+        f"# hold: [{listed}]  # the last known number",
+        f"# drop: [{listed}]  # the rows, at which an episode ends",
+    ]
+
+
+def _status_lines(table: columns.Table, names: Sequence[str]) -> list[str]:
+    """Comments on columns of a few texts, which may say that an episode is over."""
+    found = []
+    for name in names:
+        if not table.path.is_file() or table.path.stat().st_size > MOST_READ:
+            continue
+        with contextlib.suppress(DataError):
+            words = np.unique(table.words(name))
+            if 1 < len(words) <= MOST_WORDS and words.dtype.kind == "U":
+                column = f"column: {_quoted(name)}, in: [{', '.join(map(_quoted, words.tolist()))}]"
+                found.append(
+                    f"# end_where: {{{column}}}  # those that end an episode; as: termination, if the task does"
+                )
+    return found
+
+
 def _counting(table: columns.Table, names: Sequence[str]) -> list[str]:
     """Those columns that count the rows of a file, from 0 or from 1; of large files and recordings none is read."""
     if table.sampled or not table.path.is_file() or table.path.stat().st_size > MOST_READ:
@@ -300,6 +390,10 @@ def _counting(table: columns.Table, names: Sequence[str]) -> list[str]:
     return found
 
 
+MOST_WORDS = 12
+"""Different texts of a column that a draft lists."""
+MOST_NAMED = 50
+"""Bad files that one error names."""
 MOST_READ = 100 * 2**20
 """Bytes of a file in which a draft looks for columns that count rows."""
 LEAST_ROWS = 5
@@ -332,7 +426,7 @@ ALL_THAT_FOLLOWED = [["next", what] for what in ("observations", "observation", 
 """Words of names of an array of all that followed a step."""
 BEFORE = frozenset(("prev", "previous"))
 """Words of names of what was measured or done at the step before."""
-OF_FILES = ("valid", "attributes", "infos_final_observations", "infos_episode_ends")
+OF_FILES = ("valid", "next_known", "attributes", "infos_final_observations", "infos_episode_ends")
 """Names, with `_` for `/`, of what surefoot's own files hold beside what was measured."""
 DENSITIES = ("prob", "probs", "density", "probability", "likelihood")
 EXTRAS = (
@@ -349,7 +443,7 @@ ACTIONS_ALONE = re.compile(r"(acts?|a|u)_?\d*")
 DOUBTFUL = frozenset(
     (
         *("reward", "rewards", "rew", "score", "scores", "return", "returns", "rtg", "fitness", "advantage", "label"),
-        *("time", "timestamp", "stamp", "clock", "elapsed"),
+        *("time", "timestamp", "stamp", "clock", "elapsed", "len"),
     )
 )
 """Words of names that mean what was judged, or when, not what was measured."""

@@ -18,6 +18,10 @@ from surefoot.data.dataset import BEST_RETURN, Array, Dataset
 
 ACTION_MARGIN = 1e-5
 """Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
+NORMALIZATIONS = ("none", "observations", "stacked", "range", "quantile")
+"""What `normalise_observations` knows."""
+QUANTILES = (0.01, 0.99)
+"""Shares of the observations below what becomes -1 and below what becomes 1, as LeRobot's and openpi's quantiles."""
 PART = 65_536
 """Rows of whole episodes whose rewards are discounted at once; more where an episode has more."""
 
@@ -95,7 +99,9 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         dataset: gives the statistics.
         agent: whose normaliser is set, so that its policy applies the same map.
         how: "none"; "observations": statistics of the observations (CORL, TD3+BC); "stacked": of observations
-            and next observations together (RIQL). Both with 1e-3 added to the standard deviation.
+            and next observations together (RIQL). Both with 1e-3 added to the standard deviation. "range": the least
+            and the greatest of the observations become -1 and 1; "quantile": their 1st and 99th percentile do, so that
+            outliers, which go beyond, don't squeeze the rest. A number that never changes becomes 0.
 
     Raises:
         ConfigError: another word.
@@ -104,13 +110,32 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         return _normalised(dataset, agent)
     if how == "none":
         return dataset
-    if how not in {"observations", "stacked"}:
-        raise ConfigError(f"normalization={how!r} is not one of none, observations, stacked")
+    if how not in NORMALIZATIONS:
+        raise ConfigError(f"normalization={how!r} is not one of {', '.join(NORMALIZATIONS)}")
     rows = _vectors(dataset, agent, "observations")
+    if how in ("range", "quantile"):
+        middle, half = _ends_to_one(rows, how)
+        agent.normalizer.take(torch.from_numpy(middle), torch.from_numpy(half), epsilon=0)
+        return _normalised(dataset, agent)
     if how == "stacked":
         rows = np.concatenate([rows, _vectors(dataset, agent, "next_observations")])
     agent.normalizer.fit(torch.from_numpy(rows))
     return _normalised(dataset, agent)
+
+
+def _ends_to_one(rows: Array, how: str) -> tuple[Array, Array]:
+    """(V,) float64 what becomes 0, and how far from it 1 is, of "range" or "quantile".
+
+    Of a number whose quantiles are equal, as of a switch that is seldom on, the ends are its least and greatest value;
+    where these are equal too, 1 is one unit away.
+    """
+    low, high = rows.min(0).astype(np.float64), rows.max(0).astype(np.float64)
+    if how == "quantile":
+        least, most = np.quantile(rows.astype(np.float64), QUANTILES, axis=0)
+        apart = most > least
+        low, high = np.where(apart, least, low), np.where(apart, most, high)
+    half = (high - low) / 2
+    return (low + high) / 2, np.where(half > 0, half, 1.0)
 
 
 def _normalised(dataset: Dataset, agent: Agent) -> Dataset:
@@ -153,8 +178,13 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
             f"{dataset.name}: observations are {in_words(have[0])} and actions have {have[1]} dimensions, but this "
             f"{agent.name} was built for {in_words(want[0])} and {want[1]}"
         )
+    if agent.spec.discrete != (getattr(dataset, "choices", None) is not None):
+        kinds = ("discrete", "continuous") if agent.spec.discrete else ("continuous", "discrete")
+        raise DataError(f"{dataset.name}: this {agent.name} was built for {kinds[0]} actions, and these are {kinds[1]}")
     low, high = agent.action_low.cpu().numpy(), agent.action_high.cpu().numpy()
-    dataset = scale_rewards(scale_actions(dataset, low, high), agent, rewards)
+    if not agent.spec.discrete:  # choices are one-hot rows everywhere
+        dataset = scale_actions(dataset, low, high)
+    dataset = scale_rewards(dataset, agent, rewards)
     dataset, length = normalise_observations(dataset, agent, normalization), history_of(agent.config)
     if length == 1:
         return dataset
@@ -162,9 +192,14 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
     return dataset.replace(observations=wide[0], next_observations=wide[1])
 
 
-def learnable_episodes(dataset: Dataset) -> Array:
-    """(E',) ids of the episodes with a row to sample, which one of a single step, cut off, need not have."""
-    return np.unique(dataset.episode_ids[dataset.valid])
+def learnable_episodes(dataset: Dataset, rows: Array | None = None) -> Array:
+    """(E',) ids of the episodes with a row to learn from, which one of a single step, cut off, need not have.
+
+    Args:
+        dataset: of E episodes.
+        rows: (N,) bool, which are learned from; None: all valid ones, as cloning does.
+    """
+    return np.unique(dataset.episode_ids[dataset.valid if rows is None else rows])
 
 
 def best_episodes(dataset: Dataset, fraction: float, discount: float = 0.99) -> Dataset:

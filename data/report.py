@@ -20,6 +20,8 @@ from surefoot.data.files import sha256_of
 from surefoot.data.formats.lerobot import is_lerobot
 from surefoot.data.formats.mapping import SUFFIXES
 from surefoot.data.formats.named import PREFIXES
+from surefoot.data.formats.repairs import REPAIRS, applied
+from surefoot.data.left_out import told
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
 
@@ -40,6 +42,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "observation_dim": dataset.observation_dim,
         "observations": in_words(dataset.arrays),
         "action_dim": dataset.action_dim,
+        "choices": dataset.choices,
         OBSERVATION_NAMES: dataset.observation_names,
         ACTION_NAMES: dataset.action_names,
         "constant_observations": _constant(dataset),
@@ -63,7 +66,10 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "cost_max": None if costs is None else float(costs.max()),
         "extras": {key: _span(value) for key, value in dataset.extras.items() if key not in named} or None,
         "rows_never_sampled": int((~dataset.valid).sum()),
+        "rows_without_next": int((dataset.valid & ~dataset.transitions).sum()),
         "warnings": dict(dataset.warnings),
+        "left_out": told(dataset),
+        REPAIRS: applied(dataset.attributes) or None,
         "sha256": dataset.sha256,
     }
     task = task_facts(dataset.env_id or dataset.name)
@@ -137,7 +143,7 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
         if known is None:
             known = sidecar_sha256(file)
         if file.is_file():
-            digest = logs.digest(file) if file.suffix.lower() in SUFFIXES else sha256_of(file)
+            digest = logs.digest(file, kept=False) if file.suffix.lower() in SUFFIXES else sha256_of(file)
         elif is_lerobot(file):
             digest = sha256_of(file)
     except (OSError, DataError) as error:

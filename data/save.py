@@ -14,6 +14,7 @@ from surefoot.data.formats import csv, d4rl, dppo, lerobot_write, minari, npz, o
 from surefoot.data.formats.flat import OWN_MARK
 from surefoot.data.formats.lerobot import FPS
 from surefoot.data.formats.mapping import SUFFIXES as MAPPINGS
+from surefoot.data.left_out import LEFT_OUT
 from surefoot.data.load import MINARI_PREFIX, load
 from surefoot.data.rewards import Reward
 
@@ -45,7 +46,7 @@ NOT_HELD = {
 CUT_OFF = "what followed the last step of episodes that were cut off (it is not sampled)"
 """What DPPO's layout has no place for."""
 
-OF_FILES = {"kind", "source", "licence", "env_id", OWN_MARK}
+OF_FILES = {"kind", "source", "licence", "env_id", OWN_MARK, LEFT_OUT}
 """Attributes that say where a file came from, and nothing of its rows."""
 
 
@@ -68,7 +69,8 @@ def save(dataset: Dataset, path: str | os.PathLike[str], layout: str | None = No
     path = pathlib.Path(path)
     write = writer_of(path, layout)
     remove_asides_of_the_dead(path.parent)
-    write(dataset, path)
+    kept = {key: value for key, value in dataset.attributes.items() if key != LEFT_OUT}  # of another source
+    write(dataset.replace(attributes=kept), path)
 
 
 def writer_of(path: pathlib.Path, layout: str | None) -> Callable[[Dataset, pathlib.Path], None]:
@@ -105,7 +107,7 @@ def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str 
     found += sorted({*dataset.extras} - held) if "extras" in lacks else []
     told = {REWARDS} if minari_id and not dataset.has_rewards else set()
     found += sorted({*dataset.attributes} - OF_FILES - told) if "attributes" in lacks else []
-    return found + ([CUT_OFF] if layout == "dppo" and (dataset.truncations & dataset.valid).any() else [])
+    return found + ([CUT_OFF] if layout == "dppo" and (dataset.truncations & dataset.transitions).any() else [])
 
 
 def convert(

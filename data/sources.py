@@ -36,8 +36,16 @@ class WindowSource(Drawn):
             windows: length and padding.
             weights: (N,) how often a row is drawn, relative to the others; None: all equally.
             stream: of random numbers.
+
+        Raises:
+            DataError: as many segment ids as rows are not given.
         """
         super().__init__(stream)
+        if len(segment_ids) != len(store):
+            raise DataError(
+                f"there are {len(segment_ids)} segment ids for {len(store)} rows of the store: make them by "
+                "segment_ids(dataset, store.keys)"
+            )
         self.store, self.windows = store, windows
         self.chain = Chain.from_segments(segment_ids, store.device)
         self.weighted = None if weights is None else Weighted(weights.to(store.device))
@@ -73,7 +81,7 @@ def chunk_source(stores: Stores, length: int) -> Source:
     """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.actors.chunks`)."""
     if length == 1:
         return Uniform(stores.data)
-    return WindowSource(stores.data, segment_ids(stores.dataset), Windows(length, "right"))
+    return WindowSource(stores.data, segment_ids(stores.dataset, stores.data.keys), Windows(length, "right"))
 
 
 class Added(Drawn):

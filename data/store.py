@@ -211,10 +211,10 @@ def store_from_dataset(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Store:
-    """Pack the columns `keys` of a dataset's valid rows.
+    """Pack the columns `keys` of a dataset's rows that those who read these columns learn from.
 
     Args:
-        dataset: whole episodes; rows with `valid` False are left out.
+        dataset: whole episodes; rows that are not `learnable` are left out.
         keys: fields of `Dataset` (`observations`, `costs`, ...) or names in `dataset.extras`; `observations` stands for
             all of `observations/KEY` where observations are images or several arrays.
         device: where the store's tensors are.
@@ -224,9 +224,13 @@ def store_from_dataset(
         DataError: the dataset lacks a key, has no valid row, or does not fit the device.
         DeviceError: the device is not there.
     """
-    rows = np.flatnonzero(dataset.valid)
+    rows = np.flatnonzero(learnable(dataset, keys))
     if len(rows) == 0:
-        raise DataError(f"{dataset.name}: no row is valid as a transition, so there is nothing to sample")
+        why = "" if not dataset.valid.any() else (
+            ": what followed a step is known of none (give next_observations, or episodes of several steps); "
+            "bc and others that read no next observation learn from them"
+        )  # fmt: skip
+        raise DataError(f"{dataset.name}: no row is valid as a transition, so there is nothing to sample{why}")
     keep: Any = slice(None) if len(rows) == len(dataset) else rows  # a slice spares a copy of every column
     available = available_columns(dataset)
     keys = [column for key in keys for column in named_columns(available, key)]
@@ -243,17 +247,31 @@ def named_columns(columns: Iterable[str], key: str) -> list[str]:
 
 def available_columns(dataset: Dataset) -> dict[str, Array]:
     """Every (N, ...) array of a dataset by name: its fields that are not None, and its extras."""
-    fields = {f.name: getattr(dataset, f.name) for f in dataclasses.fields(dataset) if f.name != "valid"}
+    marks = ("valid", "next_known")
+    fields = {f.name: getattr(dataset, f.name) for f in dataclasses.fields(dataset) if f.name not in marks}
     columns = {key: value for key, value in fields.items() if isinstance(value, np.ndarray)}
     return {**dataset.extras, **columns}
 
 
-def segment_ids(dataset: Dataset) -> Array:
-    """(valid rows,) int64: 0, 0, ..., 1, ...: runs of store rows that followed each other in one episode.
+def learnable(dataset: Dataset, columns: Iterable[str]) -> Array:
+    """(N,) bool: rows that are learned from by who reads these columns.
 
-    What the sequence samplers need: a row left out because it is not valid ends a run, as an episode does.
+    All valid rows, the last of a demonstration included, where no column is of the next step (`next_observations`,
+    `next_actions`, ...); else those whose next observation is known too.
     """
-    rows = np.flatnonzero(dataset.valid)
+    return dataset.transitions if any(key.startswith("next_") for key in columns) else dataset.valid
+
+
+def segment_ids(dataset: Dataset, columns: Iterable[str] = ()) -> Array:
+    """(rows of the store,) int64: 0, 0, ..., 1, ...: runs of store rows that followed each other in one episode.
+
+    What the sequence samplers need: a row that is left out of the store ends a run, as an episode does.
+
+    Args:
+        dataset: of the store.
+        columns: the store's (`Store.keys`), which decide the rows that it holds (`learnable`).
+    """
+    rows = np.flatnonzero(learnable(dataset, columns))
     breaks = (np.diff(rows) != 1) | (np.diff(dataset.episode_ids[rows]) != 0)
     return np.concatenate([[0], np.cumsum(breaks)])[: len(rows)].astype(np.int64)
 

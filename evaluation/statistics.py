@@ -85,10 +85,11 @@ def stratified_bootstrap_interval(
         confidence: in (0, 1).
 
     Raises:
-        ConfigError: scores empty, not finite, or a setting out of range.
+        ConfigError: scores empty, not finite, or a setting out of range; a single run, which says nothing of others.
     """
     matrix = _matrix(scores)
     _check(repetitions, confidence)
+    _need_several(matrix)
     draws = np.array([statistic(_resample(matrix, generator)) for _ in range(repetitions)])
     low, high = _percentiles(draws, confidence)
     runs, tasks = matrix.shape
@@ -117,9 +118,14 @@ def probability_of_improvement_interval(
     repetitions: int = 2000,
     confidence: float = 0.95,
 ) -> Interval:
-    """`probability_of_improvement` with a stratified percentile bootstrap that resamples both sides."""
+    """`probability_of_improvement` with a stratified percentile bootstrap that resamples both sides.
+
+    Raises:
+        ConfigError: as there; a side of a single run, which says nothing of others.
+    """
     x, y = _matrix(first), _matrix(second)
     _check(repetitions, confidence)
+    _need_several(x, y)
     draws = [probability_of_improvement(_resample(x, generator), _resample(y, generator)) for _ in range(repetitions)]
     low, high = _percentiles(np.array(draws), confidence)
     method = f"stratified bootstrap, {repetitions} resamples of {len(x)} and {len(y)} runs"
@@ -288,6 +294,16 @@ def _resample(matrix: Array, generator: np.random.Generator) -> Array:
     """Runs drawn with replacement, independently in each task (column)."""
     runs, tasks = matrix.shape
     return np.asarray(matrix[generator.integers(runs, size=(runs, tasks)), np.arange(tasks)])
+
+
+def _need_several(*sides: Array) -> None:
+    """Refuse single runs: resampling one gives itself each time, an interval without width that means nothing."""
+    if min(map(len, sides)) < 2:
+        of = "a side of one run" if len(sides) > 1 else "one run"
+        raise ConfigError(
+            f"{of} gives no interval over runs, whatever the number of tasks: train further seeds, give the estimate "
+            "alone, or use hierarchical_interval, whose interval of one seed is over its episodes"
+        )
 
 
 def _percentiles(draws: Array, confidence: float) -> tuple[Array, Array]:

@@ -139,8 +139,8 @@ class COCOA(Agent):
         ready: Dataset = super().prepare(dataset)
         if not self._has_model:
             ready = prepare_model(self, ready)
-        columns = {name: getattr(ready, name)[ready.valid] for name in ("observations", "actions", "rewards")}
-        columns["next_observations"] = ready.next_observations[ready.valid]
+        columns = {name: getattr(ready, name)[ready.transitions] for name in ("observations", "actions", "rewards")}
+        columns["next_observations"] = ready.next_observations[ready.transitions]
         self.reverse.fit_statistics(turned_round(columns))
         return ready
 

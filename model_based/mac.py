@@ -46,7 +46,7 @@ class MACConfig(AlarmConfig):
     aggregate: str = "mean"  # of the critics, for choosing: mean or min
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (256, 256, 256)
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

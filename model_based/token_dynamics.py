@@ -78,7 +78,7 @@ class LearnedTokenDynamics(Agent):
     def prepare(self, dataset: Dataset) -> Dataset:
         """Actions into [-1, 1]; the bins of the data's numbers."""
         ready = prepare(self, dataset)
-        rows = np.flatnonzero(ready.valid)
+        rows = np.flatnonzero(ready.transitions)
         self.model.fit({name: getattr(ready, name)[rows] for name in READS})
         return ready
 

@@ -118,7 +118,11 @@ class TrajectoryTransformer(Agent):
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows that begin at a row drawn uniformly."""
-        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset), Windows(self.config.context, "right"))}
+        return {
+            MAIN: WindowSource(
+                stores.data, segment_ids(stores.dataset, stores.data.keys), Windows(self.config.context, "right")
+            )
+        }
 
     def model_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Cross-entropy of each token of a window but the first, weighted; what is behind an end does not count."""

@@ -59,7 +59,7 @@ class AlignDiffConfig:
     heads: int = 4
     average_rate: float = 0.005  # of its average, which plans
     learning_rate: float = 3e-4
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -29,7 +29,7 @@ class AWACConfig(HistoryConfig):
     learning_rate: float = 3e-4  # of critics and actor
     hidden: tuple[int, ...] = (256, 256, 256)
     log_std_range: tuple[float, float] = (-20.0, 2.0)  # of the policy, whose deviation does not depend on the state
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ class AWRFlowConfig(HistoryConfig):
     network: str = "mlp"  # mlp or embedded (ReinFlow's)
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (256, 256, 256)
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -6,7 +6,7 @@ import dataclasses
 
 from torch import Tensor
 
-from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.actors.heads import CategoricalActor, DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
@@ -23,7 +23,7 @@ class BCConfig(EncoderConfig, HistoryConfig):
     learning_rate: float = 3e-4
     schedule: str = "constant"  # of the learning rate; cosine or linear: it falls to 0 over the planned steps
     hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -35,21 +35,27 @@ class BCConfig(EncoderConfig, HistoryConfig):
 class BC(Agent):
     r"""Regression of actions on observations: :math:`L = E \, \| \pi(s) - a \|^2 / A`.
 
-    x%BC keeps the episodes with the highest discounted return first. Episodes are split at their true
-    ends; CORL counts to 1,000 and so drifts by a step an episode.
+    Discrete actions are classified: :math:`L = - E \log \pi(a | s)`. x%BC keeps the episodes with the highest
+    discounted return first. Episodes are split at their true ends; CORL counts to 1,000 and so drifts by a step an
+    episode.
     """
 
     name = "bc"
     Config = BCConfig
     by_rows = True
+    chooses = True
     PRESETS = {"bc": {}, "ten_percent": {"fraction": 0.1}}  # noqa: RUF012
     reads = ("observations", "actions")
     config: BCConfig
     actor: DeterministicActor
 
     def build(self) -> None:
-        """One deterministic actor."""
-        self.actor = DeterministicActor(self.features, self.spec.action_dim, self.config.hidden)
+        """One deterministic actor, or one of probabilities of choices."""
+        self.actor: DeterministicActor | CategoricalActor
+        if self.spec.discrete:
+            self.actor = CategoricalActor(self.features, self.spec.action_dim, self.config.hidden, activation="relu")
+        else:
+            self.actor = DeterministicActor(self.features, self.spec.action_dim, self.config.hidden)
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Keep the best episodes, then normalise."""
@@ -61,7 +67,9 @@ class BC(Agent):
         return short_notes(dataset, self.config.fraction, self.config.discount)
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """Mean squared error over rows and action dimensions."""
+        """Mean squared error over rows and action dimensions; of choices, the cross-entropy in nats."""
+        if isinstance(self.actor, CategoricalActor):
+            return -self.actor.density_of(self.actor(batch["observations"]), batch["actions"]).mean(), {}
         error = self.actor(batch["observations"]) - batch["actions"]
         return error.square().mean(), {}
 

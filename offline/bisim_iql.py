@@ -34,7 +34,7 @@ class BisimIQLConfig(HistoryConfig):
     target_rate: float = 0.005  # of the averages of critics and representation, every step
     learning_rate: float = 3e-4  # of all networks; falls to 0 along a cosine
     hidden: tuple[int, ...] = (256, 256)  # of each network
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class BisimIQL(Agent):
         """Scale actions and rewards, normalise observations, put the last L of them side by side; find rho."""
         ready = prepare(self, dataset, normalization=self.config.normalization, rewards=self.config.rewards)
         if not self.rewards_fixed:
-            deviation = float(ready.rewards[ready.valid].std(dtype=np.float64))
+            deviation = float(ready.rewards[ready.transitions].std(dtype=np.float64))
             self.reward_deviation.fill_(deviation if deviation > 0 else 1.0)  # rewards all alike tell nothing apart
         return ready
 

@@ -53,7 +53,7 @@ class CQLConfig(HistoryConfig):
     initialisation: str = "orthogonal"
     reward_scale: float = 1.0  # rewards are trained on as reward_scale * r + reward_shift
     reward_shift: float = 0.0
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -35,7 +35,7 @@ class DTConfig:
     warm_up: int = 0  # training steps in which the rate rises from 0 first; of all schedules but constant
     weight_decay: float = 1e-4
     max_gradient_norm: float = 0.25
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -100,7 +100,7 @@ class DT(Agent):
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of K steps that end at a row drawn uniformly."""
         windows = Windows(self.config.context, "left")
-        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset), windows)}
+        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset, stores.data.keys), windows)}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Mean squared error of the actions of the steps that are there."""

@@ -34,7 +34,7 @@ class EDACConfig(HistoryConfig):
     learning_rate: float = 3e-4  # of everything
     hidden: tuple[int, ...] = (256, 256, 256)
     log_std_range: tuple[float, float] = (-5.0, 2.0)  # of the policy, before the tanh
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

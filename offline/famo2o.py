@@ -38,7 +38,7 @@ class FamO2OConfig(HistoryConfig):
     initialisation: str = "orthogonal"
     critic_weight: float = 1.0  # of each critic's squared error
     rewards: str = "minus_one"  # none, return_range or minus_one
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

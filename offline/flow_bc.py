@@ -51,7 +51,7 @@ class FlowBCConfig(HistoryConfig):
     learning_rate: float = 3e-4
     schedule: str = "constant"  # constant or cosine: to 0 over the run
     weight_decay: float = 0.0
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -38,7 +38,7 @@ class FQLConfig(HistoryConfig):
     deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (512, 512, 512, 512)
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

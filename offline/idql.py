@@ -37,7 +37,7 @@ class IDQLConfig(HistoryConfig):
     blocks: int = 3  # of the noise network
     dropout: float = 0.1  # of the noise network
     rewards: str = "return_range"  # none, return_range or minus_one (mazes)
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -38,7 +38,7 @@ class IQLConfig(EncoderConfig, HistoryConfig):
     order: str = "sequential"  # sequential: actor and critic see the new value (official); together: the old (CORL)
     critic_weight: float = 1.0  # of each critic's squared error; CORL has 0.5
     rewards: str = "return_range"  # none, return_range or minus_one
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

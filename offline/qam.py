@@ -37,7 +37,7 @@ class QAMConfig(HistoryConfig):
     learning_rate: float = 3e-4
     max_gradient_norm: float = 1.0  # of all gradients together
     hidden: tuple[int, ...] = (512, 512, 512, 512)
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ class QCConfig(HistoryConfig):
     aggregate: str = "mean"  # of the critics, for choosing and in the target: mean or min
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (512, 512, 512, 512)
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

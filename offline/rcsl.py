@@ -28,7 +28,7 @@ class RCSLConfig(HistoryConfig):
     learning_rate: float = 5e-5
     l2: float = 1e-3  # of all weights and biases, in the loss, as Adam's coupled weight decay
     returns: str = "standardised"  # as the network reads them: standardised by the data's, or none (as they are)
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

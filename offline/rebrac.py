@@ -46,7 +46,7 @@ class ReBRACConfig(HistoryConfig):
     activation: str = "relu"
     initialisation: str = "edac"  # edac: biases 0.1 and a last layer near 0 (CORL); xavier (FQL's code)
     last_layer: float = 1e-3  # of the actor: bound of its weights (edac), or what they are multiplied by (xavier)
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

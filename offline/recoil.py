@@ -77,7 +77,7 @@ class ReCOIL(DVL):
 
     def notes(self, dataset: Dataset) -> list[str]:
         """Whom it imitates."""
-        rows, known = expert_rows(dataset, self.config.fraction)[dataset.valid], EXPERT in dataset.extras
+        rows, known = expert_rows(dataset, self.config.fraction)[dataset.transitions], EXPERT in dataset.extras
         how = "the data's column 'expert'" if known else f"the best {100 * self.config.fraction:g} % of the episodes"
         own = f"recoil: the expert's are {int(rows.sum()):,} of {len(rows):,} rows, by {how}; rewards are not read"
         return [own, *([] if known else short_notes(dataset, self.config.fraction))]
@@ -118,14 +118,14 @@ def expert_rows(dataset: Dataset, fraction: float, both: bool = True) -> Array:
                 f"{dataset.name}: says neither by rewards nor by a column {EXPERT!r} whom to imitate; add "
                 "extras/expert, 1 on the expert's rows and 0 on the others, or give rewards by reward=module:function"
             )
-        able = learnable_episodes(dataset)
+        able = learnable_episodes(dataset, dataset.transitions)
         best, returns = np.zeros(len(dataset.episode_lengths), np.float32), dataset.episode_returns[able]
         best[able[np.argsort(-returns, kind="stable")[: max(1, int(len(returns) * fraction))]]] = 1
         given = best[dataset.episode_ids]
     rows = np.asarray(given, np.float32)
     if rows.shape != (len(dataset),) or not np.isin(rows, (0.0, 1.0)).all():
         raise DataError(f"{dataset.name}: the column {EXPERT!r} must be 0 or 1 in each row")
-    sampled = rows[dataset.valid]
+    sampled = rows[dataset.transitions]
     if both and (sampled.all() or not sampled.any()):
         kind = "all" if sampled.all() else "none"
         raise DataError(

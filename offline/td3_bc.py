@@ -30,7 +30,7 @@ class TD3BCConfig(HistoryConfig):
     actor_every: int = 2  # critic steps per actor step
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
     def __post_init__(self) -> None:

@@ -208,7 +208,7 @@ def tabulated(dataset: Dataset, most: int = 10_000_000) -> Table:
     Raises:
         DataError: there are more, as of continuous data.
     """
-    rows = np.flatnonzero(dataset.valid)
+    rows = np.flatnonzero(dataset.transitions)
     both = np.concatenate([dataset.observations[rows], dataset.next_observations[rows]])
     states, numbers = np.unique(both + 0.0, axis=0, return_inverse=True)  # + 0: no -0 beside 0
     actions, chosen = np.unique(dataset.actions[rows] + 0.0, axis=0, return_inverse=True)

@@ -38,7 +38,7 @@ class ImplicitConfig(HistoryConfig):
     log_std_min: float = -5.0  # of the actor
     dropout: float = 0.0  # of the actor's hidden units
     rewards: str = "return_range"  # none, return_range or minus_one
-    normalization: str = "none"  # of observations: none, observations or stacked
+    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -46,7 +46,6 @@ class DQNConfig(NStepConfig, EncoderConfig):
             require(0 <= getattr(self, field) <= 1, "dqn", field, getattr(self, field), "in [0, 1]")
         require(self.error in ERRORS, "dqn", "error", self.error, " or ".join(ERRORS))
         require(0 < self.target_rate <= 1, "dqn", "target_rate", self.target_rate, "in (0, 1]")
-        require(self.offline_fraction == 0, "dqn", "offline_fraction", self.offline_fraction, "0: it keeps no data")
 
 
 class DQN(OffPolicyAgent):
@@ -91,7 +90,6 @@ class DQN(OffPolicyAgent):
         },
     }
     chooses = True
-    data = "refused"
     inherits: ClassVar[tuple[str, ...]] = ("critic", "normalizer")
     counts: ClassVar[tuple[str, ...]] = ("epsilon",)
     config: DQNConfig

@@ -81,7 +81,9 @@ class H2O(HybridAgent):
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale the data's actions, and measure the spread of its observations."""
         prepared = super().prepare(dataset)
-        self.spread.copy_(torch.from_numpy(spread_of(prepared.observations[prepared.valid], self.config.gap_spread)))
+        self.spread.copy_(
+            torch.from_numpy(spread_of(prepared.observations[prepared.transitions], self.config.gap_spread))
+        )
         return prepared
 
     def critic_loss(  # type: ignore[override]  # rows of two sources, apart

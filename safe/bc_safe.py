@@ -28,7 +28,7 @@ class BCSafeConfig(HistoryConfig):
     mode: str = "safe"  # episodes cloned: safe, all, risky, boundary or frontier
     learning_rate: float = 1e-3
     hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -47,7 +47,7 @@ class CDTConfig:
     learning_rate: float = 1e-4
     weight_decay: float = 1e-4
     max_gradient_norm: float = 0.25
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -159,7 +159,7 @@ class CDT(Agent):
         by_episode = episode_weights(dataset, self.config.ceiling, self.name)
         weights = torch.from_numpy(by_episode[ids] / np.bincount(ids)[ids])
         windows = Windows(self.config.context, "left")
-        return {MAIN: WindowSource(stores.data, segment_ids(dataset), windows, weights)}
+        return {MAIN: WindowSource(stores.data, segment_ids(dataset, stores.data.keys), windows, weights)}
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Negative log-density of the windows' actions and of their violations, and the entropy, weighted."""

@@ -62,7 +62,7 @@ class FISORConfig:
     samples: int = 8  # N actions drawn for an observation
     choice: str = "feasible"  # which acts: lowest, the safest (official); feasible, the first such; best, of those
     reserve: float = 0.05  # by which Q_h of a feasible sample must be below 0, in standard deviations of h
-    normalization: str = "observations"  # of observations: none (official), observations or stacked
+    normalization: str = "observations"  # of observations: none (official), observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

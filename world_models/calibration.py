@@ -88,7 +88,7 @@ def windows(dataset: Dataset, most_steps: int = MOST_STEPS, most_starts: int = M
     Raises:
         DataError: no row is valid.
     """
-    rows, segments = np.flatnonzero(dataset.valid), segment_ids(dataset)
+    rows, segments = np.flatnonzero(dataset.transitions), segment_ids(dataset, ["next_observations"])
     if len(rows) == 0:
         raise DataError(f"{dataset.name}: no row is valid as a transition, so there is nothing to predict")
     steps = min(most_steps, int(np.bincount(segments).max()))
@@ -153,7 +153,7 @@ def calibration(model: GaussianEnsemble, dataset: Dataset) -> dict[str, Any]:
 
 def held_out_rows(dataset: Dataset, *others: str) -> dict[str, Tensor]:
     """The columns that a model is judged on, and `others`, of at most `MOST_ROWS` rows, evenly spread."""
-    rows = np.flatnonzero(dataset.valid)
+    rows = np.flatnonzero(dataset.transitions)
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(np.int64)]
     names = ("observations", "actions", "rewards", "next_observations", *others)
     return {name: torch.from_numpy(getattr(dataset, name)[rows]) for name in names}

@@ -106,6 +106,8 @@ class Spec:
     action_high: tuple[float, ...]
     discrete: bool = False  # actions are choices 0 to action_dim - 1, one-hot rows inside; bounds are then 0 and 1
     environment: str | None = None  # id of the environment that poses the problem, where it is known
+    range_assumed: bool = dataclasses.field(default=False, compare=False, repr=False)
+    """Whether nobody stated the actions' bounds: `of` took [-1, 1]."""
 
     def __init__(
         self,
@@ -115,6 +117,7 @@ class Spec:
         action_high: tuple[float, ...],
         discrete: bool = False,
         environment: str | None = None,
+        range_assumed: bool = False,
     ) -> None:
         """Take the sizes and bounds; a number of `observations` is the width of one vector.
 
@@ -130,7 +133,7 @@ class Spec:
             if observations < 1:
                 raise ConfigError(f"observation_dim is {observations}: observations need at least one number")
             arrays = {VECTOR: Array((observations,))}
-        found = (arrays, action_dim, tuple(action_low), tuple(action_high), discrete, environment)
+        found = (arrays, action_dim, tuple(action_low), tuple(action_high), discrete, environment, range_assumed)
         for field, value in zip(dataclasses.fields(self), found, strict=True):
             object.__setattr__(self, field.name, value)
         self._check()
@@ -250,16 +253,34 @@ class Spec:
 
     @classmethod
     def of(cls, dataset: DatasetLike, low: Any = None, high: Any = None) -> Spec:
-        """The spec of a dataset; without bounds, actions are taken to lie in [-1, 1].
+        """The spec of a dataset; without bounds, actions lie in the range that it states, or else in [-1, 1].
+
+        Args:
+            dataset: whose `action_range`, where it has one, holds the lowest and highest actions.
+            low: lowest action, one number for all or one for each of the A.
+            high: highest action, likewise.
 
         Raises:
             ConfigError: bounds that are not finite, not ordered, or of another size than the actions.
         """
         size = dataset.action_dim
+        if getattr(dataset, "choices", None) is not None:
+            if low is not None or high is not None:
+                raise ConfigError("these actions are discrete choices, which have no range: leave low and high out")
+            return cls.of_choices(dataset.arrays, size).posed_by(getattr(dataset, "env_id", None))
+        stated = getattr(dataset, "action_range", None)
+        assumed = low is None and high is None and stated is None
+        if stated is not None:
+            low, high = stated[0] if low is None else low, stated[1] if high is None else high
+        for name, bound in (("low", low), ("high", high)):
+            if bound is not None and np.shape(bound) not in ((), (1,), (size,)):
+                raise ConfigError(
+                    f"{name} has shape {np.shape(bound)}; actions have {size} numbers: give one, or one for each"
+                )
         low = np.full(size, -1.0) if low is None else np.broadcast_to(np.asarray(low, np.float64), (size,))
         high = np.full(size, 1.0) if high is None else np.broadcast_to(np.asarray(high, np.float64), (size,))
         bounds = tuple(low.tolist()), tuple(high.tolist())
-        return cls(dataset.arrays, size, *bounds, environment=getattr(dataset, "env_id", None))
+        return cls(dataset.arrays, size, *bounds, environment=getattr(dataset, "env_id", None), range_assumed=assumed)
 
     def posed_by(self, environment: str | None) -> Spec:
         """The same problem, of the environment of this id."""

@@ -214,7 +214,8 @@ class Agent(nn.Module):
         """Build the networks from torch's global generator.
 
         Args:
-            problem: a `Spec`, or a dataset, whose actions are then taken to lie in [-1, 1].
+            problem: a `Spec`, or a dataset, whose actions are then taken to lie in the range that it states, or else
+                in [-1, 1].
             config: the algorithm's config dataclass, or None for its defaults.
             options: fields of the config to change, e.g. expectile=0.8; preset="..." starts from a preset.
 
@@ -235,7 +236,7 @@ class Agent(nn.Module):
         if self.spec.discrete and not self.chooses:
             raise ConfigError(
                 f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} discrete ones; "
-                "train it with ppo, dqn, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
+                "train it with bc (from data), ppo, dqn, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
             )
         self.config = self.configure(config, **options)
         self.spec = widened(self.environment_spec, self.config, self.name, self.acts)

@@ -21,7 +21,7 @@ def need_chain(dataset: Dataset, what: str) -> None:
             f"{dataset.name}: row {torn[0]}'s next observation is not the next row's ({len(torn)} such rows); {what} "
             "can't hold that, HDF5 can"
         )
-    unsampled = inside[~dataset.valid[inside]]
+    unsampled = inside[~dataset.transitions[inside]]
     if len(unsampled):
         raise DataError(
             f"{dataset.name}: row {unsampled[0]} is inside an episode and may not be sampled ({len(unsampled)} such "
@@ -37,9 +37,9 @@ def with_known_ends(dataset: Dataset) -> Dataset:
     Raises:
         DataError: no row is left.
     """
-    if dataset.valid.all():
+    if dataset.transitions.all():
         return dataset
-    rows = np.flatnonzero(dataset.valid)
+    rows = np.flatnonzero(dataset.transitions)
     if len(rows) == 0:
         raise DataError(f"{dataset.name}: no row is valid as a transition, so there is nothing to write")
     kept = dataset.select_rows(rows)

@@ -6,6 +6,7 @@ truth values. A column that tells episodes apart may hold texts, which become nu
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import itertools
@@ -24,6 +25,9 @@ from surefoot.core.base.unpacking import Unpacked, read_npz
 Array = np.ndarray[Any, Any]
 
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+GAPS = ("", "nan", "na", "n/a", "null", "none", "-")
+"""What cells hold, in small letters, that lack a number."""
+RULES_HELP = "a mapping fills or leaves out such rows by interpolate, hold or drop (docs/own_data.md)"
 CHUNK = 65_536
 """Lines of a text file that are turned into numbers at once."""
 DELIMITERS = ",;\t"
@@ -45,14 +49,33 @@ class Table:
     names: Mapping[str, str]
     reader: Callable[[Sequence[str], str | None], dict[str, Array]]
     sampled: bool = False  # its rows are made of messages, as the mapping says: by `rate` and `gap`
+    episodes: tuple[str, ...] = ()  # the column that tells episodes apart, where files of this layout have one
+    gap_reader: Callable[[Sequence[str]], dict[str, Array]] | None = None  # cells without a number become NaN
+    word_reader: Callable[[str], Array] | None = None  # (N,) texts of a column, or its numbers
     where: Callable[[int], str] = "row {}".format  # a row, counted from 0, in words
 
-    def read(self, wanted: Sequence[str], text: str | None = None) -> dict[str, Array]:
+    def words(self, name: str) -> Array:
+        """(N,) of a column of texts or numbers, such as a status.
+
+        Raises:
+            DataError: there is no such column, or it has several values a row.
+        """
+        if name not in self.names:
+            raise DataError(f"{self.path}: has no column {name!r}: {nearest(name, list(self.names))}")
+        found = self.reader([name], None)[name] if self.word_reader is None else self.word_reader(name)
+        if found.size != len(found):
+            raise DataError(f"{self.path}: column {name!r} has shape {found.shape}; a status has one value a row")
+        return found.reshape(-1)
+
+    def read(
+        self, wanted: Sequence[str], text: str | None = None, gaps: frozenset[str] = frozenset()
+    ) -> dict[str, Array]:
         """Name -> (N, ...) of these columns, all of one length.
 
         Args:
             wanted: names of columns.
             text: the one of them that may hold texts.
+            gaps: those in which cells without a number are NaN.
 
         Raises:
             DataError: a column is missing, or is no array of numbers, texts or truth values with a row a step.
@@ -60,7 +83,11 @@ class Table:
         for name in wanted:
             if name not in self.names:
                 raise DataError(f"{self.path}: has no column {name!r}: {nearest(name, list(self.names))}")
-        found = self.reader(list(dict.fromkeys(wanted)), text)
+        with_gaps = [name for name in dict.fromkeys(wanted) if self.gap_reader is not None and name in gaps]
+        whole = [name for name in dict.fromkeys(wanted) if name not in with_gaps]
+        found = self.reader(whole, text) if whole or not with_gaps else {}
+        if with_gaps and self.gap_reader is not None:
+            found |= self.gap_reader(with_gaps)
         rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"{self.path}: columns of different lengths: {rows}; each needs a row for each step")
@@ -94,7 +121,24 @@ def csv_table(path: pathlib.Path) -> Table:
             numbers = (rows.line_num for cells in rows if cells)
             return f"line {next(itertools.islice(numbers, row, None))}"
 
-    return Table(path, _kinds(path, header, delimiter), read, where=where)
+    def gappy(wanted: Sequence[str]) -> dict[str, Array]:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter)
+            next(rows)
+            return _text_columns(path, rows, header, wanted, None, gaps=True)
+
+    def words(name: str) -> Array:
+        place = header.index(name)
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter)
+            next(rows)
+            found = np.array([cells[place].strip() if place < len(cells) else "" for cells in rows if cells])
+        with contextlib.suppress(ValueError):
+            return found.astype(np.float64)
+        return found
+
+    kinds = _kinds(path, header, delimiter)
+    return Table(path, kinds, read, gap_reader=gappy, word_reader=words, where=where)
 
 
 def _kinds(path: pathlib.Path, header: list[str], delimiter: str) -> dict[str, str]:
@@ -111,7 +155,12 @@ def _kinds(path: pathlib.Path, header: list[str], delimiter: str) -> dict[str, s
 
 
 def _text_columns(
-    path: pathlib.Path, rows: Any, header: list[str], wanted: Sequence[str], text: str | None
+    path: pathlib.Path,
+    rows: Any,
+    header: list[str],
+    wanted: Sequence[str],
+    text: str | None,
+    gaps: bool = False,
 ) -> dict[str, Array]:
     """The cells of these columns as numbers; a column of texts as the places of its texts among the different ones."""
     places = [header.index(name) for name in wanted]
@@ -133,6 +182,8 @@ def _text_columns(
                         raise DataError(f"{path}: the cell in line {lines[blank]} of column {text!r} is {held}")
                     parts[index].append(np.array([texts.setdefault(cell, len(texts)) for cell in cells], np.float64))
                 else:
+                    if gaps:
+                        cells = ["nan" if cell.strip().lower() in GAPS else cell for cell in cells]
                     parts[index].append(_numbers(path, header[place], cells, lines))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is not readable as text with columns near line {rows.line_num} ({error})") from error
@@ -149,7 +200,8 @@ def _numbers(path: pathlib.Path, name: str, cells: list[str], lines: Sequence[in
         found = [_number(cell.strip()) for cell in cells]
     if None in found:
         bad = found.index(None)
-        raise DataError(f"{path}: {cells[bad]!r} in line {lines[bad]} of column {name!r} is not a number")
+        hint = f"; {RULES_HELP}" if cells[bad].strip().lower() in GAPS else ""
+        raise DataError(f"{path}: {cells[bad]!r} in line {lines[bad]} of column {name!r} is not a number{hint}")
     return np.array(found, np.float64)
 
 
@@ -203,7 +255,20 @@ def parquet_table(path: pathlib.Path) -> Table:
         inner = {f"{field.name}.{part.name}": str(part.type) for part in field.type} if _is_struct(field.type) else {}
         names |= inner or {field.name: str(field.type)}
 
-    def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
+    def gappy(wanted: Sequence[str]) -> dict[str, Array]:
+        return read(wanted, None, gaps=True)
+
+    def words(name: str) -> Array:
+        with parquet_errors(path):
+            column, _, part = (name, "", "") if name in schema.names else name.partition(".")
+            values = file.read([column]).column(0).combine_chunks()
+            values = values.field(part) if part else values
+            listed = values.to_pylist()
+        if all(isinstance(one, int | float) for one in listed):
+            return np.array(listed, np.float64)
+        return np.array(["" if one is None else str(one) for one in listed])
+
+    def read(wanted: Sequence[str], text: str | None, gaps: bool = False) -> dict[str, Array]:
         found = {}
         with parquet_errors(path):
             for name in wanted:
@@ -214,14 +279,14 @@ def parquet_table(path: pathlib.Path) -> Table:
                     found[name] = _pictures(path, file, column)
                 else:
                     values = file.read([column]).column(0).combine_chunks()
-                    found[name] = arrow_array(path, name, values.field(part) if part else values, name == text)
+                    found[name] = arrow_array(path, name, values.field(part) if part else values, name == text, gaps)
                 if shape is not None:
                     if math.prod(shape) != math.prod(found[name].shape[1:]):
                         raise DataError(f"{path}: column {name!r} says that it has the shape {shape} and holds others")
                     found[name] = found[name].reshape(len(found[name]), *shape)
         return found
 
-    return Table(path, names, read)
+    return Table(path, names, read, gap_reader=gappy, word_reader=words)
 
 
 def _shape(path: pathlib.Path, field: Any) -> tuple[int, ...] | None:
@@ -352,7 +417,7 @@ def _is_struct(kind: Any) -> bool:
     return bool(pyarrow.types.is_struct(kind))
 
 
-def arrow_array(path: object, name: str, values: Any, texts: bool = False) -> Array:
+def arrow_array(path: object, name: str, values: Any, texts: bool = False, gaps: bool = False) -> Array:
     """(N, ...) of an Arrow array: numbers, truth values, lists of one length, times as seconds.
 
     Args:
@@ -360,9 +425,10 @@ def arrow_array(path: object, name: str, values: Any, texts: bool = False) -> Ar
         name: of the column, for messages.
         values: the array.
         texts: whether it may hold texts, which become numbers that stand for the different ones.
+        gaps: whether numbers may be missing, which become NaN.
 
     Raises:
-        DataError: there are gaps, lists of different lengths, or values of another type.
+        DataError: there are other gaps, lists of different lengths, or values of another type.
     """
     import pyarrow as pa
     import pyarrow.types as types
@@ -371,8 +437,9 @@ def arrow_array(path: object, name: str, values: Any, texts: bool = False) -> Ar
         values = values.combine_chunks()
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.storage
-    if values.null_count:
-        raise DataError(f"{path}: column {name!r} has {values.null_count} rows without a value; repair or remove them")
+    number = types.is_integer(values.type) or types.is_floating(values.type)
+    if values.null_count and not (gaps and number):
+        raise DataError(f"{path}: column {name!r} has {values.null_count} rows without a value; {RULES_HELP}")
     kind = values.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         lengths = np.unique(np.asarray(values.value_lengths()))

@@ -25,7 +25,7 @@ from surefoot.core.base.files import written_aside
 from surefoot.data.checks import validate
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
 from surefoot.data.formats.columns import DELIMITERS
-from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.flat import Source, dataset_from_arrays, flag_columns
 from surefoot.data.formats.named import need_one_vector
 
 Array = np.ndarray[Any, Any]
@@ -38,6 +38,7 @@ SINGLES = {
     "cost": "costs",
     "margin": "margins",
     "valid": "valid",
+    "next_known": "next_known",
 }
 
 
@@ -209,8 +210,9 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
         blocks.append(dataset.costs[:, None])
         names.append("cost")
     formats = ["%.9g"] * len(names)  # nine digits bring every float32 back
-    whole = [dataset.terminations, dataset.truncations, dataset.episode_ids, dataset.valid]
-    names += ["termination", "truncation", "episode", "valid"]
+    marks = {"valid": dataset.transitions, **flag_columns(dataset)}
+    whole = [dataset.terminations, dataset.truncations, dataset.episode_ids, *marks.values()]
+    names += ["termination", "truncation", "episode", *marks]
     formats += ["%d"] * len(whole)
     table = np.concatenate([*(block.astype(np.float64) for block in blocks), np.stack(whole, 1).astype(np.float64)], 1)
     with written_aside(path, DataError) as aside:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import DataError
-from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags, refuse_choices
+from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 from surefoot.data.formats.hdf5 import read_hdf5
@@ -62,7 +62,6 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
 def _episode(path: pathlib.Path, k: int, held: dict[str, Any]) -> dict[str, Array]:
     """One episode's columns under D4RL's names."""
     name = str(path)
-    refuse_choices(name, f"actions_{k}", held["actions"])
     observations = exact_matrix(name, f"observations_{k}", held["observations"])
     rows = len(observations)
     found = {

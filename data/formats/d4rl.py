@@ -23,7 +23,16 @@ from surefoot.core.base.files import written_aside
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import d3rlpy, robomimic
-from surefoot.data.formats.flat import FLAGS, KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.flat import (
+    FLAGS,
+    KEYS,
+    LAYOUT_VERSION,
+    OWN_MARK,
+    REQUIRED,
+    Source,
+    dataset_from_arrays,
+    flag_columns,
+)
 from surefoot.data.formats.hdf5 import SEAL_BYTES, read_hdf5, seal
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
@@ -67,8 +76,7 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     }
     if dataset.costs is not None:
         columns["costs"] = dataset.costs
-    if not dataset.valid.all():
-        columns["valid"] = dataset.valid
+    columns |= flag_columns(dataset)
     columns = file_columns(columns, dataset, EXTRAS)
     # Built in memory and written in one go: the HDF5 library does not survive a disk that fills up under it.
     image = io.BytesIO()

@@ -2,7 +2,7 @@
 
 `corrected` keeps every row. The next observation comes from the source's own `next_observations`, else from
 the next row inside an episode and from `infos/final_observations` at its end. Where nothing holds it, a
-truncated last row is marked `valid = False`, and a terminated one keeps its own observation there, which the
+truncated last row is marked `next_known = False`, and a terminated one keeps its own observation there, which the
 termination masks.
 
 `d4rl` gives the rows of D4RL's `qlearning_dataset`, faults included (docs/data.md): the
@@ -25,7 +25,7 @@ from surefoot.core.base.schema import shown
 from surefoot.data.catalogue import gymnasium_id, has_unit_actions
 from surefoot.data.checks import (
     BOTH_ENDS,
-    CHOICES,
+    LIKE_CHOICES,
     ONE_STEP,
     OUTSIDE,
     TORN,
@@ -34,12 +34,12 @@ from surefoot.data.checks import (
     flags,
     look_like_choices,
     matrix,
-    refuse_choices,
     require_keys,
     same_length,
     validate,
     vector,
 )
+from surefoot.data.choices import CHOICES, as_choices
 from surefoot.data.corrupt import moved
 from surefoot.data.dataset import NAMED, Dataset
 
@@ -47,14 +47,14 @@ Array = np.ndarray[Any, Any]
 
 VIEWS = ("corrected", "d4rl")
 REQUIRED = ("observations", "actions", "rewards", "terminals")
-OPTIONAL = ("timeouts", "next_observations", "costs", "margins", "valid")
+OPTIONAL = ("timeouts", "next_observations", "costs", "margins", "valid", "next_known")
 FINAL_OBSERVATIONS, EPISODE_ENDS = "infos/final_observations", "infos/episode_ends"
 KEYS = [*REQUIRED, *OPTIONAL, FINAL_OBSERVATIONS, EPISODE_ENDS]
 ROUNDED = ("observations", "actions", "rewards", "next_observations", "costs", "margins")
 """Arrays that become float32."""
 VECTORS = (NAMED, f"next_{NAMED}")
 """What keys of extras begin with that become float32 too, unless they are images."""
-FLAGS = ("terminals", "timeouts", "valid")
+FLAGS = ("terminals", "timeouts", "valid", "next_known")
 """Those that become truth values, of a byte each."""
 OWN_MARK, LAYOUT_VERSION = "surefoot_version", "1"
 """Attribute of datasets that surefoot wrote -> the version of their layout."""
@@ -143,6 +143,10 @@ def dataset_from_arrays(
     named = any(key.startswith(NAMED) for key in extras)
     if named and view != "corrected":
         raise ConfigError(f"view={view!r} is of one observation vector: use view='corrected' for images")
+    choices = None
+    if "actions" in arrays:
+        actions, choices = as_choices(source.name, "actions", arrays["actions"], source.attributes.get(CHOICES))
+        arrays = {**arrays, "actions": actions}
     columns, both = _checked_columns(arrays, source.name, named)
     if "margins" in columns:
         if "margins" in extras:
@@ -158,10 +162,11 @@ def dataset_from_arrays(
     ends = _episode_ends(columns, source.max_episode_steps)
     if view == "corrected":
         rows: Array | slice = slice(None)  # a view: nothing is copied
-        next_observations, valid = _true_next_observations(arrays, columns, ends, source.name)
+        next_observations, valid, known = _true_next_observations(arrays, columns, ends, source.name)
     else:
         kept = _rows_kept_by_d4rl(columns, source)
         next_observations, valid = columns["observations"][kept + 1], np.ones(len(kept), bool)
+        known = np.ones(len(kept), bool)
         rows = kept
     episodes = (np.cumsum(ends) - ends)[rows]
     changes = np.diff(episodes) != 0
@@ -180,8 +185,9 @@ def dataset_from_arrays(
         env_id=source.env_id,
         name=source.name,
         sha256=source.sha256,
-        attributes=dict(source.attributes),
+        attributes={**source.attributes, **({} if choices is None else {CHOICES: choices})},
         extras={key: np.ascontiguousarray(value[rows]) for key, value in extras.items()},
+        next_known=None if known.all() else known,
     )
     validate(dataset)
     marked = {"timeouts", "next_observations"} & set(columns) or source.max_episode_steps is not None
@@ -201,8 +207,6 @@ def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tup
             columns[key] = arrays[key]  # without columns
         elif key in arrays:
             kind = matrix if key in ("observations", "actions", "next_observations") else vector
-            if key == "actions":
-                refuse_choices(name, key, arrays[key])
             columns[key] = (flags if key in FLAGS else kind)(name, key, arrays[key])
     same_length(name, columns)
     shape = columns["observations"].shape
@@ -239,21 +243,33 @@ def counted_out(ends: Array, limit: int) -> Array:
     return step % limit == limit - 1
 
 
+def flag_columns(dataset: Dataset) -> dict[str, Array]:
+    """The two columns by which files mark rows, (N,) bool; none where every row is a whole transition.
+
+    `valid` is 0 in rows that are no transition, which all versions of surefoot understand; `next_known` is 0 in those
+    of them that lack nothing but what followed, and are read as valid.
+    """
+    if dataset.transitions.all():
+        return {}
+    return {"valid": dataset.transitions, "next_known": dataset.transitions | ~dataset.valid}
+
+
 def _true_next_observations(
     arrays: Mapping[str, Array], columns: Mapping[str, Array], ends: Array, name: str
-) -> tuple[Array, Array]:
-    """The observation that followed each row, and whether the row may be sampled."""
-    valid = columns.get("valid", np.ones(len(ends), bool))
+) -> tuple[Array, Array, Array]:
+    """The observation that followed each row, whether the row may be learned from, and whether the first is known."""
+    known = columns.get("next_known", np.ones(len(ends), bool))
+    valid = columns.get("valid", np.ones(len(ends), bool)) | ~known
     if "next_observations" in columns:
-        return columns["next_observations"], valid
+        return columns["next_observations"], valid, known
     observations = columns["observations"]
     next_observations = np.concatenate([observations[1:], observations[-1:]])
     last = np.flatnonzero(ends)
     if FINAL_OBSERVATIONS in arrays:
         next_observations[last] = _final_observations(arrays, observations.shape[1], last, name)
-        return next_observations, valid
+        return next_observations, valid, known
     next_observations[last] = observations[last]
-    return next_observations, valid & (~ends | columns["terminals"])
+    return next_observations, valid, known & (~ends | columns["terminals"])
 
 
 def _final_observations(arrays: Mapping[str, Array], size: int, last: Array, name: str) -> Array:
@@ -320,7 +336,7 @@ def _torn(dataset: Dataset) -> int:
         rows = np.flatnonzero((following[:-1] != observations[1:]).any(axis=1))
         close = np.isclose(following[rows], observations[rows + 1], rtol=ROUNDING, atol=JUMP)
         torn[rows] |= ~close.all(axis=1)
-    return int(np.count_nonzero(torn & (np.diff(dataset.episode_ids) == 0) & dataset.valid[:-1]))
+    return int(np.count_nonzero(torn & (np.diff(dataset.episode_ids) == 0) & dataset.transitions[:-1]))
 
 
 def _oddities(dataset: Dataset, both: int, torn: int, unit_actions: bool, marked: bool) -> dict[str, int]:
@@ -339,6 +355,6 @@ def _oddities(dataset: Dataset, both: int, torn: int, unit_actions: bool, marked
         BOTH_ENDS: both,
         TORN: torn,
         UNMARKED: 0 if marked else len(dataset),
-        CHOICES: len(dataset) if look_like_choices(dataset.actions) else 0,
+        LIKE_CHOICES: len(dataset) if look_like_choices(dataset.actions) else 0,
     }
     return {what: count for what, count in found.items() if count}

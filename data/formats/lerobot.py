@@ -1,4 +1,6 @@
-"""LeRobot datasets of version 3, read: a folder of Parquet files with a row a frame, and videos beside them.
+"""LeRobot datasets of versions 2 and 3, read: a folder of Parquet files with a row a frame, and videos beside them.
+
+Version 2 has a Parquet file and a video for each episode, version 3 several episodes in each.
 
 `meta/info.json` names the features. What `load` takes without a mapping: `observation.state` and
 `observation.environment_state` joined, `action`, `next.reward`. An episode ends with a termination where
@@ -23,9 +25,10 @@ from surefoot.core.base.files import read_json
 from surefoot.core.base.schema import Many, Number, Record, Table, Text
 from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags
 from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
-from surefoot.data.files import sha256_of
+from surefoot.data.files import digest_of
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.left_out import stated
 
 if TYPE_CHECKING:
     from surefoot.data.formats.mapping import LogMapping
@@ -40,6 +43,10 @@ STATE, ENVIRONMENT, ACTION, NEXT = (
 )
 REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
 EPISODE, EXTRAS = "episode_index", "extras."
+OF_EPISODES, VERSIONS = "v2.", ("v2.", "v3.")
+"""Versions with files of an episode each, and all that are read."""
+COUNTS = ("index", "frame_index", "timestamp")
+"""Features that number frames, by whose order and rate the rows stand."""
 UNKNOWN_ENDS = "episode ends taken as cut off"
 FPS = (1e-3, 1e6)
 """Fewest and most steps a second of a dataset."""
@@ -66,17 +73,17 @@ def info_of(folder: pathlib.Path) -> dict[str, Any]:
     """What `meta/info.json` says, checked.
 
     Raises:
-        DataError: it is damaged, or of another version than 3.
+        DataError: it is damaged, or of another version than 2 and 3.
     """
     try:
         info: dict[str, Any] = read_json(folder / "meta" / "info.json", INFO)
     except CheckpointError as error:
         raise DataError(str(error)) from error
     version = info["codebase_version"]
-    if not version.startswith("v3."):
+    if not version.startswith(VERSIONS):
         raise DataError(
-            f"{folder}: is a LeRobot dataset of version {version}, and v3 is read; convert it by LeRobot's own "
-            "lerobot.datasets.v30.convert_dataset_v21_to_v30"
+            f"{folder}: is a LeRobot dataset of version {version}, and v2 and v3 are read; convert it by LeRobot's own "
+            "scripts, of version 2 by lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
     if odd := [key for key in info["features"] if not _KEY.fullmatch(key)]:
         raise DataError(f"{folder}: the feature {odd[0]!r} has a name that is no column's")
@@ -93,6 +100,12 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
         plain = [key for key in wanted if info["features"][key]["dtype"] not in ("image", "video")]
         found = _numbers(folder, [*plain, "index"] if "index" in names and "index" not in plain else plain)
         rows = len(next(iter(found.values()))) if found else 0
+        total = info.get("total_frames")
+        if found and info["codebase_version"].startswith(OF_EPISODES) and isinstance(total, int) and rows != total:
+            raise DataError(
+                f"{folder}: has {rows} frames, and meta/info.json says {total}: an episode's file is missing, or there "
+                "too often; fetch it again"
+            )
         for key in wanted:
             if key not in found:
                 video = info["features"][key]["dtype"] == "video"
@@ -100,19 +113,20 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
                 found[key] = pictures.stack(f"{folder}, {key!r}", taken, rows)
         return {key: found[key] for key in wanted}
 
-    return columns.Table(folder, names, read)
+    return columns.Table(folder, names, read, episodes=(EPISODE,) if EPISODE in names else ())
 
 
 def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
     """The dataset in a folder, its states and actions; pictures come by a mapping (docs/own_data.md).
 
-    Its SHA-256 is of all files in the folder and their names (`files.sha256_of`), videos included.
+    Its SHA-256 is of all files in the folder and their names, videos included; files that have not changed since the
+    last time are not read for it (`files.digest_of`).
 
     Raises:
         DataError: the folder is damaged, of another version, or lacks states or actions.
         MissingExtraError: pyarrow is not installed.
     """
-    digest = sha256_of(folder)
+    digest = digest_of(folder)
     info, held = info_of(folder), table(folder)
     features = {key: one for key, one in info["features"].items() if one["dtype"] not in ("image", "video", "string")}
     states = [key for key in (STATE, ENVIRONMENT) if key in features]
@@ -122,7 +136,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
             f"{folder}: has no feature {missing!r} of numbers: {nearest(missing, list(info['features']))}; a mapping "
             "can name others (docs/own_data.md)"
         )
-    wanted = [key for key in (REWARD, DONE, SUCCESS, TERMINATED, COST, NEXT, "valid") if key in features]
+    wanted = [key for key in (REWARD, DONE, SUCCESS, TERMINATED, COST, NEXT, "valid", "next_known") if key in features]
     extras = [key for key in features if key.startswith(EXTRAS)]
     got = held.read([*states, ACTION, EPISODE, *wanted, *extras])
     name = str(folder)
@@ -131,7 +145,7 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     arrays[ACTION + "s"] = got[ACTION]
     if NEXT in got and len(states) == 1:
         arrays["next_observations"] = got[NEXT]
-    for key, column in ((COST, "costs"), ("valid", "valid")):
+    for key, column in ((COST, "costs"), ("valid", "valid"), ("next_known", "next_known")):
         if key in got:
             arrays[column] = got[key]
     attributes: dict[str, Any] = {"kind": "lerobot", "fps": info["fps"], "lerobot_version": info["codebase_version"]}
@@ -145,6 +159,10 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
         arrays["rewards"] = exact_vector(name, REWARD, got[REWARD])
     else:
         arrays["rewards"], attributes[REWARDS] = np.zeros(len(got[ACTION]), np.float32), NO_REWARDS
+    used = {*states, ACTION, EPISODE, *extras, *(key for key in wanted if key != NEXT or len(states) == 1), *COUNTS}
+    attributes |= stated(
+        {key: f"{one['dtype']} {one['shape']}" for key, one in info["features"].items() if key not in used}
+    )
     ids = got[EPISODE]
     last = np.append(np.diff(ids) != 0, True)
     named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None
@@ -171,11 +189,15 @@ def _names(features: Sequence[dict[str, Any]]) -> list[str] | None:
 
 
 def _files(folder: pathlib.Path, within: str) -> list[pathlib.Path]:
-    """The Parquet files of a part of the dataset, in their order."""
-    found = sorted((folder / within).glob("chunk-*/file-*.parquet"), key=lambda path: (path.parent.name, path.name))
+    """The Parquet files of a part of a dataset of version 3, or the data files of one of version 2, in their order."""
+    found: list[pathlib.Path] = []
+    for name in ("file-*.parquet", "episode_*.parquet"):
+        found = found or [*(folder / within).glob(f"chunk-*/{name}")]
     if not found:
-        raise DataError(f"{folder}: has no file {within}/chunk-*/file-*.parquet; fetch it again")
-    return found
+        raise DataError(
+            f"{folder}: has no file {within}/chunk-*/file-*.parquet, nor episode_*.parquet as version 2; fetch it again"
+        )
+    return sorted(found, key=lambda path: (path.parent.name, path.name))
 
 
 def _numbers(folder: pathlib.Path, keys: Sequence[str]) -> dict[str, Array]:
@@ -218,6 +240,9 @@ def _from_videos(
     folder: pathlib.Path, key: str, info: dict[str, Any], size: pictures.Size | None, rows: int
 ) -> Iterator[Array]:
     """Pictures of videos, in which episodes stand one after another, of a dataset of so many rows."""
+    if str(info.get("codebase_version", "")).startswith(OF_EPISODES):
+        yield from _from_episode_videos(folder, key, info, size)
+        return
     prefix = f"videos/{key}/"
     wanted = ["episode_index", "length", *(f"{prefix}{one}" for one in ("chunk_index", "file_index", "from_timestamp"))]
     episodes: dict[str, list[Array]] = {name: [] for name in wanted}
@@ -235,3 +260,15 @@ def _from_videos(
         seconds = np.concatenate([starts[k] + np.arange(int(lengths[k])) / info["fps"] for k in held_here])
         path = folder / "videos" / key / f"chunk-{int(chunk):03d}" / f"file-{int(number):03d}.mp4"
         yield from pictures.frames(path, seconds.tolist(), 0.5 / info["fps"], size)
+
+
+def _from_episode_videos(
+    folder: pathlib.Path, key: str, info: dict[str, Any], size: pictures.Size | None
+) -> Iterator[Array]:
+    """Pictures of a dataset of version 2, whose episodes have a video each, named as their Parquet files."""
+    for path in _files(folder, "data"):
+        with columns.parquet_errors(path):
+            rows = columns.parquet().ParquetFile(path).metadata.num_rows
+        video = folder / "videos" / path.parent.name / key / f"{path.stem}.mp4"
+        seconds = (np.arange(rows) / info["fps"]).tolist()
+        yield from pictures.frames(video, seconds, 0.5 / info["fps"], size)

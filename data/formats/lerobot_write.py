@@ -23,6 +23,7 @@ from surefoot.data.checks import validate
 from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.columns import parquet
+from surefoot.data.formats.flat import flag_columns
 from surefoot.data.formats.lerobot import ACTION, COST, DONE, EXTRAS, FPS, NEXT, REWARD, STATE, TERMINATED
 
 Array = np.ndarray[Any, Any]
@@ -152,8 +153,7 @@ def _features(dataset: Dataset) -> dict[str, Array]:
     found |= {DONE: dataset.terminations | dataset.truncations, TERMINATED: dataset.terminations}
     if dataset.costs is not None:
         found[COST] = dataset.costs
-    if not dataset.valid.all():
-        found["valid"] = dataset.valid
+    found |= flag_columns(dataset)
     for key, array in dataset.extras.items():
         if not key.startswith((NAMED, f"next_{NAMED}")):
             found[EXTRAS + key.replace("/", ".")] = array

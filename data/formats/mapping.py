@@ -18,18 +18,30 @@ import numpy as np
 import yaml
 
 from surefoot.core.base.errors import ConfigError, DataError
-from surefoot.core.base.schema import Many, Number, Record, Text, check
+from surefoot.core.base.schema import Many, Number, Plain, Record, Text, check
 from surefoot.core.base.schema import Table as Object
 from surefoot.core.base.spec import IMAGE, VECTOR
 from surefoot.core.base.unique_keys import UniqueKeys
 from surefoot.core.base.unpacking import check_free
 from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, exact_vector, flags
-from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
+from surefoot.data.choices import CHOICES
+from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
-from surefoot.data.formats.columns import LATER, Table
+from surefoot.data.formats.columns import LATER, RULES_HELP, Table
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
+from surefoot.data.formats.repairs import (
+    COUNT,
+    REPAIRS,
+    RULES,
+    TERMINATION,
+    TRUNCATION,
+    Repaired,
+    gaps,
+    repaired,
+    summed,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -62,11 +74,19 @@ KIND = Record(
         "time": _NAME,
         "gap": _POSITIVE,
         "rate": _POSITIVE,
+        "drop": _NAMES,
+        "interpolate": _NAMES,
+        "hold": _NAMES,
+        "fill_at_most": Number(1, 2**31 - 1, whole=True),
+        "end_where": Record({"column": _NAME, "in": Many(Plain(1), 1)}, {"as": Text(among=(TERMINATION, TRUNCATION))}),
+        "choices": Number(2, 4096, whole=True),
+        "action_low": Many(Number(), 1),
+        "action_high": Many(Number(), 1),
         "environment": _NAME,
         "max_episode_steps": Number(1, 2**31 - 1, whole=True),
     },
 )
-LISTS = ("observations", "actions", "next_observations", "files")
+LISTS = ("observations", "actions", "next_observations", "files", *RULES)
 EXTRAS = "extras/"
 """What names of further columns begin with among a file's arrays."""
 
@@ -93,6 +113,14 @@ class LogMapping:
         None  # seconds without a row that end an episode; of a topic without a message, that are refused
     )
     rate: float | None = None  # steps per second that messages are sampled at
+    drop: tuple[str, ...] = ()  # columns; rows in which one lacks a number are left out
+    interpolate: tuple[str, ...] = ()  # columns whose gaps are filled between known numbers
+    hold: tuple[str, ...] = ()  # columns whose gaps are filled by the last known number
+    fill_at_most: int | None = None  # rows of a gap that these two fill
+    end_where: Mapping[str, Any] | None = None  # a status column, and the values of it that end an episode
+    choices: int | None = None  # discrete actions that there are; the column holds their number, from 0 on
+    action_low: tuple[float, ...] | None = None  # of the actuators, one number for all actions or one for each
+    action_high: tuple[float, ...] | None = None
     environment: str | None = None
     max_episode_steps: int | None = None
 
@@ -142,6 +170,9 @@ def read_mapping(path: pathlib.Path) -> LogMapping:
         value = {key: [one] if key in LISTS and isinstance(one, str) else one for key, one in value.items()}
         if isinstance(value.get("images"), str):
             value["images"] = {IMAGE: value["images"]}
+        for key in ("action_low", "action_high"):
+            if isinstance(value.get(key), int | float):
+                value[key] = [value[key]]
         if isinstance(value.get("image_size"), int):
             value["image_size"] = [value["image_size"]] * 2
     try:
@@ -172,17 +203,20 @@ def files_of(mapping: LogMapping) -> list[pathlib.Path]:
         )
     folder = pathlib.Path(mapping.path).parent
     found: dict[pathlib.Path, str] = {}
+    missing: list[str] = []
     for name in mapping.files:
         matched = (
             [folder / name] if (folder / name).exists() else sorted(map(pathlib.Path, glob.glob(str(folder / name))))
         )
         if not matched:
-            raise DataError(f"{mapping.path}: 'files' names {name}, and {folder / name} does not exist")
+            missing.append(f"{name}, and {folder / name} does not exist")
         for one in matched:
             if one in found:
                 by = f"by {found[one]} and by {name}" if found[one] != name else f"by {name} twice"
                 raise DataError(f"{mapping.path}: 'files' names {one} {by}; its rows would count double: name it once")
             found[one] = name
+    if missing:
+        raise DataError(f"{mapping.path}: 'files' names {'; '.join(missing)}")
     return [*found]
 
 
@@ -219,16 +253,23 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         raise DataError(f"{mapping.path}: 'gap' needs 'time', the column of seconds")
     named = [split(name)[0] for name in mapping.columns]
     alone = mapping.episode if named.count(mapping.episode or "") == 1 else None  # what it is elsewhere is numbers
-    held = table.read(named, alone)
+    fixed = repaired(mapping, table, table.read(named, alone, gaps(mapping)))
+    held = fixed.held
+
+    def where(row: int) -> str:
+        return table.where(int(fixed.rows[row]))
 
     def column(name: str, before: bool = False) -> Array:
         """Of recorded messages, what it said when a step begins, or at last before the next one."""
         plain = split(name)[0]
         array = picked(held[plain] if before else held.get(LATER + plain, held[plain]), name, table.path)
         if array.dtype.kind == "f":
-            check_finite(str(table.path), name, array, table.where)
+            try:
+                check_finite(str(table.path), name, array, where)
+            except DataError as error:
+                raise DataError(f"{error}, or: {RULES_HELP}") from error
             with np.errstate(over="ignore"):
-                check_finite(str(table.path), name, array.astype(np.float32), table.where)  # what it becomes
+                check_finite(str(table.path), name, array.astype(np.float32), where)  # what it becomes
         return array
 
     def joined(names: Sequence[str], before: bool = False) -> tuple[Array, Array]:
@@ -257,19 +298,22 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
     for key, name in mapping.extras.items():
         found[EXTRAS + key] = column(name)
         check_extra(str(table.path), name, found[EXTRAS + key])
-    found |= _ends(mapping, column, len(found["actions"]), str(table.path))
+    found |= _ends(mapping, column, fixed, str(table.path))
+    found |= {COUNT + what: np.array([count]) for what, count in fixed.counts.items()}
     if mapping.images:
         images = {key: column(name, before=True) for key, name in mapping.images.items()}
         _add_images(found, images, table.path, mapping.image_size)
     return found
 
 
-def _ends(mapping: LogMapping, column: Any, rows: int, name: str) -> dict[str, Array]:
-    """Where the task ends and where an episode is cut off: by flags, a column that changes, a gap in time, a limit."""
-    terminals, long = np.zeros(rows, bool), np.zeros(rows, bool)
+def _ends(mapping: LogMapping, column: Any, fixed: Repaired, name: str) -> dict[str, Array]:
+    """Where the task ends and where an episode is cut off: by flags, a column that changes, a gap in time, a limit, and
+    the rules about status and rows that are left out."""
+    rows = len(fixed.cut)
+    terminals, long = fixed.terminated.copy(), np.zeros(rows, bool)
     if mapping.termination is not None:
-        terminals = flags(name, mapping.termination, column(mapping.termination))
-    cut = np.zeros(rows, bool)
+        terminals |= flags(name, mapping.termination, column(mapping.termination))
+    cut = fixed.cut.copy()
     if mapping.truncation is not None:
         cut |= flags(name, mapping.truncation, column(mapping.truncation))
     if mapping.episode is not None:
@@ -312,7 +356,7 @@ def _add_images(
         found[f"{VECTOR}/{key}"] = array
         following = after.get(key)
         found[f"next_{VECTOR}/{key}"] = _following(array, ends) if following is None else _floats(following)
-    found["valid"] = ~ends | found["terminals"]
+    found["next_known"] = ~ends | found["terminals"]
 
 
 def _floats(array: Array) -> Array:
@@ -327,14 +371,27 @@ def _following(array: Array, ends: Array) -> Array:
 
 
 def dataset_of(
-    mapping: LogMapping, parts: Sequence[dict[str, Array]], source: Source, view: str = "corrected"
+    mapping: LogMapping,
+    parts: Sequence[dict[str, Array]],
+    source: Source,
+    view: str = "corrected",
+    facts: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """The dataset of the steps of several files, whose arrays are taken out of `parts` as they are joined.
+
+    Args:
+        mapping: that they were read by.
+        parts: of each file.
+        source: what else is known.
+        view: as `formats.flat`.
+        facts: further attributes.
 
     Raises:
         DataError: files differ in their columns, names or shapes, do not fit the memory together, or the data are
             inconsistent or not finite.
     """
+    if counts := summed(parts):
+        facts = {**(facts or {}), REPAIRS: json.dumps(counts)}
     for part in parts[1:]:
         for key, array in part.items():
             if key not in parts[0] or array.shape[1:] != parts[0][key].shape[1:]:
@@ -345,7 +402,10 @@ def dataset_of(
     named = {key: _same_names(source.name, key, parts) for key in (OBSERVATION_NAMES, ACTION_NAMES) if key in parts[0]}
     arrays = {key: _joined(source.name, key, parts) for key in list(parts[0]) if key not in named}
     odd = {what: int(arrays.pop(key, np.zeros(0)).sum()) for key, what in ((EARLY, INSIDE), (PAUSE, PAUSED))}
-    attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named}
+    attributes: dict[str, Any] = {"mapping": pathlib.Path(mapping.path).name, **named, **(facts or {})}
+    for name, bound in ((ACTION_LOW, mapping.action_low), (ACTION_HIGH, mapping.action_high)):
+        if bound is not None:
+            attributes[name] = json.dumps(bound)
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
         attributes[REWARDS] = NO_REWARDS
@@ -354,10 +414,13 @@ def dataset_of(
         empty = np.zeros((len(arrays["actions"]), 0), np.float32)
         arrays |= {VECTOR: empty, f"next_{VECTOR}": empty}
     extras |= {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
-    facts: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
-    known = source.with_attributes({key: value for key, value in facts.items() if value is not None})
+    if mapping.choices is not None:
+        attributes[CHOICES] = mapping.choices
+    said: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
+    known = source.with_attributes({key: value for key, value in said.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
     made = dataset_from_arrays(arrays, known, view, extras)
+    _ = made.action_range  # refused here, where it is stated
     return made.replace(warnings={**made.warnings, **{what: count for what, count in odd.items() if count}})
 
 

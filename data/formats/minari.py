@@ -1,15 +1,19 @@
 """Minari datasets, through the minari package: local ids, remote ids (downloaded by minari) and folders.
 
-Observations that are dictionaries become vectors: the keys `observation`, `achieved_goal`, `desired_goal` in
-this order, those that exist; any other dictionary in the alphabetical order of its keys. The order is kept in
-`attributes["observation_keys"]`. All three are kept because the ant mazes give the ant's position only in
-`achieved_goal`. Minari's sets are not D4RL's, also where the names agree: never compare their scores.
+Observations that are dictionaries of numbers become vectors: the keys `observation`, `achieved_goal`, `desired_goal` in
+this order, those that exist; any other dictionary in the alphabetical order of its keys, and tuples in theirs. The
+order is kept in `attributes["observation_keys"]`. An image (a uint8 Box of two to four dimensions) has the key `image`;
+a dictionary with one or more keeps each of its entries under a key of its own, those inside an entry joined by `_`.
+Discrete actions and observations are numbers from 0 on. All three goal keys are kept because the ant mazes give the
+ant's position only in `achieved_goal`. Minari's sets are not D4RL's, also where the names agree: never compare their
+scores.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import pathlib
 import re
 import warnings
@@ -28,12 +32,14 @@ from surefoot.core.base.errors import (
     nearest,
 )
 from surefoot.core.base.files import why
+from surefoot.core.base.spec import IMAGE
 from surefoot.data.checks import concatenated, validate
-from surefoot.data.dataset import REWARDS, WITHOUT, Dataset
+from surefoot.data.choices import CHOICES
+from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, REWARDS, WITHOUT, Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import Source, dataset_from_arrays
-from surefoot.data.formats.named import need_one_vector
+from surefoot.data.formats.named import need_one_vector, take_named
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +55,7 @@ def read_id(name: str, source: Source, view: str = "corrected") -> Dataset:
         MissingExtraError: the minari package is not installed.
         ConfigError: the id is malformed.
         DownloadError: it is neither local nor could be fetched.
-        DataError: it can't be used: discrete actions, images, damage.
+        DataError: it can't be used: other spaces, damage.
     """
     minari = _minari()
     _check_id(name)
@@ -97,19 +103,25 @@ def read_folder(path: pathlib.Path, source: Source, view: str = "corrected") -> 
 def _convert(loaded: Any, source: Source, view: str) -> Dataset:
     """Flat arrays of all episodes, with the observation after each last step."""
     name = source.name
-    actions = loaded.action_space
-    if not isinstance(actions, gymnasium.spaces.Box):
-        raise DataError(f"{name}: has actions {actions}; only continuous ones (Box) can be used")
+    actions, choices = loaded.action_space, None
+    if isinstance(actions, gymnasium.spaces.Discrete):
+        choices = int(actions.n)
+    elif not isinstance(actions, gymnasium.spaces.Box):
+        raise DataError(f"{name}: has actions {actions}; only continuous (Box) and Discrete ones can be used")
+    space = loaded.observation_space
     with _refusals(name):
-        keys = _observation_keys(loaded.observation_space)
-        episodes = [_episode(episode, keys, name) for episode in loaded.iterate_episodes()]
+        keys, apart = _observation_keys(space), _has_images(space)
+        start = 0 if choices is None else int(actions.start)
+        episodes = [_episode(episode, space, keys, start, name) for episode in loaded.iterate_episodes()]
     if not episodes:
         raise DataError(f"{name}: is empty: no episode")
     with_cost = all("costs" in episode for episode in episodes)
     columns = [key for key in episodes[0] if key != "costs" or with_cost]
-    arrays = {key: concatenated(name, key, [episode[key] for episode in episodes]) for key in columns}
+    arrays = {}
+    for key in columns:  # each part goes as soon as it is joined: images would not fit the memory twice
+        arrays[key] = concatenated(name, key, [episode.pop(key) for episode in episodes])
     attributes: dict[str, Any] = {"minari_id": loaded.spec.dataset_id, "kind": "minari"}
-    if keys:
+    if keys and not apart:
         attributes["observation_keys"] = ",".join(keys)
     with _refusals(name):
         metadata = loaded.storage.metadata
@@ -120,7 +132,13 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
             attributes[REWARDS] = str(metadata[REWARDS_KEY])
         main = pathlib.Path(loaded.spec.data_path) / "main_data.hdf5"
         digest = sha256_of(main) if main.is_file() else None
-    unit = bool(np.all(actions.low == -1) and np.all(actions.high == 1))
+    unit = False
+    if choices is not None:
+        attributes[CHOICES] = choices
+    else:
+        if np.isfinite(actions.low).all() and np.isfinite(actions.high).all():
+            attributes |= {ACTION_LOW: json.dumps(actions.low.tolist()), ACTION_HIGH: json.dumps(actions.high.tolist())}
+        unit = bool(np.all(actions.low == -1) and np.all(actions.high == 1))
     known = Source(
         name=name,
         env_id=source.env_id or (loaded.env_spec.id if loaded.env_spec is not None else None),
@@ -128,28 +146,34 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
         sha256=digest,
         attributes=attributes,
     )
-    return dataset_from_arrays(arrays, known, view)
+    left, named = take_named(arrays, name)
+    return dataset_from_arrays(left, known, view, named)
 
 
-def _episode(episode: Any, keys: list[str], name: str) -> dict[str, Array]:
+def _episode(episode: Any, space: gymnasium.Space[Any], keys: list[str], start: int, name: str) -> dict[str, Array]:
     """One episode's columns under D4RL's names; a last row without an end flag is a truncation."""
-    observations = _vectors(episode.observations, keys)
     steps = len(episode.rewards)
-    if observations.ndim != 2:
-        raise DataError(
-            f"{name}: episode {episode.id} has observations of shape {observations.shape[1:]}; only vectors can be used"
-        )
-    if len(observations) != steps + 1:
-        raise DataError(
-            f"{name}: episode {episode.id} has {len(observations)} observations for {steps} steps; it needs "
-            "one more than steps"
-        )
+    if _has_images(space):
+        parts = {f"/{key}": value for key, value in _parts(episode.observations, space).items()}
+    else:
+        parts = {"": _vectors(episode.observations, keys)}
+    for key, part in parts.items():
+        if part.ndim != 2 and part.dtype != np.uint8:
+            raise DataError(
+                f"{name}: episode {episode.id} has observations{key} of shape {part.shape[1:]} and type {part.dtype}; "
+                "vectors and uint8 images can be used"
+            )
+        if len(part) != steps + 1:
+            raise DataError(
+                f"{name}: episode {episode.id} has {len(part)} observations{key} for {steps} steps; it needs "
+                "one more than steps"
+            )
     truncations = np.array(episode.truncations, dtype=bool)
     truncations[-1:] |= not np.any(episode.terminations[-1:])
     columns = {
-        "observations": observations[:-1],
-        "next_observations": observations[1:],
-        "actions": np.asarray(episode.actions),
+        **{f"observations{key}": part[:-1] for key, part in parts.items()},
+        **{f"next_observations{key}": part[1:] for key, part in parts.items()},
+        "actions": np.asarray(episode.actions) - start if start else np.asarray(episode.actions),
         "rewards": np.asarray(episode.rewards),
         "terminals": np.asarray(episode.terminations, dtype=bool),
         "timeouts": truncations,
@@ -160,25 +184,64 @@ def _episode(episode: Any, keys: list[str], name: str) -> dict[str, Array]:
     return columns
 
 
-def _observation_keys(space: gymnasium.Space[Any]) -> list[str]:
-    """The order in which a dictionary's entries are concatenated; empty for plain vectors."""
+def _image(space: gymnasium.Space[Any]) -> bool:
+    """Whether observations of a space are images."""
+    return isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
+
+
+def _inside(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
+    """The entries of a dictionary or tuple; empty of any other space."""
     if isinstance(space, gymnasium.spaces.Dict):
-        if set(space.spaces) <= set(GOAL_KEYS):
-            return [key for key in GOAL_KEYS if key in space.spaces]
-        return sorted(space.spaces)
-    return []
+        return dict(space.spaces)
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return {str(index): one for index, one in enumerate(space.spaces)}
+    return {}
+
+
+def _has_images(space: gymnasium.Space[Any]) -> bool:
+    """Whether it is, or holds, images, whose arrays lie apart."""
+    return _image(space) or any(map(_has_images, _inside(space).values()))
+
+
+def _parts(observations: Any, space: gymnasium.Space[Any], path: tuple[str, ...] = ()) -> dict[str, Array]:
+    """Key -> (T + 1, ...) of every image and vector, those inside others by their joined names."""
+    found: dict[str, Array] = {}
+    for key, part in _inside(space).items():
+        value = observations[key] if isinstance(observations, Mapping) else observations[int(key)]
+        found |= _parts(value, part, (*path, key))
+    if found:
+        return found
+    array = np.asarray(observations)
+    array = array[:, None] if array.ndim == 1 else array
+    if not _image(space):
+        array = array.astype(np.float32)
+    joined = "_".join(path) or IMAGE
+    return {joined if joined[0].isalpha() else f"part_{joined}": array}
+
+
+def _observation_keys(space: gymnasium.Space[Any]) -> list[str]:
+    """The order in which a dictionary's or tuple's entries are concatenated; empty for plain vectors."""
+    inside = _inside(space)
+    if inside and set(inside) <= set(GOAL_KEYS):
+        return [key for key in GOAL_KEYS if key in inside]
+    return list(inside) if isinstance(space, gymnasium.spaces.Tuple) else sorted(inside)
 
 
 def _vectors(observations: Any, keys: list[str]) -> Array:
-    """(T + 1, d) from an array or from (nested) dictionaries of arrays."""
+    """(T + 1, d) from an array or from (nested) dictionaries and tuples of arrays."""
+    if isinstance(observations, tuple | list) and keys:
+        observations = dict(zip(keys, observations, strict=True))
     if not isinstance(observations, Mapping):
         array = np.asarray(observations)
         return array[:, None] if array.ndim == 1 else array
-    return np.concatenate([_vectors(observations[key], sorted(_keys_of(observations[key]))) for key in keys], axis=1)
+    parts = [_vectors(observations[key], _keys_of(observations[key])) for key in keys]
+    return np.concatenate(parts, axis=1)
 
 
 def _keys_of(value: Any) -> list[str]:
-    return list(value) if isinstance(value, Mapping) else []
+    if isinstance(value, tuple):
+        return [str(index) for index in range(len(value))]
+    return sorted(value) if isinstance(value, Mapping) else []
 
 
 def write(dataset: Dataset, name: str) -> None:
@@ -202,6 +265,7 @@ def write(dataset: Dataset, name: str) -> None:
     need_chain(dataset, "Minari")
     dataset = with_known_ends(dataset)
     starts = dataset.episode_starts
+    actions = dataset.actions if dataset.choices is None else dataset.actions.argmax(1)
     with _refusals(name), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it asks for an author's e-mail address and more
         if name in minari.list_local_datasets():
@@ -211,7 +275,7 @@ def write(dataset: Dataset, name: str) -> None:
                 observations=np.concatenate(
                     [dataset.observations[start:stop], dataset.next_observations[stop - 1 : stop]]
                 ),
-                actions=dataset.actions[start:stop],
+                actions=actions[start:stop],
                 rewards=dataset.rewards[start:stop].astype(np.float64),
                 terminations=dataset.terminations[start:stop],
                 truncations=dataset.truncations[start:stop],
@@ -224,7 +288,7 @@ def write(dataset: Dataset, name: str) -> None:
             buffer=buffers,
             env=_spec(dataset.env_id),
             observation_space=_box(dataset.observations),
-            action_space=_box(dataset.actions),
+            action_space=_action_space(dataset),
             description=f"converted by surefoot from {dataset.name}, recorded in {dataset.env_id}",
         )
         if not dataset.has_rewards:
@@ -241,6 +305,19 @@ def _spec(env_id: str | None) -> Any:
         return None
     env.close()
     return env.spec
+
+
+def _action_space(dataset: Dataset) -> gymnasium.Space[Any]:
+    """Choices, or the range that the data state, where all actions lie in it, as Minari demands; else as `_box`."""
+    if dataset.choices is not None:
+        return gymnasium.spaces.Discrete(dataset.choices)
+    stated = dataset.action_range
+    if stated is None:
+        return _box(dataset.actions)
+    low, high = (bound.astype(np.float32) for bound in stated)
+    if (dataset.actions < low).any() or (dataset.actions > high).any():
+        return _box(dataset.actions)
+    return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 
 def _box(values: Array) -> gymnasium.spaces.Box:

@@ -12,12 +12,13 @@ import numpy as np
 
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.spec import IMAGE
-from surefoot.data.checks import exact_matrix
+from surefoot.data.checks import exact_matrix, flags
 from surefoot.data.dataset import NAMED, Dataset
 
 Array = np.ndarray[Any, Any]
 
 NAMES = ("observations", "next_observations")
+NEXT_KNOWN = "next_known"
 PREFIXES = tuple(f"{name}/" for name in NAMES)
 
 
@@ -47,7 +48,31 @@ def take_named(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, Array]
         elif value.ndim == 0:
             raise DataError(f"{name}: {key!r} is a single number; it must have a row for each step")
     rows = len(next(iter(found.values())))
+    if not any(key.startswith(f"{NAMES[1]}/") for key in found):
+        found |= _following(left, found, name)
     return left | {which: np.zeros((rows, 0), np.float32) for which in NAMES}, found
+
+
+def _following(left: dict[str, Array], found: Mapping[str, Array], name: str) -> dict[str, Array]:
+    """What followed each row, of arrays that hold it nowhere: the next row's inside an episode, and the row's own else.
+
+    `left` gets the mark `next_known` of the rows whose next observation is known, or masked by a termination.
+    """
+    terminals = flags(name, "terminals", left["terminals"]) if "terminals" in left else None
+    ends = flags(name, "timeouts", left["timeouts"])
+    rows = len(ends)
+    if any(len(one) != rows for one in (*found.values(), *(() if terminals is None else (terminals,)))):
+        return {}  # refused where all columns are compared
+    known = ~ends
+    if terminals is not None:
+        ends, known = ends | terminals, known | terminals
+    ends[-1:] = True
+    known[-1:] = False if terminals is None else terminals[-1:]
+    if NEXT_KNOWN in left:
+        known &= flags(name, NEXT_KNOWN, left[NEXT_KNOWN])
+    left[NEXT_KNOWN] = known
+    after = np.arange(rows) + ~ends
+    return {f"next_{key}": value[after] for key, value in found.items()}
 
 
 def file_columns(columns: Mapping[str, Array], dataset: Dataset, extras: str) -> dict[str, Array]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from surefoot.core.base.errors import DataError
 from surefoot.data.catalogue import FACTS
-from surefoot.data.checks import exact_matrix, exact_vector, flags, refuse_choices, same_length
+from surefoot.data.checks import exact_matrix, exact_vector, flags, same_length
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats.flat import Source, dataset_from_arrays
 
@@ -48,7 +48,6 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, path: pathlib.Path,
         DataError: `index` is no list of rows, or the arrays are inconsistent or not finite; names key and row.
     """
     name = source.name
-    refuse_choices(name, "action", arrays["action"])
     kinds = {"reward": exact_vector, "done": flags, "truncated": flags}
     held = {key: kinds.get(key, exact_matrix)(name, key, arrays[key]) for key in NAMES if key in arrays}
     rows = same_length(name, held)

@@ -23,7 +23,16 @@ from surefoot.core.base.unpacking import read_npz
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import dppo, neorl2, ogbench
-from surefoot.data.formats.flat import FLAGS, KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.flat import (
+    FLAGS,
+    KEYS,
+    LAYOUT_VERSION,
+    OWN_MARK,
+    REQUIRED,
+    Source,
+    dataset_from_arrays,
+    flag_columns,
+)
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
 Array = np.ndarray[Any, Any]
@@ -106,7 +115,8 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
         "terminals": dataset.terminations,
         "timeouts": dataset.truncations,
         "next_observations": dataset.next_observations,
-        "valid": dataset.valid,
+        "valid": dataset.transitions,
+        **flag_columns(dataset),
     }
     if dataset.costs is not None:
         columns["costs"] = dataset.costs

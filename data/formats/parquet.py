@@ -20,7 +20,15 @@ from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import csv
 from surefoot.data.formats.columns import SHAPE, parquet, parquet_errors, parquet_table
-from surefoot.data.formats.flat import KEYS, LAYOUT_VERSION, OWN_MARK, REQUIRED, Source, dataset_from_arrays
+from surefoot.data.formats.flat import (
+    KEYS,
+    LAYOUT_VERSION,
+    OWN_MARK,
+    REQUIRED,
+    Source,
+    dataset_from_arrays,
+    flag_columns,
+)
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
 
 Array = np.ndarray[Any, Any]
@@ -92,7 +100,8 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
         "terminals": dataset.terminations,
         "timeouts": dataset.truncations,
         "next_observations": dataset.next_observations,
-        "valid": dataset.valid,
+        "valid": dataset.transitions,
+        **flag_columns(dataset),
     }
     if dataset.costs is not None:
         columns["costs"] = dataset.costs

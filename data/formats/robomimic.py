@@ -24,14 +24,18 @@ from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import written_aside
 from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags, validate
 from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
-from surefoot.data.formats.flat import Source, dataset_from_arrays
+from surefoot.data.formats.columns import Table
+from surefoot.data.formats.flat import Source, dataset_from_arrays, flag_columns
 from surefoot.data.formats.hdf5 import read_hdf5
 from surefoot.data.formats.named import need_one_vector
+from surefoot.data.left_out import stated
 
 Array = np.ndarray[Any, Any]
 
 USUAL = ("object", "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 """The observations that robomimic's own configurations read, in their order."""
+DEMO = "demo"
+"""Column of a table that numbers the demonstrations."""
 DONES = "surefoot_dones"
 """Attribute of files that we wrote: their `dones` are terminations and nothing else."""
 ALONE = "flat"
@@ -77,7 +81,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequ
             "mapping (docs/own_data.md)"
         )
     escaped = "|".join(map(re.escape, keys))
-    wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|(next_)?obs/({escaped}))"
+    wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|next_known|(next_)?obs/({escaped}))"
     contents = read_hdf5(path, [], pattern=wanted)
     demonstrations: dict[int, dict[str, Array]] = {}
     for name, array in contents.arrays.items():
@@ -94,8 +98,44 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequ
     attributes: dict[str, Any] = {"kind": "robomimic", "observation_keys": ",".join(keys)}
     if "rewards" not in arrays:
         arrays["rewards"], attributes[REWARDS] = np.zeros(len(arrays["actions"]), np.float32), NO_REWARDS
+    read = {"actions", "rewards", "dones", "costs", "valid", "next_known", *(f"obs/{key}" for key in keys)}
+    read |= {f"next_obs/{key}" for key in held}
+    attributes |= stated({name: "an array" for name in _features(names) if name not in read})
     known = dataclasses.replace(source, attributes={**source.attributes, **attributes})
     return dataset_from_arrays(arrays, known, view)
+
+
+def table(path: pathlib.Path, names: Iterable[str]) -> Table:
+    """The features of all demonstrations as columns, such as `obs/agentview_image`, and `demo`, which tells them apart.
+
+    Args:
+        path: of a file of this layout.
+        names: of its datasets.
+    """
+
+    def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
+        plain = "|".join(re.escape(name) for name in wanted if name != DEMO) or "actions"
+        held: dict[int, dict[str, Array]] = {}
+        for whole, array in read_hdf5(path, [], pattern=rf"data/demo_\d+/({plain})").arrays.items():
+            number, _, feature = whole.removeprefix("data/demo_").partition("/")
+            held.setdefault(int(number), {})[feature] = array
+        for k, one in held.items():
+            for name in wanted:
+                if name != DEMO and name not in one:
+                    raise DataError(f"{path}: 'data/demo_{k}' has no {name!r}, and another demonstration has")
+        parts = [held[k] for k in sorted(held)]
+        found = {name: concatenated(str(path), name, [one[name] for one in parts]) for name in wanted if name != DEMO}
+        if DEMO in wanted:
+            lengths = [len(next(iter(one.values()))) for one in parts]
+            found[DEMO] = np.repeat(np.array(sorted(held), np.float64), lengths)
+        return {name: found[name] for name in wanted}
+
+    return Table(path, {DEMO: "numbers", **dict.fromkeys(_features(names), "an array")}, read, episodes=(DEMO,))
+
+
+def _features(names: Iterable[str]) -> list[str]:
+    """What demonstrations hold, without their own names, in alphabetical order."""
+    return sorted({name.split("/", 2)[2] for name in names if re.fullmatch(r"data/demo_\d+/.+", name)})
 
 
 def _episode(name: str, held: dict[str, Array], keys: Sequence[str], exact: bool) -> dict[str, Array]:
@@ -120,8 +160,9 @@ def _episode(name: str, held: dict[str, Array], keys: Sequence[str], exact: bool
     last = np.arange(rows) == rows - 1
     found["terminals"] = last & done & (exact | (found.get("rewards", np.zeros(rows)) > 0))
     found["timeouts"] = last & ~found["terminals"]
-    if "valid" in held:
-        found["valid"] = flags(name, "valid", held["valid"])
+    for key in ("valid", "next_known"):
+        if key in held:
+            found[key] = flags(name, key, held[key])
     return found
 
 
@@ -154,7 +195,8 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
                 f"obs/{ALONE}": dataset.observations,
                 f"next_obs/{ALONE}": dataset.next_observations,
                 "dones": dataset.terminations.astype(np.uint8),
-                "valid": dataset.valid.astype(np.uint8),
+                "valid": dataset.transitions.astype(np.uint8),
+                **{key: column.astype(np.uint8) for key, column in flag_columns(dataset).items()},
             }
             if dataset.has_rewards:
                 columns["rewards"] = dataset.rewards

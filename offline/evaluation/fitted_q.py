@@ -165,7 +165,7 @@ class Rows:
         self.scale = (
             1 / spread if spread > 0 else 1.0
         )  # values of order one, which is what initial weights are made for
-        self.valid = None if bool(dataset.valid.all()) else np.flatnonzero(dataset.valid)
+        self.valid = None if bool(dataset.transitions.all()) else np.flatnonzero(dataset.transitions)
         self.population = len(dataset) if self.valid is None else len(self.valid)
         self.following = single_actions(policy, dataset.next_observations) if len(dataset) <= drawn else None
         self.calls = 1

@@ -81,7 +81,7 @@ class LeastSquaresJudge:
         self.weights = drawn / drawn.mean(0)  # (G, R)
         self.here = self._points(dataset.observations, dataset.actions)
         self.maps = [self._map(seed, k) for k in range(c.draws)]
-        self.rows = np.flatnonzero(dataset.valid)
+        self.rows = np.flatnonzero(dataset.transitions)
 
     def _points(self, observations: Array, actions: Array) -> Array:
         """(n, d) float32: normalised observations and actions in [-1, 1]."""

@@ -213,7 +213,7 @@ def estimate_gap(
 
 def _transitions(dataset: Dataset) -> Tensor:
     """(N, 2 O + A) rows (s, a, s') of a dataset that are transitions."""
-    rows = np.concatenate([dataset.observations, dataset.actions, dataset.next_observations], 1)[dataset.valid]
+    rows = np.concatenate([dataset.observations, dataset.actions, dataset.next_observations], 1)[dataset.transitions]
     return torch.from_numpy(rows.astype(np.float32))
 
 

@@ -174,7 +174,7 @@ def joined_windows(stores: Stores, length: int) -> Source:
     met = ReplayWindows(stores.replay, length)
     if stores.data is None:
         return met
-    return JoinedWindows(WindowSource(stores.data, segment_ids(stores.dataset), Windows(length)), met)
+    return JoinedWindows(WindowSource(stores.data, segment_ids(stores.dataset, stores.data.keys), Windows(length)), met)
 
 
 class _WithData(Drawn):

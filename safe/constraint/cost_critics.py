@@ -77,7 +77,7 @@ class ThresholdConfig(HistoryConfig):
     discount: float = 0.99
     hidden: tuple[int, ...] = (256, 256)
     reward_scale: float = 0.1
-    normalization: str = "observations"  # none, observations or stacked
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
 
     def check(self, name: str) -> None:
         """Refuse values out of range; `name` is the algorithm's."""

@@ -61,7 +61,7 @@ class ChunkedTD3BC(Agent):
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of C steps that begin anywhere and are cut at an episode's end."""
         windows = Windows(self.config.chunk, "right")
-        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset), windows)}
+        return {MAIN: WindowSource(stores.data, segment_ids(stores.dataset, stores.data.keys), windows)}
 
     def annotate(self, batch: Batch) -> Batch:
         """The chunk, padded by its last action; its discounted reward; where it led, and what of that counts."""

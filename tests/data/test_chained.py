@@ -40,14 +40,14 @@ def test_a_row_whose_next_observation_is_not_known_does_not_become_a_step_to_its
     written: Callable[[pathlib.Path], Dataset], tmp_path: pathlib.Path
 ) -> None:
     source = write_hdf5(tmp_path / f"ends-{written.__name__[3:]}.hdf5", without(three_episodes(), "next_observations"))
-    assert load(source).valid.tolist() == [True] * 6 + [False, True, False]
+    assert load(source).transitions.tolist() == [True] * 6 + [False, True, False]
     back = written(source)
     np.testing.assert_array_equal(back.observations[:, 0], [0, 1, 2, 3, 4, 5, 7])
     np.testing.assert_array_equal(back.next_observations[:, 0][~back.terminations], [1, 2, 4, 5, 6, 8])
     np.testing.assert_array_equal(back.rewards, [1, 2, 3, 4, 5, 6, 8])
     assert back.terminations.tolist() == [False, False, True, False, False, False, False]
     assert back.truncations.tolist() == [False, False, False, False, False, True, True]
-    assert back.valid.all()
+    assert back.transitions.all()
 
 
 @pytest.mark.parametrize("written", [in_minari, in_ogbench, in_dppo])

@@ -21,7 +21,7 @@ def test_corrected_view_keeps_every_row_with_the_true_next_observation(tmp_path:
     assert np.flatnonzero(data.terminations).tolist() == [2]
     assert np.flatnonzero(data.truncations).tolist() == [6, 8]
     assert data.next_observations[:, 0].tolist() == [1, 2, 102, 4, 5, 6, 106, 8, 108]
-    assert data.valid.all()
+    assert data.transitions.all()
     assert data.episode_returns.tolist() == [6, 22, 17]
 
 
@@ -40,7 +40,7 @@ def test_d4rl_view_drops_exactly_the_timeout_row_and_the_last_row(tmp_path: path
     assert data.terminations.tolist() == [False, False, True, False, False, False, False]
     assert data.episode_ids.tolist() == [0, 0, 0, 1, 1, 1, 2]
     assert data.truncations.tolist() == [False, False, False, False, False, True, True]
-    assert data.valid.all()
+    assert data.transitions.all()
 
 
 def test_final_observations_complete_the_episodes(tmp_path: pathlib.Path) -> None:
@@ -52,7 +52,7 @@ def test_final_observations_complete_the_episodes(tmp_path: pathlib.Path) -> Non
     }
     data = load(write_hdf5(tmp_path / "a.hdf5", stored))
     np.testing.assert_array_equal(data.next_observations, arrays["next_observations"])
-    assert data.valid.all()
+    assert data.transitions.all()
 
 
 def test_final_observations_of_other_rows_are_refused(tmp_path: pathlib.Path) -> None:
@@ -70,7 +70,7 @@ def test_final_observations_of_other_rows_are_refused(tmp_path: pathlib.Path) ->
 
 def test_truncated_rows_without_a_next_observation_are_never_sampled(tmp_path: pathlib.Path) -> None:
     data = load(write_hdf5(tmp_path / "a.hdf5", without(three_episodes(), "next_observations")))
-    assert np.flatnonzero(~data.valid).tolist() == [6, 8]  # the terminal row 2 stays: its bootstrap is masked
+    assert np.flatnonzero(~data.transitions).tolist() == [6, 8]  # the terminal row 2 stays: its bootstrap is masked
     assert np.isfinite(data.next_observations).all()
     assert data.next_observations[[0, 1, 3], 0].tolist() == [1, 2, 4]
     assert data.episode_returns.tolist() == [6, 22, 17]

@@ -89,4 +89,4 @@ def test_a_file_in_dsrls_layout_is_read_with_its_columns_squeezed_and_its_two_en
     assert np.flatnonzero(found.truncations).tolist() == [8, 11]
     assert found.episode_costs is not None
     assert found.episode_costs.tolist() == [2.0, 1.0, 1.0]
-    assert found.valid.all()
+    assert found.transitions.all()

@@ -44,7 +44,7 @@ def assert_same(first: Dataset, second: Dataset) -> None:
 @pytest.mark.parametrize("suffix", [".hdf5", ".h5", ".npz", ".csv"])
 def test_every_column_comes_back_bit_for_bit(tmp_path: pathlib.Path, suffix: str) -> None:
     data = made(tmp_path)
-    assert not data.valid.all()
+    assert not data.transitions.all()
     save(data, tmp_path / f"a{suffix}")
     assert_same(load(tmp_path / f"a{suffix}"), data)
 
@@ -193,7 +193,7 @@ def test_csv_columns_come_in_any_order_and_episodes_end_where_their_number_chang
     assert data.episode_returns.tolist() == [3, 7]
     assert data.truncations.tolist() == [False, True, False, False]
     assert data.terminations.tolist() == [False, False, False, True]
-    assert data.valid.tolist() == [True, False, True, True]
+    assert data.transitions.tolist() == [True, False, True, True]
 
 
 def test_a_csv_column_margin_is_read(tmp_path: pathlib.Path) -> None:

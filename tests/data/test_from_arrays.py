@@ -139,7 +139,7 @@ def test_without_rewards_the_data_say_that_they_have_none() -> None:
         ({"rewards": torch.zeros(300, requires_grad=True)}, "mine: 'rewards' is no array of numbers"),
         ({"terminations": np.zeros(300)}, "mine: holds both 'terminations' and 'terminals'"),
         ({"next_observations": np.zeros((300, 2))}, "mine: 'next_observations' has shape"),
-        ({"actions": np.arange(300) % 3}, "mine: 'actions' are whole numbers"),
+        ({"actions": np.arange(300) % 3, "choices": 2}, "mine: 'actions' is 2 in row 2; of 2 choices"),
     ],
 )
 def test_bad_arrays_are_refused_by_name_and_row(changes: dict[str, Any], said: str) -> None:

@@ -35,8 +35,8 @@ def test_columns_of_a_log_become_transitions_of_its_episodes(tmp_path: pathlib.P
     np.testing.assert_array_equal(data.actions[:, 0], [-1, -2, -3, -4])
     np.testing.assert_array_equal(data.episode_ids, [0, 0, 1, 1])
     np.testing.assert_array_equal(data.truncations, [False, True, False, True])
-    np.testing.assert_array_equal(data.valid, [True, False, True, False])  # nothing says what followed a last row
-    np.testing.assert_array_equal(data.next_observations[data.valid], [[2, 20], [4, 40]])
+    np.testing.assert_array_equal(data.transitions, [True, False, True, False])  # nothing says what followed a last row
+    np.testing.assert_array_equal(data.next_observations[data.transitions], [[2, 20], [4, 40]])
     assert not data.has_rewards
 
 
@@ -331,7 +331,7 @@ def test_a_step_limit_cuts_a_log_that_marks_no_cuts(tmp_path: pathlib.Path, give
     (tmp_path / "m.yaml").write_text(text)
     data = load(tmp_path / "log.csv", mapping=tmp_path / "m.yaml", **options)
     assert data.episode_lengths.tolist() == [3, 4, 3]  # counted anew after the fall
-    assert data.valid.tolist() == [True] * 6 + [False] + [True] * 2 + [False]
+    assert data.transitions.tolist() == [True] * 6 + [False] + [True] * 2 + [False]
     (tmp_path / "m.yaml").write_text(text + "truncation: fell\n")
     assert load(tmp_path / "log.csv", mapping=tmp_path / "m.yaml").episode_lengths.tolist() == [3, 7]  # marked
 

@@ -71,7 +71,7 @@ def test_episodes_become_rows_with_the_observation_after_the_last_step() -> None
     assert data.terminations.tolist() == [False, False, False, False, True]
     assert data.costs is not None
     assert data.costs.tolist() == [0, 1, 1, 0, 1]
-    assert data.valid.all()
+    assert data.transitions.all()
     assert data.sha256 is not None
 
 
@@ -96,24 +96,55 @@ def test_goal_observations_are_concatenated_in_the_stated_order(tmp_path: pathli
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_discrete_actions_are_refused() -> None:
-    episode = {"observations": np.zeros((3, 1), np.float32), **steps(2, False), "actions": np.array([0, 1])}
-    create("test/discrete-v0", [episode], spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2))
-    with pytest.raises(DataError, match=r"actions Discrete\(2\); only continuous"):
-        load("minari/test/discrete-v0")
+def test_discrete_actions_are_one_hot_rows_and_come_back_as_choices() -> None:
+    episode = {"observations": np.zeros((3, 1), np.float32), **steps(2, False), "actions": np.array([3, 1])}
+    create("test/discrete-v0", [episode], spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(4, start=1))
+    for name in ("minari/test/discrete-v0", "minari/test/discrete-v1"):
+        data = load(name) if name.endswith("0") else convert("minari/test/discrete-v0", name) and load(name)
+        assert (data.choices, data.action_range) == (4, None)
+        assert data.actions.tolist() == [[0, 0, 1, 0], [1, 0, 0, 0]]
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_images_are_refused() -> None:
-    episode = {"observations": np.zeros((3, 8, 8, 3), np.uint8), **steps(2, False)}
-    create(
-        "test/image-v0",
-        [episode],
-        spaces.Box(0, 255, (8, 8, 3), np.uint8),
-        spaces.Box(-1, 1, (1,), np.float32),
+def test_what_is_neither_box_nor_discrete_is_refused() -> None:
+    episode = {"observations": np.zeros((3, 1), np.float32), **steps(2, False), "actions": np.zeros((2, 2), int)}
+    create("test/many-v0", [episode], spaces.Box(-1, 1, (1,), np.float32), spaces.MultiDiscrete([2, 3]))
+    with pytest.raises(DataError, match=r"has actions MultiDiscrete.*Box\) and Discrete"):
+        load("minari/test/many-v0")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_images_alone_and_in_dictionaries_keep_their_pixels_and_what_followed() -> None:
+    pixels = np.arange(3 * 8 * 8 * 3, dtype=np.uint8).reshape(3, 8, 8, 3)
+    box = spaces.Box(-1, 1, (1,), np.float32)
+    create("test/image-v0", [{"observations": pixels, **steps(2, False)}], spaces.Box(0, 255, (8, 8, 3), np.uint8), box)
+    data = load("minari/test/image-v0")
+    np.testing.assert_array_equal(data.extras["observations/image"], pixels[:-1])
+    np.testing.assert_array_equal(data.extras["next_observations/image"], pixels[1:])
+    inside = spaces.Dict(
+        camera=spaces.Dict(top=spaces.Box(0, 255, (8, 8, 3), np.uint8)),
+        q=spaces.Box(-9, 9, (2,)),
+        mode=spaces.Discrete(3),
     )
-    with pytest.raises(DataError, match=r"only vectors"):
-        load("minari/test/image-v0")
+    parts = {"camera": {"top": pixels}, "q": np.arange(6, dtype=np.float32).reshape(3, 2), "mode": np.array([0, 2, 1])}
+    create("test/dict-v0", [{"observations": parts, **steps(2, True)}], inside, box)
+    data = load("minari/test/dict-v0")
+    assert {key: array.shape for key, array in data.arrays.items()} == {
+        "camera_top": (8, 8, 3),
+        "q": (2,),
+        "mode": (1,),
+    }
+    np.testing.assert_array_equal(data.extras["observations/camera_top"], pixels[:-1])
+    assert data.extras["next_observations/q"].tolist() == [[2, 3], [4, 5]]
+    assert data.extras["observations/mode"].tolist() == [[0], [2]]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tuples_are_one_vector_in_their_order() -> None:
+    box = spaces.Box(-9, 9, (1,), np.float32)
+    parts = (np.array([[1.0], [2.0], [3.0]], np.float32), np.array([[4.0], [5.0], [6.0]], np.float32))
+    create("test/tuple-v0", [{"observations": parts, **steps(2, False)}], spaces.Tuple((box, box)), box)
+    assert load("minari/test/tuple-v0").observations.tolist() == [[1, 4], [2, 5]]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -193,3 +224,14 @@ def test_damaged_folders_are_refused(tmp_path: pathlib.Path) -> None:
 def _chained() -> dict[str, Any]:
     observations = random_walk()["observations"]
     return {"next_observations": np.concatenate([observations[1:], observations[-1:]])}
+
+
+def test_the_range_of_actions_is_that_of_the_space_and_is_written_again() -> None:
+    create("range/one-v0", [steps(4, True) | {"observations": np.zeros((5, 2), np.float32)}],
+           spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Box(-2, 3, (1,), np.float32))  # fmt: skip
+    data = load("minari/range/one-v0")
+    low, high = data.action_range or ((), ())
+    assert (list(low), list(high)) == ([-2.0], [3.0])
+    convert("minari/range/one-v0", "minari/range/two-v0")
+    low, high = load("minari/range/two-v0").action_range or ((), ())
+    assert (list(low), list(high)) == ([-2.0], [3.0])

@@ -39,7 +39,7 @@ def test_what_is_not_held_is_what_is_gone(name: str, layout: str | None, tmp_pat
     gone = [key for key in ("env_id", "costs") if getattr(after, key) is None]
     gone += sorted({*before.extras} - {*after.extras})
     gone += sorted({*before.attributes} - {*after.attributes} - OF_FILES)
-    gone += [CUT_OFF] if (before.valid & ~after.valid).any() else []
+    gone += [CUT_OFF] if (before.transitions & ~after.transitions).any() else []
     assert not_held(before, path, layout) == gone
 
 

@@ -45,7 +45,7 @@ def test_the_last_row_of_a_recording_only_gives_the_observation_after_the_one_be
     assert found.episode_lengths.tolist() == [5, 5]
     assert found.truncations[[4, 9]].all()
     assert not found.terminations.any()
-    assert found.valid.all()
+    assert found.transitions.all()
     assert found.attributes[REWARDS] == NO_TASK
     assert not found.rewards.any()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -16,7 +18,7 @@ from test_formats import assert_same, made
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, load, save, verify
 from surefoot.data.files import sha256_of
-from surefoot.data.formats import lerobot, lerobot_write
+from surefoot.data.formats import lerobot, lerobot_write, pictures
 from surefoot.data.formats.lerobot_write import USUAL_FPS, fps_of
 
 
@@ -52,7 +54,7 @@ def test_robomimic_reads_the_usual_observations_and_takes_success_for_the_end(tm
     np.testing.assert_allclose(data.actions[:, 0], [0.1, 0.1, 0.1, 0.5, 0.5])
     np.testing.assert_array_equal(data.terminations, [False, False, True, False, False])
     np.testing.assert_array_equal(data.truncations, [False, False, False, False, True])
-    assert data.valid.all()
+    assert data.transitions.all()
 
 
 def test_a_demonstration_that_lacks_an_array_is_named(tmp_path: pathlib.Path) -> None:
@@ -77,17 +79,18 @@ def test_d3rlpy_of_version_2_is_read(tmp_path: pathlib.Path) -> None:
         file["columns"], file["version"] = ["observations", "actions", "rewards", "terminated"], "2.1"
     data = load(path)
     np.testing.assert_array_equal(data.terminations, [False, False, True, False, False])
-    np.testing.assert_array_equal(data.valid, [True, True, True, True, False])
+    np.testing.assert_array_equal(data.transitions, [True, True, True, True, False])
     np.testing.assert_array_equal(data.episode_lengths, [3, 2])
 
 
-def test_d3rlpy_of_version_1_is_read_and_choices_are_refused(tmp_path: pathlib.Path) -> None:
+def test_d3rlpy_of_version_1_is_read_with_continuous_actions_and_with_choices(tmp_path: pathlib.Path) -> None:
     arrays = random_walk() | {"episode_terminals": np.arange(300) % 50 == 49}
     del arrays["timeouts"]
     assert load(write_hdf5(tmp_path / "a.h5", arrays)).episode_lengths.tolist() == [50] * 6
     arrays["actions"] = np.arange(300)[:, None] % 3
-    with pytest.raises(DataError, match=r"'actions' are whole numbers, as of discrete actions"):
-        load(write_hdf5(tmp_path / "b.h5", arrays))
+    found = load(write_hdf5(tmp_path / "b.h5", arrays))
+    assert found.choices == 3
+    np.testing.assert_array_equal(found.actions, np.eye(3)[np.arange(300) % 3])
 
 
 def test_parquet_comes_back_bit_for_bit_with_attributes_and_images(tmp_path: pathlib.Path) -> None:
@@ -167,7 +170,7 @@ def test_pictures_of_a_lerobot_dataset_come_by_a_mapping(tmp_path: pathlib.Path)
     )
     back = load(tmp_path / "a", mapping=tmp_path / "m.yaml")
     np.testing.assert_array_equal(back.extras["observations/top"], images)
-    inside = back.valid & ~(back.truncations | back.terminations)
+    inside = back.transitions & ~(back.truncations | back.terminations)
     np.testing.assert_array_equal(back.extras["next_observations/top"][inside], images[np.flatnonzero(inside) + 1])
     (tmp_path / "m.yaml").write_text("images: observation.images.camera\nimage_size: [3, 4]\nactions: action\n")
     assert load(tmp_path / "a", mapping=tmp_path / "m.yaml").arrays["image"].shape == (3, 4, 3)
@@ -178,8 +181,8 @@ def test_a_lerobot_dataset_of_another_version_or_without_a_file_is_refused(tmp_p
     save(made(tmp_path), tmp_path / "a", layout="lerobot")
     info = tmp_path / "a" / "meta" / "info.json"
     held = json.loads(info.read_text())
-    info.write_text(json.dumps(held | {"codebase_version": "v2.1"}))
-    with pytest.raises(DataError, match=r"version v2.1, and v3 is read"):
+    info.write_text(json.dumps(held | {"codebase_version": "v1.6"}))
+    with pytest.raises(DataError, match=r"version v1.6, and v2 and v3 are read"):
         load(tmp_path / "a")
     del held["features"]["observation.state"]
     info.write_text(json.dumps(held))
@@ -327,3 +330,63 @@ def test_a_lerobot_folder_is_known_by_the_sha_256_of_its_files(tmp_path: pathlib
     assert len(verify(tmp_path / "a", known).problems) == 2
     (tmp_path / "empty").mkdir()
     assert "its SHA-256 can't be found" in verify(tmp_path / "empty", known).problems[-1]
+
+
+def as_version_2(folder: pathlib.Path) -> None:
+    """Make a LeRobot dataset of version 3 one of version 2.1: a Parquet file for each episode, and no meta/episodes."""
+    import pyarrow.parquet as parquet
+
+    (path,) = folder.glob("data/chunk-*/file-*.parquet")
+    table = parquet.read_table(path)
+    ids = table.column("episode_index").to_numpy()
+    for episode in np.unique(ids):
+        parquet.write_table(table.filter(ids == episode), path.with_name(f"episode_{episode:06d}.parquet"))
+    path.unlink()
+    shutil.rmtree(folder / "meta" / "episodes")
+    info = folder / "meta" / "info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"codebase_version": "v2.1"}))
+
+
+def test_lerobot_of_version_2_is_read_and_becomes_version_3_by_one_command(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    data = made(tmp_path)
+    save(data, tmp_path / "a", layout="lerobot")
+    as_version_2(tmp_path / "a")
+    found = load(tmp_path / "a")
+    assert found.attributes["lerobot_version"] == "v2.1"
+    for name in ("observations", "actions", "rewards", "episode_ids", "terminations"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(data, name))
+    convert(tmp_path / "a", tmp_path / "b", layout="lerobot")
+    again = load(tmp_path / "b")
+    assert again.attributes["lerobot_version"].startswith("v3.")
+    np.testing.assert_array_equal(again.observations, data.observations)
+    for episode, said in (
+        ("000005", "has 250 frames, and meta/info.json says 300"),
+        ("000002", "'index' does not count"),
+    ):
+        (tmp_path / f"a/data/chunk-000/episode_{episode}.parquet").unlink()
+        with pytest.raises(DataError, match=said):
+            load(tmp_path / "a")
+
+
+def test_videos_of_version_2_are_those_of_each_episode(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    save(made(tmp_path), tmp_path / "a", layout="lerobot")
+    as_version_2(tmp_path / "a")
+    info = tmp_path / "a" / "meta" / "info.json"
+    held = json.loads(info.read_text())
+    held["features"]["observation.images.top"] = {"dtype": "video", "shape": [2, 2, 3]}
+    info.write_text(json.dumps(held))
+    asked: list[tuple[str, int, float]] = []
+
+    def frames(path: pathlib.Path, seconds: list[float], tolerance: float, size: Any = None) -> Iterator[np.ndarray]:
+        asked.append((path.relative_to(tmp_path / "a").as_posix(), len(seconds), seconds[1]))
+        yield from (np.full((2, 2, 3), int(path.stem[-6:]), np.uint8) for _ in seconds)
+
+    monkeypatch.setattr(pictures, "frames", frames)
+    (tmp_path / "m.yaml").write_text(
+        "files: a\nobservations: observation.state\nactions: action\nimages: {top: observation.images.top}\n"
+    )
+    found = load(tmp_path / "m.yaml")
+    np.testing.assert_array_equal(found.extras["observations/top"][:, 0, 0, 0], found.episode_ids)
+    assert asked[1] == ("videos/chunk-000/observation.images.top/episode_000001.mp4", 50, 1 / held["fps"])

@@ -285,10 +285,10 @@ def test_pictures_in_parquet_are_decoded_a_few_at_a_time(
     found: list[int] = []
     original = columns.arrow_array
 
-    def noted(path: object, name: str, values: Any, texts: bool = False) -> Any:
+    def noted(path: object, name: str, values: Any, *rest: bool) -> Any:
         if name == "observations/camera":
             found.append(len(values))
-        return original(path, name, values, texts)
+        return original(path, name, values, *rest)
 
     monkeypatch.setattr(columns, "AT_ONCE", 10 * 40 * 40 * 3)
     monkeypatch.setattr(columns, "arrow_array", noted)

@@ -104,6 +104,22 @@ def test_the_bootstrap_of_two_runs_is_the_exact_distribution() -> None:
     assert (narrow.low, narrow.high) == (0.25, 0.75)
 
 
+@pytest.mark.parametrize("scores", [[[3.0]], [[1.0, 2.0, 3.0, 4.0]]])
+@pytest.mark.parametrize("statistic", [st.mean, st.median, st.interquartile_mean, st.optimality_gap])
+def test_one_run_gives_no_interval_over_runs_and_the_refusal_says_so(
+    scores: list[list[float]], statistic: st.Statistic
+) -> None:
+    with pytest.raises(ConfigError, match="one run gives no interval over runs"):
+        st.stratified_bootstrap_interval(np.array(scores), statistic, np.random.default_rng(0), 50)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 1), (1, 1)])
+def test_a_side_of_one_run_gives_no_interval_of_the_probability_of_improvement(first: int, second: int) -> None:
+    scores = np.arange(3.0)[:, None]
+    with pytest.raises(ConfigError, match="a side of one run gives no interval"):
+        st.probability_of_improvement_interval(scores[:first], scores[:second], np.random.default_rng(0), 50)
+
+
 def test_the_bootstrap_covers_the_mean_of_many_run_task_scores() -> None:
     generator = np.random.default_rng(0)
     hits = 0
@@ -114,7 +130,7 @@ def test_the_bootstrap_covers_the_mean_of_many_run_task_scores() -> None:
 
 
 def test_probability_of_improvement_bootstraps_both_sides() -> None:
-    first, second = np.array([[0.0], [2.0]]), np.array([[1.0]])
+    first, second = np.array([[0.0], [2.0]]), np.array([[1.0], [1.0]])
     interval = st.probability_of_improvement_interval(first, second, np.random.default_rng(0), 500)
     assert (interval.low, interval.estimate, interval.high) == (0.0, 0.5, 1.0)
     certain = st.probability_of_improvement_interval(second + 9, first, np.random.default_rng(0), 50)

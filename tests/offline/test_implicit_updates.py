@@ -290,7 +290,7 @@ def test_recoil_imitates_rows_that_are_trained_on() -> None:
     agent = ReCOIL(Spec(2, 1, (-1.0,), (1.0,)), fraction=0.25)
     best = dataset.replace(valid=dataset.episode_ids >= 8)  # two of the 15 best are never sampled, and six others
     rows = agent.prepare(best).extras["expert"]
-    assert (rows[best.valid].sum(), rows[~best.valid].sum()) == (52, 0)  # a quarter of 52 episodes
+    assert (rows[best.transitions].sum(), rows[~best.transitions].sum()) == (52, 0)  # a quarter of 52 episodes
     assert "52 of 208 rows" in agent.notes(best)[0]
     marked = demonstrations()
     with pytest.raises(DataError, match="none of its rows that can be sampled are the expert's"):

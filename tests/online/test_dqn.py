@@ -316,7 +316,7 @@ def test_what_it_cant_learn_is_refused_by_name() -> None:
     for options, said in (
         ({"error": "cubic"}, "huber or squared"),
         ({"last_epsilon": 1.5}, r"in \[0, 1\]"),
-        ({"offline_fraction": 0.5}, "keeps no data"),
+        ({"offline_fraction": 0.5, "n_step": 2}, "0 where n_step is above 1"),
         ({"target_every": 0}, ">= 1"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -270,7 +270,7 @@ def test_rewards_that_bound_estimates_are_those_of_the_episodes_that_were_traine
     data = pendulum()
     learned, held = split(data)
     assert held is not None
-    mine, others = episodes_apart(len(data.episode_lengths))
+    mine, others = episodes_apart(data)
     np.testing.assert_array_equal(data.rewards[np.isin(data.episode_ids, mine)], learned.rewards)
     np.testing.assert_array_equal(data.rewards[np.isin(data.episode_ids, others)], held.rewards)
-    assert [len(one) for one in episodes_apart(1)] == [1, 0]
+    assert [len(one) for one in episodes_apart(data.select_episodes(np.array([0])))] == [1, 0]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from surefoot.cli import main
 from surefoot.core.base.errors import CheckpointError
 from surefoot.data import from_arrays, load, save
 from surefoot.runs.inputs import resolve_bounds
+from surefoot.runs.plan import Plan
 from surefoot.runs.run import Run
 from surefoot.runs.start import read_again
 
@@ -63,7 +62,7 @@ def test_a_log_of_one_episode_says_that_nothing_is_held_out(
 
 
 def test_actions_that_use_little_of_their_range_are_told_of_where_no_environment_says_it() -> None:
-    plan: Any = types.SimpleNamespace(environment=None, algorithm="td3bc", strict=False)
+    plan = Plan(algorithm="td3bc", config={}, dataset="log", action_low=-1, action_high=[1, 1, 50])
     told: list[str] = []
     actions = np.random.default_rng(0).uniform(-1, 1, (200, 3))
     actions[:, 1] *= 0.02
@@ -74,6 +73,7 @@ def test_actions_that_use_little_of_their_range_are_told_of_where_no_environment
     assert (low.tolist(), high.tolist()) == ([-1, -1, -1], [1, 1, 50])
     (text,) = told
     assert "99 % of action 1 and 1 more lie within -0.0" in text
+    plan = Plan(algorithm="td3bc", config={}, dataset="log", action_low=-1, action_high=1)
     resolve_bounds(plan, data.replace(actions=np.clip(actions[:, :1], -1, 1)), lambda line: told.append(line["text"]))
     assert len(told) == 1
 
@@ -116,3 +116,29 @@ def test_a_run_of_a_lerobot_folder_does_not_go_on_with_other_data(tmp_path: path
     config["dataset"]["sha256"] = None
     (run.folder / "config.json").write_text(json.dumps(config))
     read_again(run, lambda event: None)  # begun before such folders had one
+
+
+def test_training_names_the_columns_that_it_leaves_out_and_how_to_take_them_in(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], in_process: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("log.csv").write_text("q,u,effort\n" + "".join(f"{k},{k % 3 / 2},{k}\n" for k in range(30)))
+    pathlib.Path("log.yaml").write_text("files: log.csv\nobservations: q\nactions: u\nmax_episode_steps: 10\n")
+    assert main(["train", "algo=bc", "dataset=log.yaml", "out=run", *TINY]) == 0
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert "also left out: effort (numbers); to take one in, name them in log.yaml" in printed
+    assert main(["datasets", "info", "log.yaml"]) == 0
+    assert "left out effort (numbers)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_conversion_says_how_many_last_steps_it_leaves_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ends = np.arange(30) % 10 == 9
+    save(from_arrays(np.arange(30.0)[:, None], np.ones((30, 1)), np.ones(30), timeouts=ends), tmp_path / "a.npz")
+    assert main(["datasets", "convert", "a.npz", "b.npz", "--layout", "ogbench"]) == 0
+    assert "no place for 3 last steps of which nothing says what followed" in capsys.readouterr().err
+    assert main(["datasets", "convert", "a.npz", "c.hdf5"]) == 0
+    assert "last steps" not in capsys.readouterr().err
+    assert load("c.hdf5").transitions.sum() == 27

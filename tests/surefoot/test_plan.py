@@ -137,6 +137,7 @@ def test_plans_are_carried_out_in_the_units_that_the_model_was_learned_in(tmp_pa
     np.savez(tmp_path / "data.npz", **columns, **ends)
     small = "algo.model_hidden=[8] algo.model_decays=[] algo.model_members=2 algo.model_elites=2"
     words = f"train algo=dynamics dataset={tmp_path / 'data.npz'} steps=2 seeds=1 {small} out={tmp_path / 'run'}"
+    words += " action_low=-1 action_high=1"
     assert main(words.split()) == 0
     world = world_for(str(tmp_path / "run"), "native/pendulum")  # whose own bounds are -2 and 2 N m
     policy = planning_policy(world, make_planner("cem", samples=4, iterations=1, horizon=1), Objective())

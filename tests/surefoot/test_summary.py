@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ def test_estimates_of_seeds_that_still_move_apart_are_not_converged(monkeypatch:
     results = [{"fitted_q": [-60.0, -50.0], "fitted_q_drift": drift} for drift in (30.0, -30.0, 6.0, -6.0)]
     found: dict[str, Any] = {"seeds": [0, 1, 2, 3]}
     data = generate("native/pendulum-mixed", transitions=600)
-    summary._without_simulator(found, results, data, None)  # type: ignore[arg-type]  # the spec is data_return's
+    run: Any = SimpleNamespace(plan=SimpleNamespace(algorithm="iql"), spec=None)  # the spec is data_return's
+    summary._without_simulator(found, results, data, run)
     assert found["fitted_q"]["drift"] == 18
     run = RunData("run", "bc", "line", None, 1, (0, 1, 2, 3), 0, fitted_q=found["fitted_q"], data_discounted_return=own)
     said = (

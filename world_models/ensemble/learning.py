@@ -328,7 +328,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
     """
     model = model_of(agent)
     check_units(agent, model)
-    c, valid = agent.config, np.flatnonzero(dataset.valid)
+    c, valid = agent.config, np.flatnonzero(dataset.transitions)
     train = valid[split_rows(len(valid), c.model_holdout, c.model_holdout_limit)[0]]
     names = (*READS, "costs") if model.costs else READS
     if model.costs and dataset.costs is None:

@@ -84,7 +84,7 @@ def by_value(dataset: Dataset, gradient: Callable[[Array], Array], most: float =
     if found.shape != dataset.next_observations.shape or not np.isfinite(found).all():
         raise DataError(f"{dataset.name}: the value's derivatives must be finite, one for each observed number")
     size = np.linalg.norm(found * dataset.observations.std(0), axis=1)
-    mean = size[dataset.valid].mean()
+    mean = size[dataset.transitions].mean()
     return np.minimum(size / mean, most).astype(np.float32) if mean > 0 else uniform(dataset)
 
 

@@ -37,7 +37,8 @@ def fit(
     """Train copies of `agent` from several seeds and evaluate them.
 
     Args:
-        agent: gives algorithm and config; its weights are drawn anew from each seed.
+        agent: gives algorithm and config, and, made from a `Spec` that states it, the range of actions where there is
+            no simulator; its weights are drawn anew from each seed.
         dataset: what `surefoot.data.load` returned, or a `Dataset` of your own; none where the agent learns by
             acting.
         env: gymnasium id; "auto": the one that the dataset says it was recorded in; None or "none": no simulator.
@@ -66,19 +67,24 @@ def fit(
         validate(dataset)
         again = dataset.as_read == options.get("view", Plan.view) and pathlib.Path(dataset.name).exists()
         source = str(pathlib.Path(dataset.name).resolve()) if again else IN_MEMORY  # its file gives the same again
+    algorithm = name_of(type(agent))
+    environment = environment_of(dataset, None if env == "auto" else "none" if env is None else env, trust)
+    built_for = agent.environment_spec
+    if dataset is not None and environment is None and not built_for.range_assumed and not built_for.discrete:
+        for name, bound in (("action_low", built_for.action_low), ("action_high", built_for.action_high)):
+            if options.setdefault(name, bound) is None:
+                options[name] = bound
     plan = Plan(
-        algorithm=name_of(type(agent)),
+        algorithm=algorithm,
         config=dataclasses.asdict(agent.config),
         dataset=source,
-        environment=environment_of(dataset, None if env == "auto" else "none" if env is None else env, trust),
+        environment=environment,
         steps=steps,
         seeds=seeds_of(seeds if isinstance(seeds, int) else list(seeds)),
         **options,
     )
     with shown(progress, listener) as heard:
-        return train(
-            plan, out, dataset=dataset, listener=heard, built_for=agent.environment_spec, trust=trust, logger=logger
-        )
+        return train(plan, out, dataset=dataset, listener=heard, built_for=built_for, trust=trust, logger=logger)
 
 
 @contextlib.contextmanager

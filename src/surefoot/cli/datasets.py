@@ -13,6 +13,7 @@ from surefoot.cli.support.dataset_files import (
     add_loading,
     load,
     load_any,
+    report_left_out,
     report_lost,
     report_written,
     reward_of,
@@ -64,7 +65,12 @@ def add_parser(commands: Any) -> None:
     add_loading(made)
 
     made = add(own, "draft", draft, "begin a mapping: what the columns of a log of your own mean")
-    made.add_argument("source", help="a CSV, Parquet, NPZ, HDF5 or MCAP file, a ROS 2 bag or a LeRobot dataset")
+    made.add_argument(
+        "sources",
+        metavar="LOG",
+        nargs="+",
+        help="a CSV, Parquet, NPZ, HDF5 or MCAP file, a ROS 2 bag or a LeRobot dataset; or several of one kind",
+    )
     made.add_argument("-o", "--output", help="a new .yaml file (default: it is printed)")
     dataset_making.add_parsers(own)
 
@@ -111,6 +117,7 @@ def info(arguments: argparse.Namespace) -> int:
     dataset = load(arguments)
     reference = None if arguments.reference is None else load_any(arguments, arguments.reference)
     show(data.info(dataset) | measured(dataset, reference), arguments.json)
+    report_left_out(dataset)
     return 0
 
 
@@ -191,6 +198,7 @@ def convert(arguments: argparse.Namespace) -> int:
             fps=arguments.fps,
             files_done=files_done,
         )
+    report_left_out(dataset)
     report_lost(dataset, arguments.destination, arguments.layout)
     if arguments.layout == "lerobot" and isinstance(fps := fps_of(dataset), float):
         output.say(
@@ -207,13 +215,13 @@ def draft(arguments: argparse.Namespace) -> int:
     from surefoot.core.base.files import written_aside
     from surefoot.data import logs
 
-    source = pathlib.Path(arguments.source)
-    if not source.exists():
-        raise ConfigError(f"{source}: no such file or folder")
+    sources = [pathlib.Path(source) for source in arguments.sources]
+    if missing := [str(source) for source in sources if not source.exists()]:
+        raise ConfigError(f"{', '.join(missing)}: no such file or folder")
     path = None if arguments.output is None else pathlib.Path(arguments.output)
     if path is not None and path.exists():
         raise ConfigError(f"{path}: exists already; delete it or choose another name")
-    text = logs.draft(source, None if path is None else path.parent)
+    text = logs.draft(sources, None if path is None else path.parent)
     if path is None:
         output.print_json({"mapping": text}) if arguments.json else output.say(text.rstrip())
         return 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DataError, SurefootError
 from surefoot.core.engine.agent import Agent, Spec
+from surefoot.data.catalogue import has_unit_actions
 from surefoot.data.checks import OUTSIDE, refuse_oddities
 from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
 from surefoot.data.rewards import rewarded
@@ -27,9 +28,14 @@ from surefoot.runs.machine import at_once, cores
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
+from surefoot.runs.run import Run
 from surefoot.runs.trust import demand, function_of, module_of
 from surefoot.safe.constraint.signal import MARGINS_FROM
 
+CONSTANT = 1e-3
+"""Half the width of the range of an action that is the same in all the data, as a part of it, or of 1 below that."""
+MOST_TOLD = 8
+"""Actions whose range a note tells."""
 NARROW = 0.05
 """Part of their range within which nearly all actions lie where a run says so."""
 
@@ -51,24 +57,41 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         notify: called with a sentence for each oddity that is accepted.
 
     Raises:
-        ConfigError: the algorithm and the plan's dataset, environment or `gap` don't go together.
+        ConfigError: the algorithm and the plan's dataset, environment or `gap` don't go together; a range of actions
+            beside an environment, which has its own.
         EnvironmentMismatchError: the environment's spaces don't fit the dataset or the algorithm.
         DataError: actions outside the bounds and `plan.strict`.
     """
     kind = agent_class(plan.algorithm)
     check_parts(kind, plan.config, plan.dataset, plan.environment, plan.gap)
+    if plan.environment is not None and plan.action_low is not None:
+        raise ConfigError(
+            f"action_low= and action_high= state the range where no simulator does, and {plan.environment} has its "
+            "own: leave them out, or add env=none"
+        )
     if getattr(kind, "wants_gap", False) and plan.gap is None:
         say(notify, f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not")
     if dataset is not None or plan.dataset is not None:
         dataset = dataset_of(plan, dataset, notify)
-        low, high = resolve_bounds(plan, dataset, notify)
+        if dataset.choices is None:
+            spec = Spec.of(dataset, *resolve_bounds(plan, dataset, notify))
+        else:
+            spec = _of_choices(plan, dataset)
         say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
-        spec = Spec.of(dataset, low, high)
     else:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
     return Inputs(spec if plan.environment is None else spec.posed_by(plan.environment), dataset)
+
+
+def _of_choices(plan: Plan, dataset: Dataset) -> Spec:
+    """The problem of data whose actions are discrete."""
+    if plan.action_low is not None:
+        raise ConfigError(f"actions of {dataset.name} are discrete, without a range: leave out action_low, action_high")
+    if plan.environment is not None:
+        check_spaces(plan.environment, dataset.arrays, dataset.action_dim, discrete=True)
+    return Spec.of(dataset)
 
 
 def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:
@@ -121,25 +144,35 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
 
 
 def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Array, Array]:
-    """Lowest and highest action (A,): the environment's, or without one [-1, 1] widened to the data's.
+    """Lowest and highest action (A,): the environment's, or without one what states it.
+
+    Without an environment that is, the first of these that there is: the plan's `action_low` and `action_high`; the
+    range of the run that it starts from; the range that the data state (`Dataset.action_range`); that of the
+    environment that they were recorded in, widened to the data; the data's least and greatest actions, with a note that
+    nothing stated the range.
 
     A model of the world alone takes those of the environment that the data come from, where it is there, so that what
     starts from it, with a simulator, means the same by its actions.
 
     Raises:
+        ConfigError: the plan's range has another size than the actions, or its ends are in the wrong order.
+        CheckpointError: `init` is no run folder.
         EnvironmentMismatchError: the environment's spaces don't fit the dataset.
-        DataError: actions outside the bounds and `plan.strict`.
+        DataError: actions outside the bounds and `plan.strict`, or a damaged statement of the data's.
     """
     if plan.environment is not None:
         check_spaces(plan.environment, dataset.arrays, dataset.action_dim)
         low, high = action_bounds(plan.environment)
+    elif plan.action_low is not None and plan.action_high is not None:
+        low, high = _stated(plan.action_low, plan.action_high, dataset)
+        say(notify, *_narrow(dataset, low, high))
+    elif plan.init is not None and (spec := Run.open(plan.init).spec).action_dim == dataset.action_dim:
+        low, high = np.array(spec.action_low), np.array(spec.action_high)
+    elif dataset.action_range is not None:
+        low, high = dataset.action_range
+        say(notify, *_narrow(dataset, low, high))
     else:
-        low = np.minimum(-1.0, dataset.actions.min(0))
-        high = np.maximum(1.0, dataset.actions.max(0))
-        if not agent_class(plan.algorithm).has_policy and dataset.env_id and module_of(dataset.env_id) is None:
-            with contextlib.suppress(SurefootError):
-                check_spaces(dataset.env_id, dataset.arrays, dataset.action_dim)
-                low, high = action_bounds(dataset.env_id)
+        low, high = _recorded_range(plan, dataset, notify)
         say(notify, *_narrow(dataset, low, high))
     slack = 1e-6 * (high - low)
     outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(1)
@@ -149,6 +182,57 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
             raise DataError(f"{text}; first row {int(outside.argmax())}. Without strict=true they are clipped")
         say(notify, f"{text} (clipped when training)")
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def _stated(low: tuple[float, ...], high: tuple[float, ...], dataset: Dataset) -> tuple[Array, Array]:
+    """(A,) the plan's range."""
+    size, found = dataset.action_dim, []
+    for name, bound in (("action_low", low), ("action_high", high)):
+        if len(bound) not in (1, size):
+            raise ConfigError(
+                f"{name} has {len(bound)} numbers, and actions of {dataset.name} have {size}: give one for all, or one "
+                "for each"
+            )
+        found.append(np.broadcast_to(np.asarray(bound, np.float64), (size,)).copy())
+    if not (found[0] < found[1]).all():
+        i = int((found[0] >= found[1]).argmax())
+        raise ConfigError(
+            f"action_low is {found[0][i]:g} and action_high {found[1][i]:g} for action {i}: the low end must be below "
+            "the high one"
+        )
+    return found[0], found[1]
+
+
+def _recorded_range(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Array, Array]:
+    """(A,) what is known where nothing states the range: of the recorded environment, or the data alone."""
+    least, most = dataset.actions.min(0).astype(np.float64), dataset.actions.max(0).astype(np.float64)
+    if dataset.env_id is not None:
+        found: tuple[Array, Array] | None = None
+        if has_unit_actions(dataset.env_id):
+            found = -np.ones_like(least), np.ones_like(most)
+        if module_of(dataset.env_id) is None and (found is None or not agent_class(plan.algorithm).has_policy):
+            with contextlib.suppress(SurefootError):
+                check_spaces(dataset.env_id, dataset.arrays, dataset.action_dim)
+                found = action_bounds(dataset.env_id)
+                if not agent_class(plan.algorithm).has_policy:
+                    return found
+        if found is not None:
+            return np.minimum(found[0], least), np.maximum(found[1], most)
+    constant = least == most
+    spare = np.where(constant, CONSTANT * np.maximum(1.0, np.abs(least)), 0.0)
+    low, high = least - spare, most + spare
+    names = dataset.action_names
+    told = [
+        f"{names[i] if names else i} {low[i]:.4g} to {high[i]:.4g}{', constant' if constant[i] else ''}"
+        for i in range(min(len(low), MOST_TOLD))
+    ]
+    more = f" and {len(low) - MOST_TOLD} more" if len(low) > MOST_TOLD else ""
+    say(
+        notify,
+        f"{dataset.name}: nothing states the range of actions, so a policy commands what the data hold and no more: "
+        f"action {', '.join(told)}{more}; state the actuators' with action_low= and action_high=",
+    )
+    return low, high
 
 
 def _narrow(dataset: Dataset, low: Array, high: Array) -> list[str]:

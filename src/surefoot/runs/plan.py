@@ -59,6 +59,8 @@ class Settings:
     kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # bfloat16 where it is safe
+    action_low: tuple[float, ...] | None = None  # lowest action without a simulator, one for all or for each
+    action_high: tuple[float, ...] | None = None  # highest action, likewise; neither: as the data state or hold
     jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions
     collectors: str | None = None  # processes or ray: who acts for one learner; none: the learner itself
     workers: int = 1  # collectors of each seed, which share its environments
@@ -78,6 +80,7 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name}={value}: must be a number from 0 on, as in {example}")
+        self._check_range()
         for name, words in (("device", ("auto", "cpu", "cuda")), ("view", ("corrected", "d4rl"))):
             if getattr(self, name) not in words:
                 *others, last = words
@@ -89,6 +92,22 @@ class Settings:
                 raise ConfigError(
                     f"{name}={getattr(self, name)}: who acts is not said: add collectors=processes or ray"
                 )
+
+    def _check_range(self) -> None:
+        """Make the actions' range two tuples, or nothing of both."""
+        for name in ("action_low", "action_high"):
+            value = getattr(self, name)
+            given = None if value is None else list(value) if isinstance(value, list | tuple) else [value]
+            if given is not None:
+                whole = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in given)
+                if not whole or not given:
+                    raise ConfigError(
+                        f"{name}={value!r}: must be a finite number, or a list of one for each action, as [-0.4,0]"
+                    )
+                object.__setattr__(self, name, tuple(float(v) for v in given))
+        if (self.action_low is None) != (self.action_high is None):
+            name, other = ("action_low", "action_high") if self.action_high is None else ("action_high", "action_low")
+            raise ConfigError(f"{name}= is given without {other}=: give both, the ends of the actuators' range")
 
 
 SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))

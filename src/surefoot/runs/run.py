@@ -21,7 +21,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.policy.policy import Policy
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
+from surefoot.data.store import learnable
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
 from surefoot.runs.plan import Plan, agent_class, as_made, told_options
 from surefoot.runs.trust import demand, module_of
@@ -48,6 +49,11 @@ IN_MEMORY = "<memory>"
 Array = np.ndarray[Any, Any]
 
 VALIDATION_FRACTION = 0.1
+"""Of the episodes that can be learned from, how many are held out."""
+MOST_HELD = 0.5
+"""Of the rows that can be learned from, how many are held out at most, where episodes are few and unlike in length."""
+TRANSITIONS = ("next_observations",)
+"""Columns of who learns from whole transitions."""
 LANGUAGE = "language model"
 """The kind that config.json of a run of `surefoot llm train` names; runs of control name none."""
 
@@ -309,19 +315,40 @@ def read_columns(path: pathlib.Path) -> Dataset:
     return dataset
 
 
-def split(dataset: Dataset) -> tuple[Dataset, Dataset | None]:
-    """Nine tenths of the episodes for training and the rest for validation; None where there is one episode."""
-    learned, held = episodes_apart(len(dataset.episode_lengths))
+def split(dataset: Dataset, columns: Sequence[str] = TRANSITIONS) -> tuple[Dataset, Dataset | None]:
+    """Episodes for training, and those held out for validation (`episodes_apart`); None where none can be.
+
+    Args:
+        dataset: whole episodes.
+        columns: that the algorithm reads, which decide the rows that it learns from (`data.store.learnable`).
+    """
+    learned, held = episodes_apart(dataset, columns)
     if not len(held):
         return dataset, None
     return dataset.select_episodes(learned), dataset.select_episodes(held)
 
 
-def episodes_apart(episodes: int) -> tuple[Array, Array]:
-    """Numbers of the episodes that `split` takes for training, and of those it holds out, both in order."""
-    order = generator(0, "validation").permutation(episodes)
-    held = max(1, int(episodes * VALIDATION_FRACTION)) if episodes > 1 else 0
-    return np.sort(order[held:]), np.sort(order[:held])
+def episodes_apart(dataset: Dataset, columns: Sequence[str] = TRANSITIONS) -> tuple[Array, Array]:
+    """Numbers of the episodes that `split` takes for training, and of those it holds out, both in order.
+
+    Held out is a tenth of the episodes that can be learned from, at least one where there are two, drawn at random, and
+    never more than half of the rows that can be learned from: an episode that would be too much is passed over. What
+    can't be learned from, such as a fragment of one step of which nobody knows what followed, is never held out.
+    """
+    rows = np.bincount(dataset.episode_ids[learnable(dataset, columns)], minlength=len(dataset.episode_lengths))
+    able, most = int(np.count_nonzero(rows)), int(rows.sum()) * MOST_HELD
+    wanted = max(1, int(able * VALIDATION_FRACTION)) if able > 1 else 0
+    held: list[int] = []
+    taken = 0
+    for episode in generator(0, "validation").permutation(len(rows)):
+        if len(held) == wanted:
+            break
+        if 0 < rows[episode] <= most - taken:
+            held.append(int(episode))
+            taken += int(rows[episode])
+    chosen = np.zeros(len(rows), bool)
+    chosen[held] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
 
 def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:

@@ -8,12 +8,15 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
-from surefoot.data import conventions
+from surefoot.data import conventions, left_out
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
+from surefoot.data.formats import repairs
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
@@ -29,7 +32,7 @@ from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
 from surefoot.runs.progress_events import Event, Listener, say, silent
-from surefoot.runs.run import CONFIG, Run, describe_machine, names_in, write_columns
+from surefoot.runs.run import CONFIG, Run, describe_machine, episodes_apart, names_in, write_columns
 from surefoot.runs.summary import sum_up
 from surefoot.runs.trust import allow, demand, refuse_links
 from surefoot.runs.warm_start import settled, start_notes
@@ -111,6 +114,7 @@ def _begin(
     plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
     if built_for is not None:
         _check_problem(built_for, inputs.spec, plan)
+        say(notify, *_range_note(built_for, inputs.spec, plan))
     if plan.jacobian_penalty > 0:
         check_penalty(agent)
     if agent.needs_init and plan.init is None:
@@ -136,9 +140,12 @@ def _begin(
     if agent.data == "refused":
         say(notify, *agent.notes(dataset))
     if dataset is not None:
-        say(notify, *agent.notes(dataset), *conventions.notes(dataset, plan.config))
-        if not plan.evaluates and not agent.acts and len(dataset.episode_lengths) < 2:
-            say(notify, f"{dataset.name} is one episode: none is held out, and there are no validation losses")
+        if counts := repairs.applied(dataset.attributes):
+            say(notify, f"{dataset.name}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
+        say(notify, *left_out.notes(dataset), *agent.notes(dataset), *conventions.notes(dataset, plan.config))
+        if not plan.evaluates and not agent.acts and not len(episodes_apart(dataset, agent.reads)[1]):
+            only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
+            say(notify, f"{dataset.name} is one episode{only}: none is held out, and there are no validation losses")
         for oddity, rows in dataset.warnings.items():
             say(notify, f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)")
         names = {OBSERVATION_NAMES: dataset.observation_names, ACTION_NAMES: dataset.action_names}
@@ -163,6 +170,17 @@ def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:
             f"the agent was made for another problem than {plan.environment or plan.dataset}: {what}; make it from its "
             "dataset, or from spec_of(env)"
         )
+
+
+def _range_note(built_for: Spec, found: Spec, plan: Plan) -> list[str]:
+    """A sentence where the agent's Spec states another range of actions than the environment, whose is taken."""
+    stated, has = ((spec.action_low, spec.action_high) for spec in (built_for, found))
+    if plan.environment is None or built_for.range_assumed or np.allclose(stated, has):
+        return []
+    return [
+        f"warning: the agent's Spec states actions from {list(stated[0])} to {list(stated[1])}, and {plan.environment} "
+        f"takes {list(has[0])} to {list(has[1])}: the environment's range is used; env=None trains with the Spec's"
+    ]
 
 
 def _check_learning(plan: Plan, agent: Agent) -> None:

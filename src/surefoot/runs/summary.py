@@ -166,7 +166,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         summary["smoothness"] = smoothness(episodes, jacobians)
     elif dataset is not None:
         summary["smoothness"] = smoothness(None, jacobians)
-        _without_simulator(summary, results, dataset, run.spec)
+        _without_simulator(summary, results, dataset, run)
     by_seed = dict(zip(plan.seeds, results, strict=True))
     summary["missing"] = summary.get("missing", []) + all_missing(by_seed, NAMES.keys() - {FITTED_Q})
     summary["alarm"] = _alarm(plan.seeds, results, summary.get("data_discounted_return"))
@@ -218,7 +218,7 @@ def _mean(values: Sequence[float] | None) -> float | None:
     return None if not values else float(np.mean(values))
 
 
-def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset, spec: Spec) -> None:
+def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], dataset: Dataset, run: Run) -> None:
     losses = [result.get("validation", {}) for result in results]
     shared = [name for name in losses[0] if all(name in one for one in losses)]
     summary["validation"] = {
@@ -228,7 +228,7 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
     if not any(FITTED_Q in result for result in results):
         return
     missing: dict[str, str] = {}
-    data = attempted(DATA, lambda: data_return(dataset, spec), None, missing)
+    data = attempted(DATA, lambda: data_return(dataset, run.spec), None, missing)
     if data is None:
         summary["missing"] = [f"no {NAMES[DATA]}: {missing[DATA]}"]
     else:
@@ -241,7 +241,8 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
         }
         return
     values = [np.asarray(found) for found in estimates.values()]
-    rewards = dataset.rewards[np.isin(dataset.episode_ids, episodes_apart(len(dataset.episode_lengths))[0])]
+    learned, _ = episodes_apart(dataset, agent_class(run.plan.algorithm).reads)
+    rewards = dataset.rewards[np.isin(dataset.episode_ids, learned)]
     interval = hierarchical_interval(values, bounds=possible_returns(rewards, values))
     summary[FITTED_Q] = _interval_json(interval)
     drifts = [result["fitted_q_drift"] for result in results]

@@ -199,6 +199,7 @@ def _same_bounds(agent: Agent, run: Run, mine: Mapping[str, Tensor], theirs: Map
         raise ConfigError(
             f"init={run.folder}: its {run.plan.algorithm} agent does not fit {agent.name} as configured: actions reach "
             f"from {its[0]} to {its[1]} there and from {ours[0]} to {ours[1]} here"
+            + ("; state the same range by action_low= and action_high=" if run.plan.environment is None else "")
         )
 
 

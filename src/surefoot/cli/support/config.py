@@ -42,6 +42,8 @@ class TrainConfig(Settings):
     dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none
     env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
     envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs
+    action_low: Any = None  # lowest action without a simulator, one for all or a list; with action_high=
+    action_high: Any = None  # highest action, likewise; neither: as the data state or hold
     seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
     preset: str | None = None  # settings of a domain (surefoot train --help all); an algorithm's own: algo.preset=
     out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>

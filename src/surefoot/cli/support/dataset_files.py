@@ -97,9 +97,25 @@ def new_file(name: str) -> pathlib.Path:
 def report_lost(dataset: Dataset, path: Any, layout: str | None = None) -> None:
     """Name what a dataset has and the file that was written has no place for."""
     from surefoot import data
+    from surefoot.data.load import MINARI_PREFIX
 
     if lost := data.not_held(dataset, path, layout):
         output.say(f"note: {path} has no place for {', '.join(lost)}", stderr=True)
+    unknown = int((~dataset.transitions).sum())
+    if unknown and (str(path).startswith(MINARI_PREFIX) or layout == "ogbench"):
+        output.say(
+            f"note: {path} has no place for {unknown:,} last steps of which nothing says what followed, which clones "
+            "learn from: they are left out; HDF5, NPZ, Parquet and LeRobot hold them",
+            stderr=True,
+        )
+
+
+def report_left_out(dataset: Dataset) -> None:
+    """Name what the source holds and the dataset does not, and how to take it in."""
+    from surefoot.data import left_out
+
+    for text in left_out.notes(dataset):
+        output.say(f"note: {text}", stderr=True)
 
 
 def report_written(path: Any, dataset: Dataset, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from surefoot.data.store import store_from_dataset
 from surefoot.offline.evaluation.fitted_q import Estimate, fitted_q_estimate
 from surefoot.runs.finishing import FITTED_Q, MISSING, MODEL, VALIDATION, attempted, why
 from surefoot.runs.machine import as_begun
+from surefoot.runs.plan import agent_class
 from surefoot.runs.progress_events import finite_or_none
 from surefoot.runs.run import split
 from surefoot.runs.trainers.trainer import SeedTrainer
@@ -40,7 +41,7 @@ class DataTrainer(SeedTrainer):
         """Prepare the data and bind the agents to it."""
         assert self.dataset is not None
         if not self.plan.evaluates:
-            self.dataset, self.held_out = split(self.dataset)
+            self.dataset, self.held_out = split(self.dataset, agent_class(self.plan.algorithm).reads)
         agents = [self.fresh(seed) for seed in self.seeds]
         ready = self.prepared(agents, self.dataset)
         store = store_from_dataset(ready, agents[0].reads, self.device)
@@ -105,8 +106,8 @@ class DataTrainer(SeedTrainer):
         """
         data, missing = self.dataset, dict[str, str]()
         assert data is not None
-        if not data.has_rewards or policy.has_memory or policy.encoder is not None:
-            return {}  # fitted Q needs an action for one vector alone
+        if not data.has_rewards or policy.has_memory or policy.encoder is not None or data.choices:
+            return {}  # fitted Q needs a continuous action for one vector alone
         steps, kernels = min(self.plan.steps, FITTED_Q_STEPS), self.plan.kernels
 
         def made() -> Estimate | str:
