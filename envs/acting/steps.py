@@ -242,8 +242,8 @@ class Acting(Stepping):
         if not isinstance(observations, Mapping):
             observations = dict.fromkeys(self.arrays, observations)
         return {
-            key: torch.as_tensor(observations[key], device=self.device)
-            if array.image
+            key: as_bytes(torch.as_tensor(observations[key], device=self.device))
+            if array.dtype == "uint8"
             else self.tensor(observations[key])
             for key, array in self.arrays.items()
         }
@@ -310,6 +310,11 @@ class Acting(Stepping):
             "info['cost'], 0.0 on a safe step (or a safety margin into info['margin']), or train an algorithm without "
             "a constraint"
         )
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    """Images of uint8; masks of truth values as zeros and ones."""
+    return images.view(torch.uint8) if images.dtype == torch.bool else images
 
 
 def row_seeds(seed: int, num_envs: int, block: int = 0) -> list[int]:
