@@ -14,6 +14,7 @@ from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
 from surefoot.data import conventions
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
+from surefoot.envs.acting import check_costs
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
@@ -124,7 +125,12 @@ def _begin(
     if plan.learners > 1:
         check_learners(plan, agent)
     if agent.acts:
-        training_environment(plan, agent).close()
+        env = training_environment(plan, agent)
+        try:
+            if agent.cost_window is not None or "costs" in agent.reads:
+                check_costs(env, agent.name, str(plan.environment))
+        finally:
+            env.close()
     config: dict[str, Any] = {
         "format": CONFIG_FORMAT,
         "plan": plan.to_json(),
