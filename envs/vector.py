@@ -304,6 +304,15 @@ def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     )
 
 
+def import_module_of(env_id: str) -> None:
+    """Import the module that `module:Id` names, which registers the environment.
+
+    Raises:
+        ConfigError: it can't be imported.
+    """
+    _import_module(env_id, env_id.rpartition(":")[0])
+
+
 def _import_module(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
