@@ -18,7 +18,13 @@ from surefoot.envs.python_source import defined, twin_source
 Function = Callable[..., Any]
 MATHS = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "sqrt", "floor", "ceil")
 """Functions of `math` that torch has under the same name."""
-SEVERAL = {"atan2": torch.atan2, "hypot": torch.hypot, "pow": torch.pow, "fmod": torch.fmod, "copysign": torch.copysign}
+SEVERAL: Mapping[str, Function] = {
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "pow": torch.pow,
+    "fmod": torch.fmod,
+    "copysign": torch.copysign,
+}
 
 
 class Twin:
@@ -121,7 +127,7 @@ def on_tensors(function: Any, done: dict[Any, Any]) -> Any:
 
 def _maths() -> types.SimpleNamespace:
     """`math` whose functions take tensors, and numbers as before."""
-    known = {name: _either(getattr(torch, name), getattr(math, name)) for name in MATHS}
+    known: dict[str, Function] = {name: _either(getattr(torch, name), getattr(math, name)) for name in MATHS}
     known |= {name: _either(function, getattr(math, name)) for name, function in SEVERAL.items()}
     known["fabs"] = abs
     return types.SimpleNamespace(**{**vars(math), **known})

@@ -60,8 +60,8 @@ def stated(arrays: Mapping[str, Array], config: EncoderConfig, algorithm: str) -
         changes |= dict(zip(("low", "high"), config.image_range, strict=True))
     found = {}
     for key, array in arrays.items():
-        channels = {} if config.image_channels == AUTO or len(array.shape) < 3 else {"channels": config.image_channels}
-        found[key] = dataclasses.replace(array, **changes, **channels) if array.image else array
+        where = {} if config.image_channels == AUTO or len(array.shape) < 3 else {"channels": config.image_channels}
+        found[key] = dataclasses.replace(array, **{**changes, **where}) if array.image else array
     return found
 
 

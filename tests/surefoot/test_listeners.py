@@ -88,6 +88,18 @@ def test_what_none_or_a_late_false_returns_changes_nothing(tmp_path: pathlib.Pat
     assert Run.open(tmp_path / "run").plan.steps == 60
 
 
+def test_what_a_listener_raises_ends_the_run_with_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    def broken(event: dict[str, Any]) -> None:
+        if event["kind"] == "progress":
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        surefoot.fit(agent(), env=PENDULUM, steps=100_000, out=tmp_path / "run", listener=broken, **SHORT)
+    run = Run.open(tmp_path / "run")
+    assert not run.complete
+    assert run.checkpoint_path(0).is_file()
+
+
 def test_several_listeners_hear_all_and_the_first_that_says_false_is_named() -> None:
     heard: list[str] = []
 

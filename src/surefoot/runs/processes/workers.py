@@ -15,7 +15,7 @@ from surefoot.core.base.children import ONE_THREAD, start_python
 from surefoot.core.base.errors import SurefootError
 from surefoot.runs.machine import at_once, cores
 from surefoot.runs.processes.stopping import FINISH, STOP, Terminated, raise_lost, signals_wait
-from surefoot.runs.progress_events import Event, Listener, say
+from surefoot.runs.progress_events import Event, Listener, say, silent
 from surefoot.runs.run import Run, names_in
 from surefoot.runs.trust import for_workers
 
@@ -93,7 +93,7 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
                 raise _as_error(event, worker)
             elif event["kind"] == "stopped":  # by a signal that was sent to it
                 raise Terminated
-            elif notify(event) is False and worker in alive:
+            elif _heard(event, alive, inbox, notify) is False and worker in alive:
                 worker.ask_to_finish()
     except (KeyboardInterrupt, Terminated):
         _let_end(alive, inbox, notify)
@@ -101,6 +101,17 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
     finally:
         for worker in alive:
             worker.stop()
+
+
+def _heard(
+    event: Event, alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], notify: Listener
+) -> bool | None:
+    """What the listener returns; where it raises, each worker writes a checkpoint first."""
+    try:
+        return notify(event)
+    except Exception:
+        _let_end(alive, inbox, silent)
+        raise
 
 
 def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], notify: Listener) -> None:
