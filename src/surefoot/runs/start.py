@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shlex
 from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
@@ -350,7 +349,7 @@ def _stopped(run: Run, who: str, notify: Listener) -> Run:
     reached = " and ".join(f"{count:,}" for count in sorted(set(taken.values())))
     say(
         notify,
-        f"stopped by {who} at step {reached} of {run.plan.steps:,}; to go on: surefoot train --resume "
-        f"{shlex.quote(str(run.folder))} steps={run.plan.steps}",
+        f"stopped by {who} at step {reached} of {run.plan.steps:,}; to go on: "
+        f"{run.resume_command} steps={run.plan.steps}",
     )
     return Run.open(run.folder)
