@@ -92,6 +92,17 @@ def _rows(system: Functions) -> tuple[Callable[..., Any], ...]:
     return reset_rows, observe_rows, step_rows
 
 
+def mapped_rows(function: Callable[..., Any]) -> Callable[..., None]:
+    """Of a compiled function with the arguments of `Functions.observe`: the same on (N, width) arrays."""
+
+    @jit
+    def rows(found: Array, values: Array, parameters: Array) -> None:
+        for n in range(len(values)):
+            function(found[n], 0, values[n], 0, parameters[n], 0, 1)
+
+    return rows  # type: ignore[no-any-return]
+
+
 def flat_weights(packed: Tensor, header: Sequence[int]) -> Tensor:
     """Values of `NativePolicy.packed` with every layer's matrix as (outputs, inputs) behind its biases."""
     actions = header[-1] // 2 if header[4] == BEFORE_SQUASH else header[-1]

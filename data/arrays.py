@@ -48,7 +48,7 @@ def from_arrays(
     episodes of one step each: max_episode_steps=1.
 
     Args:
-        observations: (N, O) numbers, (N, ...) uint8 images, or a mapping of such arrays by name.
+        observations: (N, O) numbers, (N, ...) images of uint8 or bool, or a mapping of such arrays by name.
         actions: (N, A) in the environment's units.
         rewards: (N,); None: the log has none, and can only be cloned.
         terminals: (N,) 0 or 1: the task itself ended at this step; None: it never did.
@@ -122,6 +122,7 @@ def _array(name: str, key: str, value: Any) -> Array:
             "(value.filled) or leave those episodes out"
         )
     try:
-        return np.asarray(value)
+        found = np.asarray(value)
+        return found.view(np.uint8) if found.dtype == np.bool_ and found.ndim > 2 else found  # masks, planes
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors on a GPU, or with a gradient
         raise DataError(f"{name}: {key!r} is no array of numbers: {error}") from error

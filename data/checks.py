@@ -308,7 +308,8 @@ def _rows(name: str, key: str, array: Array) -> Array:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] == 0:
-        raise DataError(f"{name}: {key!r} has shape {array.shape}; it must be (steps, size)")
+        hint = ", or, of pictures, hold uint8" if array.ndim > 2 else ""
+        raise DataError(f"{name}: {key!r} has shape {array.shape}; it must be (steps, size){hint}")
     return array
 
 

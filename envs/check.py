@@ -149,10 +149,15 @@ class Checker(Findings):
             self.say("error", f"the action space {action} has no finite bounds to scale a policy by",
                      "declare the lowest and highest action that the system takes, or bound it from outside: "
                      f"{BOUND}")  # fmt: skip
-        elif not (action.low < action.high).all():
+        elif not (action.low <= action.high).all() or (action.low == action.high).all():
             at = int(np.flatnonzero(action.low >= action.high)[0])
             self.say("error", f"action {at} has low {action.low[at]} and high {action.high[at]}",
                      "give every action a range, or leave it out")  # fmt: skip
+        elif (action.low == action.high).any():
+            at = int(np.flatnonzero(action.low == action.high)[0])
+            value = action.low[at]
+            self.say("warning", f"action {at} has low {value} and high {value}, and so that value always",
+                     "give it a range if it is not locked, or leave it out")  # fmt: skip
         return True
 
     def check_reset(self) -> bool:

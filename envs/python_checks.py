@@ -8,20 +8,20 @@ import inspect
 import keyword
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, MissingExtraError, nearest
-from surefoot.cuda_ext.system import System
+from surefoot.cuda_ext.system import Range, System
 from surefoot.envs.python_source import INTEGRATORS
 
 Function = Callable[..., Any]
 RESERVED = ("uniforms", "normals")
 MOST_DRAWS = 64
 """In a step: as many numbers are counted for each."""
-COUNTED = {"reset": "state", "derivative": "rate", "observe": "observation"}
+COUNTED = {"reset": "state", "derivative": "rate", "observe": "observation", "state_of": "state"}
 """Functions that return one number for each of several names."""
 
 
@@ -84,14 +84,38 @@ def check_options(given: Given) -> None:
         _refuse(system, "observe= needs observations=, the names of what it returns")
     if given.observations and "observe" not in given.functions:
         _refuse(system, "observations= needs observe=, the function that returns them")
+    if "state_of" in given.functions and "observe" not in given.functions:
+        _refuse(system, "state_of= is of what observe= returns; without it observations are the states")
+
+
+def ranges(system: str, states: Sequence[str], box: Mapping[str, Sequence[Any]]) -> tuple[Range, ...]:
+    """The box of a grid in the order of the states; ConfigError where it is none."""
+    if set(box) != set(states):
+        raise ConfigError(
+            f"{system}: reach_box= has {', '.join(box) or 'nothing'}; give a range for each of {', '.join(states)}"
+        )
+    found = []
+    for name in states:
+        try:
+            low, high, points, *periodic = box[name]
+            one = Range(float(low), float(high), int(points), bool(*periodic))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{system}: reach_box= has {box[name]!r} for {name!r}; give (low, high, points), and True behind them "
+                "where high is the same state as low, as of an angle"
+            ) from error
+        if not -math.inf < one.low < one.high < math.inf or one.points != points:
+            raise ConfigError(f"{system}: reach_box= has {box[name]!r} for {name!r}; give low < high and whole points")
+        found.append(one)
+    return tuple(found)
 
 
 def wanted(given: Given, kind: str) -> tuple[str, ...]:
     """Names of the arguments of a function; ConfigError where one is not known."""
     system, function = given.system, given.functions[kind]
     known = {parameter.name for parameter in system.parameters}
-    known |= {"uniforms"} if kind == "reset" else set(system.states)
-    known |= set(system.actions) if kind not in ("reset", "observe") else set()
+    known |= {"uniforms"} if kind == "reset" else set(system.observations if kind == "state_of" else system.states)
+    known |= set(system.actions) if kind not in ("reset", "observe", "state_of") else set()
     known |= {"normals"} if kind == "derivative" else set()
     known |= {f"next_{name}" for name in system.states} if kind == "reward" else set()
     if not callable(function):
@@ -116,7 +140,10 @@ def tried(given: Given, arguments: Mapping[str, tuple[str, ...]]) -> set[str]:
     values["uniforms"] = tuple((0.381966 * (k + 1)) % 1 for k in range(system.uniforms))
     values["normals"] = tuple(0.1 * (k + 1) for k in range(max(1, system.normals)))
     scalars: set[str] = set()
-    for kind in sorted(given.functions, key=lambda kind: kind != "reset"):  # its states are the others' arguments
+    first = {"reset": 0, "observe": 1}  # what they return are the others' arguments
+    for kind in sorted(given.functions, key=lambda kind: first.get(kind, 2)):
+        if kind == "state_of":
+            continue  # with what was observed, above
         result = _called(given, kind, {name: values[name] for name in arguments[kind]})
         numbers = result if isinstance(result, tuple) else (result,)
         _check_result(system, kind, result, numbers)
@@ -125,7 +152,24 @@ def tried(given: Given, arguments: Mapping[str, tuple[str, ...]]) -> set[str]:
         if kind == "reset":
             values |= {name: float(number) for name, number in zip(system.states, numbers)}
             values |= {f"next_{name}": float(number) for name, number in zip(system.states, numbers)}
+        if kind == "observe" and "state_of" in given.functions:
+            back = _observed(given, arguments["state_of"], numbers, values)
+            scalars |= set() if isinstance(back, tuple) else {"state_of"}
     return scalars
+
+
+def _observed(given: Given, arguments: tuple[str, ...], numbers: tuple[Any, ...], values: dict[str, Any]) -> Any:
+    """What `state_of` returns; refuse it where that is not the state that was observed, up to turns of an angle."""
+    system = given.system
+    seen = {**values, **dict(zip(system.observations, map(float, numbers), strict=True))}
+    back = _called(given, "state_of", {name: seen[name] for name in arguments})
+    states = back if isinstance(back, tuple) else (back,)
+    _check_result(system, "state_of", back, states)
+    for name, state in zip(system.states, states, strict=True):
+        turns = (float(state) - values[name]) / (2 * math.pi)
+        if not (math.isclose(float(state), values[name], abs_tol=1e-6) or abs(turns - round(turns)) < 1e-6):
+            _refuse(system, f"state_of() gives {name} = {float(state):g} of what observe() shows of {values[name]:g}")
+    return back
 
 
 def _called(given: Given, kind: str, arguments: Mapping[str, Any]) -> Any:

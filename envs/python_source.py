@@ -25,15 +25,22 @@ def begin_source(states: Sequence[str], parameters: Sequence[str], uniforms: int
 
 
 def observe_source(
-    states: Sequence[str], parameters: Sequence[str], observations: int, arguments: Sequence[str] | None
+    states: Sequence[str],
+    parameters: Sequence[str],
+    observations: int,
+    arguments: Sequence[str] | None,
+    function: str = "observe",
 ) -> str:
-    """`observe` of `numba_backend.Functions`; without a function the observation is the state."""
+    """`observe` of `numba_backend.Functions`; without a function the observation is the state.
+
+    Any other `function` of numbers that are named `states` may stand in its place, under the same name.
+    """
     lines = ["def observe(_observations, _o, _states, _s, _parameters, _p, _n):"]
     lines += [*_read(states, "_states", "_s"), *_read(parameters, "_parameters", "_p")]
     values = list(states)
     if arguments is not None:
         values = [f"_o{k}" for k in range(observations)]
-        lines += [_unpack(values, "observe", arguments, {})]
+        lines += [_unpack(values, function, arguments, {})]
     lines += [f"_observations[_o + {k} * _n] = {value}" for k, value in enumerate(values)]
     return _joined(lines)
 
@@ -72,6 +79,36 @@ def step_source(
     lines += ["_kept = _finite & _running"]
     lines += [f"_states[_s + {k} * _n] = next_{name} if _kept else {name}" for k, name in enumerate(states)]
     lines += ["return _reward, _margin, _ended, _finite"]
+    return _joined(lines)
+
+
+def twin_source(
+    states: Sequence[str],
+    actions: Sequence[str],
+    parameters: Sequence[str],
+    normals: int,
+    integrator: str,
+    step: float,
+    substeps: int,
+    limits: Mapping[str, tuple[float, float]],
+    arguments: Mapping[str, Sequence[str]],
+) -> str:
+    """A step on (N, width) tensors, as `step_source`, for a trace: next states in a list, reward, margin, end."""
+    lines = ["def step(_states, _actions, _parameters, _normals):"]
+    for names, array in ((states, "_states"), (actions, "_actions"), (parameters, "_parameters")):
+        lines += [f"{name} = {array}[:, {k}]" for k, name in enumerate(names)]
+    lines += [f"normals = ({''.join(f'_normals[:, {k}], ' for k in range(max(1, normals)))})"]
+    lines += [f"next_{name} = {name}" for name in states]
+    lines += INTEGRATORS[integrator](states, arguments["derivative"], step, limits) * substeps
+    after = {name: f"next_{name}" for name in states}
+    lines += ["_reward = " + _call("reward", arguments["reward"], {}), "_margin = 1.0", "_ended = False"]
+    if "margin" in arguments:
+        lines += ["_margin = " + _call("margin", arguments["margin"], after)]
+    if "cost" in arguments:
+        lines += ["_margin = 1.0 - 2.0 * " + _call("cost", arguments["cost"], after)]
+    if "terminated" in arguments:
+        lines += ["_ended = " + _call("terminated", arguments["terminated"], after)]
+    lines += [f"return [{', '.join(after.values())}], _reward, _margin, _ended"]
     return _joined(lines)
 
 

@@ -13,7 +13,17 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
-from surefoot.envs.python_checks import Given, check_options, need_numba, pairs, reason, tried, wanted
+from surefoot.envs.python_checks import (
+    COUNTED,
+    Given,
+    check_options,
+    need_numba,
+    pairs,
+    ranges,
+    reason,
+    tried,
+    wanted,
+)
 from surefoot.envs.python_source import (
     begin_source,
     compiled,
@@ -21,6 +31,7 @@ from surefoot.envs.python_source import (
     observe_source,
     step_source,
 )
+from surefoot.envs.python_torch import Twin, recorded
 
 Function = Callable[..., Any]
 Bounds = tuple[float, float]
@@ -38,6 +49,7 @@ class PythonSystem(System):
       constraint is broken. With neither, nothing is forbidden
     - `reset(uniforms)`: the initial states, from the tuple `uniforms` of draws in [0, 1)
     - `observe(states)`: the observation; the states themselves by default
+    - `state_of(observations)`: the states again, where `observe` shows all of them: for safety filters
     - `terminated(states, actions)`: whether the state after the step ends the episode; never by default
 
     `normals` is a tuple of standard normal numbers, new ones in every step. Functions compute in float64 and may call
@@ -47,7 +59,7 @@ class PythonSystem(System):
         name: of the system, an identifier.
         states: their names.
         actions: name -> (low, high), finite.
-        derivative, reward, margin, cost, reset, observe, terminated: the functions.
+        derivative, reward, margin, cost, reset, observe, state_of, terminated: the functions.
         parameters: name -> default value, or a `Parameter` each where they have ranges and units.
         integrator: "rk4", "semi_implicit" (the states are positions, then their velocities) or "euler".
         time_step: seconds between two actions.
@@ -60,6 +72,9 @@ class PythonSystem(System):
             environments in which all of those are 0.
         gaps: preset of altered dynamics -> parameters that it sets.
         behaviours: name -> function from (N, O) observations and a generator to (N, A) actions.
+        reach_box: state -> (low, high, points), or (low, high, points, True) of an angle whose ends are one state: the
+            grid on which `surefoot reach` solves it, wider than the safe set. None: no grid.
+        control_affine: the derivative is affine in the actions: for the filter `cbf`.
         title, margin_of: one line each, for lists.
 
     Raises:
@@ -79,6 +94,7 @@ class PythonSystem(System):
         margin: Function | None = None,
         cost: Function | None = None,
         observe: Function | None = None,
+        state_of: Function | None = None,
         terminated: Function | None = None,
         parameters: Mapping[str, float] | Sequence[Parameter] = (),
         integrator: str = "rk4",
@@ -91,6 +107,8 @@ class PythonSystem(System):
         normals: int = 0,
         gaps: Mapping[str, Mapping[str, float]] | None = None,
         behaviours: Mapping[str, Behaviour] | None = None,
+        reach_box: Mapping[str, Sequence[Any]] | None = None,
+        control_affine: bool = False,
         title: str = "",
         margin_of: str = "",
     ) -> None:
@@ -120,10 +138,16 @@ class PythonSystem(System):
             "gaps": dict(gaps or {}),
             "behaviours": {"random": functools.partial(_uniform, bounds=bounds), **(behaviours or {})},
         }
+        if reach_box is not None:
+            described["reach_box"] = ranges(name, tuple(states), reach_box)
+        if control_affine:
+            described["control_affine"] = True
         for key, value in described.items():  # of the class elsewhere, of the object here
             setattr(self, key, value)
         functions = {"derivative": derivative, "reward": reward, "reset": reset, "margin": margin, "cost": cost}
-        functions |= {"observe": observe, "terminated": terminated}
+        functions |= {"observe": observe, "state_of": state_of, "terminated": terminated}
+        self._rows: dict[str, Callable[..., None]] = {}
+        self._spaces: dict[str, Any] = {}
         self._functions: dict[str, Function] = {kind: f for kind, f in functions.items() if f is not None}
         self._integrator, self._substeps = integrator, substeps
         self._limits = pairs(name, "limits", limits or {})
@@ -148,6 +172,7 @@ class PythonSystem(System):
             ready = compiled(function, inlined, done)
             self._compile_alone(kind, ready)
             spaces[f"_call_{kind}"] = inlined(_as_tuple(ready)) if kind in self._scalars else ready
+        self._spaces = spaces
         arguments = self._arguments
         sources = {
             "begin": begin_source(self.states, names, self.uniforms, arguments["reset"]),
@@ -192,7 +217,28 @@ class PythonSystem(System):
 
         return functools.partial(CudaBatch if device.type == "cuda" else Batch, functions)
 
-    # ---- row by row, as every system; on the CPU, without gradients ----
+    @functools.cached_property
+    def _twin(self) -> Twin:
+        """The same equations in torch's operators, for traces."""
+        return Twin(self, self._functions, self._integrator, self._substeps, self._limits, self._arguments)
+
+    def _rowwise(self, kind: str, names: Sequence[str], count: int, values: Tensor, parameters: Tensor) -> Tensor:
+        """(N, count) of what the function `kind` of numbers called `names` makes of each of N rows."""
+        if kind not in self._rows:
+            from surefoot.cuda_ext.numba_backend import mapped_rows
+            from surefoot.cuda_ext.numba_maths import inlined
+
+            _ = self.compiled
+            owned = [parameter.name for parameter in self.parameters]
+            source = observe_source(names, owned, count, self._arguments[kind], kind)
+            call = f"_call_{kind}"
+            spaces = {call: inlined(_as_tuple(self._spaces[call]))} if kind not in COUNTED else self._spaces
+            self._rows[kind] = mapped_rows(inlined(defined(source, "observe", spaces)))
+        found = np.empty((len(values), count))
+        self._rows[kind](found, *map(_array, (values, parameters)))
+        return _like(found, values)
+
+    # ---- row by row, as every system; on the CPU, without gradients, but by torch where torch records it ----
 
     def reset(self, uniforms: Tensor, parameters: Tensor) -> Tensor:
         """(N, S) initial states."""
@@ -208,10 +254,48 @@ class PythonSystem(System):
 
     def step(self, state: Tensor, action: Tensor, parameters: Tensor, normals: Tensor) -> Step:
         """One control step; where the new state is not finite or too large, it is NaN."""
+        if recorded():
+            return self._twin.step(state, action, parameters, normals)
         moved, outcome = _array(state).copy(), np.empty((len(state), 3))
         self.compiled.rows[2](moved, outcome, *map(_array, (action, parameters, normals)))
         reward, margin, ended = (_like(column, state) for column in outcome.T)
         return Step(_like(moved, state), reward, margin, ended > 0)
+
+    def margin(self, state: Tensor, parameters: Tensor) -> Tensor:
+        """(N,) signed margin of (N, S) states, safe if >= 0.
+
+        Raises:
+            ConfigError: there is none, or it is one of steps, since it asks for actions.
+        """
+        kind = "margin" if "margin" in self._functions else "cost"
+        if kind not in self._functions:
+            raise ConfigError(f"{self.alias} has no margin of a state: give margin= or cost=")
+        if asked := sorted(set(self._arguments[kind]) & set(self.actions)):
+            raise ConfigError(
+                f"{self.alias}: {kind}() asks for {asked[0]}, so that it is one of steps, and reachability and filters "
+                "need one of states alone"
+            )
+        if recorded():
+            return self._twin.margin(state, parameters)
+        found = self._rowwise(kind, self.states, 1, state, parameters)[:, 0]
+        return found if kind == "margin" else 1 - 2 * found
+
+    def state_of(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        """(N, S) states of (N, O) observations.
+
+        Raises:
+            ConfigError: `observe` hides them, as far as is known.
+        """
+        if "observe" not in self._functions:
+            return observations
+        if "state_of" not in self._functions:
+            raise ConfigError(
+                f"{self.alias}: observe() shows {', '.join(self.observations)}, and a filter needs the states again: "
+                "give state_of=, a function of those that returns the states"
+            )
+        if recorded():
+            return self._twin.state_of(observations, parameters)
+        return self._rowwise("state_of", self.observations, len(self.states), observations, parameters)
 
     @property
     def alias(self) -> str:
@@ -229,6 +313,7 @@ class PythonSystem(System):
         def make_single(**options: Any) -> NativeEnv:
             return NativeEnv(self, **options)
 
+        _registered[self.gym_id] = self
         gymnasium.registry.pop(self.gym_id, None)
         gymnasium.register(
             self.gym_id,
@@ -238,6 +323,15 @@ class PythonSystem(System):
             disable_env_checker=True,
         )
         return self.gym_id
+
+
+_registered: dict[str, PythonSystem] = {}
+"""Gymnasium id -> the system that was registered last by it in this process."""
+
+
+def registered(gym_id: str) -> PythonSystem | None:
+    """The system that was registered by this gymnasium id, without a module in front; None where none was."""
+    return _registered.get(gym_id)
 
 
 def _bounded(name: str, given: Mapping[str, Bounds] | Sequence[str]) -> Mapping[str, Bounds]:

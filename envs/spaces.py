@@ -8,13 +8,13 @@ import gymnasium
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.base.spec import IMAGE, VECTOR, Array
+from surefoot.core.base.spec import IMAGE, PIXELS, VECTOR, Array
 from surefoot.core.base.spec import mapped as mapped
 
 ADVICE = "wrap the environment in gymnasium.wrappers.FlattenObservation, or give images as uint8"
 PICTURE_ADVICE = (
-    "give pictures as uint8 of shape (H, W) or (H, W, C), as by gymnasium.wrappers.TransformObservation, and not "
-    "flattened; a Dict may hold them beside vectors"
+    "give pictures as uint8, or as real numbers with finite bounds, of shape (H, W) or (H, W, C), as by "
+    "gymnasium.wrappers.TransformObservation, and not flattened; a Dict may hold them beside vectors"
 )
 FLATTENED = 129
 """Numbers from 0 to 255 in a vector that are taken for a flattened picture: one more than the memory of an Atari."""
@@ -23,8 +23,9 @@ FLATTENED = 129
 def arrays_of(space: gymnasium.Space[Any], name: str = "") -> dict[str, Array]:
     """Key -> shape and dtype, as `Spec.observations`.
 
-    A one-dimensional Box is a vector, whatever its dtype; a uint8 Box of two to four dimensions is an image, or some
-    stacked frames of one (`core.base.spec.Array` has the layouts); a Dict may hold both kinds.
+    A one-dimensional Box is a vector, whatever its dtype; what `is_image` describes is an image, or some stacked
+    frames of one (`core.base.spec.Array` has the layouts), whose black and white are the lowest and highest bound of
+    the Box: planes of zeros and ones have the bounds 0 and 1. A Dict may hold both kinds.
 
     Args:
         space: of one environment.
@@ -63,8 +64,19 @@ def arrays_of(space: gymnasium.Space[Any], name: str = "") -> dict[str, Array]:
 def _advice(space: gymnasium.Space[Any]) -> str:
     """What to do about a space: pictures of real numbers are not to be flattened."""
     shape = space.shape or ()
-    picture = isinstance(space, gymnasium.spaces.Box) and len(shape) > 1 and sum(size >= 8 for size in shape) >= 2
+    picture = isinstance(space, gymnasium.spaces.Box) and len(shape) > 1 and sum(size >= PIXELS for size in shape) >= 2
     return PICTURE_ADVICE if picture else ADVICE
+
+
+def is_image(space: gymnasium.Space[Any]) -> bool:
+    """Whether a space is one of images: a Box of two to four dimensions and whole bytes or truth values, or of real
+    numbers with finite bounds and at least two sizes of `PIXELS` or more; smaller ones are matrices of numbers."""
+    if not isinstance(space, gymnasium.spaces.Box) or not 2 <= len(space.shape) <= 4:
+        return False
+    if space.dtype in (np.uint8, np.bool_):
+        return True
+    large = sum(size >= PIXELS for size in space.shape) >= 2
+    return large and space.dtype.kind == "f" and bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
 def _array(space: gymnasium.Space[Any]) -> Array | None:
@@ -73,6 +85,11 @@ def _array(space: gymnasium.Space[Any]) -> Array | None:
         return None
     shape = tuple(int(size) for size in space.shape)
     try:
-        return Array(shape) if len(shape) == 1 else Array(shape, str(np.dtype(space.dtype)))
+        if len(shape) == 1:
+            return Array(shape)
+        if not is_image(space):
+            return None
+        low, high = float(space.low.min()), float(space.high.max())
+        return Array(shape, "float32" if space.dtype.kind == "f" else "uint8", low=low, high=high)
     except ConfigError:
         return None

@@ -30,7 +30,7 @@ from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import PREFIX, gymnasium_id, native_names
 from surefoot.envs.side_by_side import PausableVectorEnv, PausingVectorEnv, close, name_of, time_limit
-from surefoot.envs.spaces import arrays_of
+from surefoot.envs.spaces import arrays_of, is_image
 
 Array = np.ndarray[Any, Any]
 
@@ -292,9 +292,7 @@ def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     A Dict with an image stays one.
     """
     space = env.observation_space
-    if not isinstance(space, gymnasium.spaces.Dict) or any(
-        part.dtype == np.uint8 and len(part.shape or ()) > 1 for part in space.values()
-    ):
+    if not isinstance(space, gymnasium.spaces.Dict) or any(is_image(part) for part in space.values()):
         return env
     goal = set(space.spaces) <= set(GOAL_KEYS)
     keys = [key for key in GOAL_KEYS if key in space.spaces] if goal else sorted(space.spaces)
@@ -304,6 +302,15 @@ def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         lambda observation: gymnasium.spaces.flatten(ordered, observation),
         gymnasium.spaces.flatten_space(ordered),
     )
+
+
+def import_module_of(env_id: str) -> None:
+    """Import the module that `module:Id` names, which registers the environment.
+
+    Raises:
+        ConfigError: it can't be imported.
+    """
+    _import_module(env_id, env_id.rpartition(":")[0])
 
 
 def _import_module(env_id: str, module: str) -> None:

@@ -25,6 +25,6 @@ def to_bounds(actions: Any, low: Any, high: Any) -> Any:
 
 
 def to_agent(actions: Any, low: Any, high: Any) -> Any:
-    """The inverse of `to_environment`."""
+    """The inverse of `to_environment`; 0 where the lowest and the highest action are one, as of a locked joint."""
     middle, half = middle_and_half(low, high)
-    return (actions - middle) / half
+    return (actions - middle) / (half + (half == 0))

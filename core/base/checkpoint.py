@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import torch
@@ -172,12 +172,20 @@ def _check_header(path: pathlib.Path) -> None:
     refuse_large(header, path)
 
 
-def check_tensors(path: object, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+def check_tensors(
+    path: object, tensors: Mapping[str, Tensor], prefix: str = "", locked: Sequence[bool] | None = None
+) -> None:
     """Refuse numbers that nothing can be computed with, in those tensors whose names begin with `prefix`.
+
+    Args:
+        path: of the file, for messages.
+        tensors: by name.
+        prefix: of those that are checked.
+        locked: which actions have one value only, so that `action_low` equals `action_high`; None: not known.
 
     Raises:
         CheckpointError: a tensor has NaN or infinity in it, a `normalizer.scale` is not above 0, or an `action_low` is
-            not below its `action_high`; names the tensor and the place.
+            not below its `action_high` where it is not locked; names the tensor and the place.
     """
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     for name, value in chosen.items():
@@ -187,7 +195,10 @@ def check_tensors(path: object, tensors: Mapping[str, Tensor], prefix: str = "")
             _refuse_any(~(value > 0), path, f"{prefix}{name}", value, "above 0")
         high = chosen.get(f"{name.removesuffix('action_low')}action_high") if name.endswith("action_low") else None
         if high is not None and high.shape == value.shape:
-            _refuse_any(~(value < high), path, f"{prefix}{name}", value, "below action_high")
+            allowed = value == high
+            if locked is not None and len(locked) == len(value):
+                allowed &= torch.tensor(locked, device=value.device)
+            _refuse_any(~((value < high) | allowed), path, f"{prefix}{name}", value, "below action_high")
 
 
 def _refuse_any(wrong: Tensor, path: object, name: str, value: Tensor, needed: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -17,6 +18,17 @@ VECTOR = "observations"
 IMAGE = "image"
 """Key of the observation that is one image."""
 _SIZE = Number(1, 1 << 20, whole=True)
+FIRST, LAST = "first", "last"
+"""Where the channels of an image's frame lie: (C, H, W) or (H, W, C)."""
+BYTES = (0.0, 255.0)
+"""Range of an image in files that state none, as all did before ranges were written."""
+PIXELS = 8
+"""Least size of two dimensions of an image of real numbers: smaller arrays are matrices."""
+ARRAY = Record(
+    {"shape": Many(_SIZE, 1, 4), "dtype": Text(among=("float32", "uint8"))},
+    {"channels": Text(among=(FIRST, LAST)), "range": Many(Number(), 0, 2)},
+)
+"""What `arrays_to_json` gives of one array."""
 PROBLEM = Record(
     {
         "action_dim": Number(0, 1 << 20, whole=True),
@@ -25,48 +37,77 @@ PROBLEM = Record(
     },
     {
         "observation_dim": _SIZE,
-        "observations": Table(Record({"shape": Many(_SIZE, 1, 4), "dtype": Text(among=("float32", "uint8"))})),
+        "observations": Table(ARRAY),
         "discrete": Flag(),
         "environment": Text(),
     },
 )
 """What `Spec.to_json` gives."""
-KINDS = {"float32": "a vector of numbers", "uint8": "an image"}
-"""Dtypes that observations may have, and what they stand for."""
+DTYPES = ("float32", "uint8")
+"""Dtypes that observations may have: vectors have the first, images either."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One named part of an observation: a float32 vector, or a uint8 image.
+    """One named part of an observation: a float32 vector, or an image of uint8 or float32.
 
     An image is (H, W), (H, W, C) or (C, H, W); stacked frames are (T, H, W) or (T, H, W, C), or lie in the channels.
-    Of three numbers the smaller of first and last counts channels, and the last where they are equal; of four the
-    first counts frames, and the rest is read as three.
+    Which of three sizes counts channels is stated by `channels`, or read from the shape: where two neighboring sizes
+    are equal and the third is another, the third does; else the smaller of first and last, and the last where those
+    are equal. Of four sizes the first counts frames, and the rest is read as three.
+
+    `low` and `high` are what black and white are in an image: networks see (value - low) / (high - low) - 0.5.
+    Environments state them by their spaces. Unstated, as of a dataset, float32 images lie in [0, 1], and uint8
+    images in [0, 255], except that an image of zeros and ones alone is one of planes (a board, a mask) in [0, 1].
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+    channels: str | None = dataclasses.field(default=None, compare=False)  # first or last; None: by the shape
+    low: float | None = dataclasses.field(default=None, compare=False)  # of an image; None with `high`: not stated
+    high: float | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a dtype other than float32 and uint8, sizes below 1, and shapes that are neither of the two."""
+        """Refuse other dtypes, sizes below 1, shapes of neither kind, and channels or a range that can't be."""
         shape = tuple(self.shape)
-        if self.dtype not in KINDS:
+        if self.dtype not in DTYPES:
             raise ConfigError(
-                f"an observation's dtype is {self.dtype!r}, must be float32 (a vector) or uint8 (an image)"
+                f"an observation's dtype is {self.dtype!r}, must be float32 (a vector or an image) or uint8 (an image)"
             )
         if not all(isinstance(size, int) and size >= 1 for size in shape):
             raise ConfigError(f"an observation's shape is {list(shape)}, must be whole numbers of at least 1")
-        if not (2 <= len(shape) <= 4 if self.dtype == "uint8" else len(shape) == 1):
+        pixels = sum(size >= PIXELS for size in shape) >= 2 or self.dtype == "uint8"
+        if not (2 <= len(shape) <= 4 and pixels if len(shape) > 1 else self.dtype == "float32"):
             raise ConfigError(
-                f"an observation of dtype {self.dtype} has shape {list(shape)}: a float32 vector has one size, a uint8 "
-                "image two to four"
+                f"an observation of dtype {self.dtype} has shape {list(shape)}: a float32 vector has one size, a "
+                f"uint8 image two to four, a float32 image too, two of them {PIXELS} or more"
             )
         object.__setattr__(self, "shape", shape)
+        if self.channels not in (None, FIRST, LAST):
+            raise ConfigError(f"channels is {self.channels!r}, must be {FIRST}, {LAST} or None (by the shape)")
+        if self.channels is not None and len(shape) < 3:
+            raise ConfigError(f"an observation of shape {list(shape)} has no channels that could be {self.channels}")
+        low, high = self.low, self.high
+        if low is None and high is None:
+            return
+        if not self.image:
+            raise ConfigError("low and high are the black and white of images, and a vector has none: leave them out")
+        if low is None or high is None or not -math.inf < low < high < math.inf:
+            raise ConfigError(f"the range of an image is {low} to {high}: give low < high, both finite")
+        object.__setattr__(self, "low", float(low))
+        object.__setattr__(self, "high", float(high))
 
     @property
     def image(self) -> bool:
         """Whether it is an image."""
-        return self.dtype == "uint8"
+        return len(self.shape) > 1
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Black and white of an image, where they are stated; those of float32 images always are."""
+        if self.low is not None and self.high is not None:
+            return self.low, self.high
+        return (0.0, 1.0) if self.dtype == "float32" else None
 
     @property
     def image_size(self) -> tuple[int, int, int]:
@@ -75,13 +116,20 @@ class Array:
         if len(shape) == 2:
             return 1, shape[0], shape[1]
         frames, three = (shape[0], shape[1:]) if len(shape) == 4 else (1, shape)
-        channels, height, width = three if three[0] < three[-1] else (three[-1], *three[:-1])
+        channels, height, width = (three[-1], *three[:-1]) if self.channels_last else three
         return frames * channels, height, width
 
     @property
     def channels_last(self) -> bool:
         """Whether the channels of an image's frame are its last dimension."""
-        return len(self.shape) > 2 and self.shape[-3] >= self.shape[-1]
+        if len(self.shape) < 3:
+            return False
+        if self.channels is not None:
+            return self.channels == LAST
+        first, middle, last = self.shape[-3:]
+        if (first == middle) != (middle == last):
+            return first == middle
+        return first >= last
 
 
 class DatasetLike(Protocol):
@@ -161,11 +209,21 @@ class Spec:
             raise ConfigError(f"discrete actions have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
         with np.errstate(over="ignore", invalid="ignore"):  # as policies hold them
             middle, half = middle_and_half(np.array(low, np.float32), np.array(high, np.float32))
-        if not (np.isfinite(middle) & np.isfinite(half) & (half > 0)).all():
+        locked = np.equal(low, high)
+        if not (np.isfinite(middle) & np.isfinite(half) & ((half > 0) | locked)).all() or (
+            self.action_dim and locked.all()
+        ):
             raise ConfigError(
-                f"action bounds {list(low)} to {list(high)} must be finite and low < high, and their sums and "
-                "differences finite in float32 and not 0: give the range that actions are really taken from"
+                f"action bounds {list(low)} to {list(high)} must be finite and low < high, or equal where an "
+                "action is locked and another is not, and their sums and differences finite in float32: give the range "
+                "that actions are really taken from"
             )
+
+    @property
+    def locked(self) -> tuple[int, ...]:
+        """Actions whose lowest and highest value are equal, as of a locked joint: they always have that value."""
+        pairs = zip(self.action_low, self.action_high, strict=True)
+        return tuple(index for index, (low, high) in enumerate(pairs) if low == high)
 
     @property
     def one_vector(self) -> bool:
@@ -333,8 +391,15 @@ def in_words(arrays: Mapping[str, Array]) -> str:
 
 
 def arrays_to_json(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """Named arrays as JSON values."""
-    return {key: {"shape": list(array.shape), "dtype": array.dtype} for key, array in arrays.items()}
+    """Named arrays as JSON values; of an image its channels and range too, where older files would mean others."""
+    found: dict[str, Any] = {}
+    for key, array in arrays.items():
+        found[key] = {"shape": list(array.shape), "dtype": array.dtype}
+        if array.image and array.channels_last != _last_in_old_files(array.shape):
+            found[key]["channels"] = LAST if array.channels_last else FIRST
+        if array.image and array.range != BYTES:
+            found[key]["range"] = list(array.range or ())  # empty: not stated
+    return found
 
 
 def arrays_from_json(value: Any) -> dict[str, Array]:
@@ -345,4 +410,17 @@ def arrays_from_json(value: Any) -> dict[str, Array]:
     """
     if not isinstance(value, Mapping):
         raise TypeError(f"observations are {value!r}, not a mapping of names to shapes")
-    return {str(key): Array(tuple(part["shape"]), part["dtype"]) for key, part in value.items()}
+    found = {}
+    for key, part in value.items():
+        shape, span = tuple(part["shape"]), part.get("range", BYTES)
+        channels = None
+        if len(shape) > 2:
+            channels = part.get("channels", LAST if _last_in_old_files(shape) else FIRST)
+        low, high = span if len(span) and len(shape) > 1 else (None, None)
+        found[str(key)] = Array(shape, part["dtype"], channels, low, high)
+    return found
+
+
+def _last_in_old_files(shape: tuple[int, ...]) -> bool:
+    """Whether channels are last where a file does not state it: the rule when none did."""
+    return len(shape) > 2 and shape[-3] >= shape[-1]

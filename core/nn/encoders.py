@@ -85,8 +85,8 @@ class ImageEncoder(nn.Module):
         self.norm = nn.LayerNorm(features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, features) in [-1, 1] of (B, *shape) uint8 images."""
-        values = channels_first(images, self.array).to(torch.float32, copy=True).mul_(1 / 255).sub_(0.5)
+        """(B, features) in [-1, 1] of (B, *shape) images."""
+        values = scaled(channels_first(images, self.array), self.array)
         return torch.tanh(self.norm(self.linear(self.convolutions(values).flatten(1))))
 
 
@@ -114,10 +114,10 @@ def by_key(observations: Any, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
                 f"{key} is {shape}; this policy was trained on {in_words(arrays)}: act in the environment that it "
                 "was trained in"
             )
-        if array.image and value.dtype != torch.uint8:
+        if array.dtype == "uint8" and value.dtype != torch.uint8:
             words = f"{key} is {value.dtype}, must be torch.uint8: images are whole numbers from 0 to 255"
             raise EnvironmentMismatchError(words)
-        found[key] = value if array.image else value.to(torch.float32)
+        found[key] = value if array.dtype == "uint8" else value.to(torch.float32)
     rows = {key: len(value) for key, value in found.items()}
     if len(set(rows.values())) > 1:
         raise EnvironmentMismatchError(f"the arrays of one observation have {rows} rows: give as many of each")
@@ -208,6 +208,19 @@ def channels_first(images: Tensor, array: Array) -> Tensor:
     if array.channels_last:
         images = images.movedim(-1, -3)
     return images.reshape(images.shape[0], *array.image_size)
+
+
+def scaled(images: Tensor, array: Array, black: float = -0.5) -> Tensor:
+    """(B, C, H, W) float32 of (B, C, H, W) images in the array's range: black is `black`, and white 1 above.
+
+    Where it is not stated (see `core.base.spec.Array`), each image by itself is taken for planes or for bytes.
+    """
+    values = images.to(torch.float32, copy=True)
+    if array.range is None:
+        planes = (values <= 1).flatten(1).all(1).view(-1, 1, 1, 1)
+        return values.mul_(torch.where(planes, 1.0, 1 / 255)).add_(black)
+    low, high = array.range
+    return values.mul_(1 / (high - low)).add_(black - low / (high - low))
 
 
 def as_laid_out(images: Tensor, array: Array) -> Tensor:

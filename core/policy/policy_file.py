@@ -16,7 +16,7 @@ from surefoot.core.base.checkpoint import check_format, check_tensors
 from surefoot.core.base.errors import CheckpointError
 from surefoot.core.base.files import beside, read_json
 from surefoot.core.base.schema import Flag, FlagOr, Kind, Many, Maybe, Number, Record, Table, Text, check, shown
-from surefoot.core.base.spec import KINDS
+from surefoot.core.base.spec import ARRAY
 from surefoot.core.nn.activations import ACTIVATIONS
 from surefoot.core.nn.encoders import NAMES
 from surefoot.core.policy.policy_module import FORMAT, PolicyModule
@@ -131,7 +131,7 @@ OPTIONS: dict[str, Kind] = {
     "environment": Maybe(Text(200)),
     "encoder": Text(among=NAMES),
     "encoder_features": _SIZE,
-    "observations": Table(Record({"shape": Many(_SIZE, 1, 4), "dtype": Text(among=tuple(KINDS))})),
+    "observations": Table(ARRAY),
 }
 """What the options of our own heads are; those of others' heads are theirs to check."""
 OPTIONS["inner"] = Record({"actor": Text(200)}, OPTIONS, others=True)  # a head within a head
@@ -184,7 +184,7 @@ def load_checked(path: object, tensors: Mapping[str, Tensor], meta: Mapping[str,
     """
     check_format(path, meta.get("format"), FORMAT)
     check(dict(meta), POLICY, path)
-    check_tensors(path, tensors)
+    check_tensors(path, tensors, locked=[low == high for low, high in zip(meta["action_low"], meta["action_high"])])
     with torch.device("meta"):  # shapes without memory: a description of a few bytes can ask for any amount
         described = build().state_dict()
     for name in sorted({*described, *tensors}):

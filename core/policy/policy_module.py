@@ -267,7 +267,9 @@ class PolicyModule(ControlLoop, nn.Module):
         ready = {}
         for key, array in arrays.items():
             value = as_array(observation[key])
-            wrong = value.dtype != np.uint8 if array.image else value.dtype.kind not in "biuf"
+            if value.dtype == np.bool_ and array.dtype == "uint8":
+                value = value.view(np.uint8)
+            wrong = value.dtype != np.uint8 if array.dtype == "uint8" else value.dtype.kind not in "biuf"
             if value.shape != array.shape or wrong:
                 raise EnvironmentMismatchError(
                     f"{key} is {value.dtype} of shape {value.shape}; this policy was trained on {array.dtype} of shape "

@@ -2,7 +2,7 @@
 
 from surefoot.envs.acting.episodes import EpisodeRunner, Sums, half_range, knows, native_sums
 from surefoot.envs.acting.problem import check_rows, check_spec, spec_of
-from surefoot.envs.acting.steps import Acting, Step, Stepping, bad_costs, row_seeds, under, waiting_for
+from surefoot.envs.acting.steps import Acting, Step, Stepping, bad_costs, check_costs, row_seeds, under, waiting_for
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
 from surefoot.envs.names import short_name
 from surefoot.envs.vector import check_spaces, make_vec
@@ -16,6 +16,7 @@ __all__ = [
     "Stepping",
     "Sums",
     "bad_costs",
+    "check_costs",
     "check_rows",
     "check_spaces",
     "check_spec",

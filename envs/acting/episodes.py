@@ -229,6 +229,8 @@ class EpisodeRunner:
 
     def _tensor(self, values: Array) -> torch.Tensor:
         """Numbers as float32, images as bytes."""
+        if values.dtype == np.bool_ and not self.one_vector and values.ndim > 2:
+            values = values.view(np.uint8)
         bytes_stay = values.dtype == np.uint8 and not self.one_vector
         return torch.from_numpy(values if bytes_stay else values.astype(np.float32))
 
@@ -287,9 +289,9 @@ class EpisodeRunner:
 
 
 def half_range(low: Array, high: Array) -> Array | None:
-    """Half the range of each action, float64; None where one is infinite or empty."""
+    """Half the range of each action, float64, 1 of a locked one; None where one is infinite or all are locked."""
     half: Array = middle_and_half(np.asarray(low, np.float64), np.asarray(high, np.float64))[1]
-    return half if np.isfinite(half).all() and half.all() else None
+    return np.where(half == 0, 1.0, half) if np.isfinite(half).all() and half.any() else None
 
 
 def non_finite(env_id: str, what: str, policy: int, episode: int, step: int) -> EnvironmentMismatchError:

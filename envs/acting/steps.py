@@ -17,13 +17,15 @@ from surefoot.core.base.precision import FirstSteps
 from surefoot.core.base.random import generator
 from surefoot.core.base.spec import VECTOR, mapped, named, unnamed
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
-from surefoot.envs.interface import Numbers, check_contract, final_observations
+from surefoot.envs.interface import Numbers, as_numpy, check_contract, final_observations
 from surefoot.envs.side_by_side import name_of
 from surefoot.envs.spaces import arrays_of
 
 State = dict[str, Tensor]
 
 STORED = ("rewards", "terminations", "truncations", "next_observations")
+PROBE = 1.0
+"""Seconds that `check_costs` acts for at most, where no episode ends before."""
 CONSTRAINTS = {"costs": "cost", "margins": "margin"}
 """Column of a batch -> entry of a step's info."""
 
@@ -242,8 +244,8 @@ class Acting(Stepping):
         if not isinstance(observations, Mapping):
             observations = dict.fromkeys(self.arrays, observations)
         return {
-            key: torch.as_tensor(observations[key], device=self.device)
-            if array.image
+            key: as_bytes(torch.as_tensor(observations[key], device=self.device))
+            if array.dtype == "uint8"
             else self.tensor(observations[key])
             for key, array in self.arrays.items()
         }
@@ -305,11 +307,38 @@ class Acting(Stepping):
 
     def no_costs(self, agent: str) -> EnvironmentMismatchError:
         """The same where a constrained agent acts in an environment without costs."""
-        return EnvironmentMismatchError(
-            f"{agent} keeps a limit on costs, and {name_of(self.env)} gives none: put each step's cost into "
-            "info['cost'], 0.0 on a safe step (or a safety margin into info['margin']), or train an algorithm without "
-            "a constraint"
-        )
+        return no_costs(agent, name_of(self.env))
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    """Images of uint8; masks of truth values as zeros and ones."""
+    return images.view(torch.uint8) if images.dtype == torch.bool else images
+
+
+def no_costs(agent: str, env: str) -> EnvironmentMismatchError:
+    """What to raise where a constrained agent acts in an environment without costs."""
+    return EnvironmentMismatchError(
+        f"{agent} keeps a limit on costs, and {env} gives none: put each step's cost into info['cost'], 0.0 on a safe "
+        "step (or a safety margin into info['margin']; docs/safe_online.md has a wrapper that does), or train an "
+        "algorithm without a constraint"
+    )
+
+
+def check_costs(env: Any, agent: str, env_id: str) -> None:
+    """Act at random until a cost is seen, and at most for an episode or `PROBE` seconds; the environment is used up.
+
+    Raises:
+        EnvironmentMismatchError: there is none.
+    """
+    space, until = env.single_action_space, time.monotonic() + PROBE
+    space.seed(0)
+    env.reset(seed=[0] * env.num_envs)
+    while True:
+        *_, terminations, truncations, info = env.step(np.stack([space.sample() for _ in range(env.num_envs)]))
+        if "cost" in info or "margin" in info:
+            return
+        if bool((as_numpy(terminations) | as_numpy(truncations)).any()) or time.monotonic() > until:
+            raise no_costs(agent, env_id)
 
 
 def row_seeds(seed: int, num_envs: int, block: int = 0) -> list[int]:

@@ -81,7 +81,7 @@ class Experience:
             seen = key in ("observations", "next_observations")
             for name, array in named(key, self.acting.observed_arrays).items() if seen else ():
                 shapes[name] = array.shape
-                images |= {name: torch.uint8} if array.image else {}
+                images |= {name: torch.uint8} if array.dtype == "uint8" else {}
             shapes |= {} if seen else {key: sizes.get(key, ())}
         self.buffer = TransitionBuffer(steps * env.num_envs, shapes, device, env.num_envs, images)
         self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
@@ -265,7 +265,7 @@ class Experience:
         fine = torch.isfinite(rewards)
         for vector in observations.values() if isinstance(observations, Mapping) else (observations,):
             if vector.dtype != torch.uint8:
-                fine = torch.isfinite(vector).all(-1) & fine
+                fine = torch.isfinite(vector).flatten(1).all(1) & fine
         rows = (self.buffer.num_envs,)
         self._not_finite.note(~fine.expand(rows), rewards.expand(rows), number)
 

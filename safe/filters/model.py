@@ -179,7 +179,7 @@ class Model(nn.Module):
         system = self.system
         if not system.reach_box:
             count = len(system.states)
-            why = f"its {count} states are too many" if count > MOST_STATES else "its class has no `reach_box`"
+            why = f"its {count} states are too many" if count > MOST_STATES else "it has no `reach_box`"
             raise ConfigError(f"{system.alias} has no grid for reachability: {why}")
         axes = (Axis(name, *range_) for name, range_ in zip(system.states, system.reach_box))
         grid = Grid(tuple(axes))

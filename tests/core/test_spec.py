@@ -6,8 +6,11 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from surefoot.core.base.actions import to_agent, to_bounds
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.spec import Array, Spec
 
@@ -126,3 +129,14 @@ def test_keys_that_columns_could_not_be_named_by_are_refused(observations: Any, 
 def test_an_array_is_a_vector_or_an_image(shape: tuple[int, ...], dtype: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Array(shape, dtype)
+
+
+def test_a_locked_action_is_named_and_always_has_its_value() -> None:
+    spec = Spec(3, 2, (-1.0, 0.5), (1.0, 0.5))
+    assert spec.locked == (1,)
+    assert Spec.from_json(spec.to_json()) == spec
+    low, high = (np.array(bound, np.float32) for bound in (spec.action_low, spec.action_high))
+    actions = np.array([[0.25, 0.5], [-1.0, 0.5]], np.float32)
+    assert to_agent(actions, low, high).tolist() == [[0.25, 0.0], [-1.0, 0.0]]
+    taken = torch.tensor([[0.25, -0.7], [-3.0, 1.0]])
+    assert to_bounds(taken, torch.tensor(low), torch.tensor(high)).tolist() == [[0.25, 0.5], [-1.0, 0.5]]

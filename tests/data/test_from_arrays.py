@@ -14,6 +14,7 @@ import torch
 from make_files import random_walk, three_episodes, without
 
 from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.spec import Array
 from surefoot.data import Dataset, from_arrays, load, save, validate
 from surefoot.data.checks import TORN, UNMARKED
 from surefoot.data.corrupt import corrupt
@@ -182,3 +183,12 @@ def test_what_lies_below_a_mask_is_not_learned_from() -> None:
     hidden.mask[3, 1] = True
     with pytest.raises(DataError, match=r"'observations' is masked in row 3 and 1 values in all"):
         from_arrays(**(arrays | {"observations": hidden}))
+
+
+def test_planes_of_truth_values_are_images_of_zeros_and_ones() -> None:
+    planes = np.random.default_rng(0).random((4, 8, 8, 12)) < 0.5
+    dataset = from_arrays(planes, np.zeros((4, 1)), np.ones(4), timeouts=[0, 0, 0, 1], next_observations=planes)
+    assert dataset.arrays == {"image": Array((8, 8, 12), "uint8")}
+    np.testing.assert_array_equal(dataset.extras["observations/image"], planes)
+    with pytest.raises(DataError, match=r"of pictures, hold uint8"):
+        from_arrays(planes.astype(np.float32), np.zeros((4, 1)), np.ones(4), timeouts=[0, 0, 0, 1])

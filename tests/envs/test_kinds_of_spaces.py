@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
+import zlib
 from typing import Any
 
 import gymnasium
@@ -19,7 +21,7 @@ from surefoot.envs.acting import spec_of
 from surefoot.envs.adapters import adapt
 from surefoot.envs.choices import DiscreteActions
 from surefoot.envs.training import make_training
-from surefoot.online import PPO
+from surefoot.online import PPO, SAC
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 PICTURE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -98,6 +100,36 @@ def test_the_last_choice_varies_fastest() -> None:
         DiscreteActions(Sampled(action=spaces.MultiBinary(20)))
 
 
+SAMPLED = """
+import gymnasium, numpy as np
+from gymnasium import spaces
+
+class Sampled(gymnasium.Env):
+    observation_space = {observation}
+    action_space = {action}
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self.observation_space.sample(), {{}}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.count += 1
+        return self.observation_space.sample(), 1.0, False, self.count >= 10, {{}}
+
+gymnasium.register("kinds/{name}-v0", Sampled)
+"""
+
+
+def module_of(folder: pathlib.Path, monkeypatch: Any, observation: str, action: str) -> str:
+    """Write a module with one environment of these spaces, which workers import too; its id."""
+    name = f"Sampled{zlib.crc32(f'{observation} {action}'.encode())}"
+    (folder / f"{name.lower()}.py").write_text(SAMPLED.format(observation=observation, action=action, name=name))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    return f"{name.lower()}:kinds/{name}-v0"
+
+
 MODULE = """
 import gymnasium, numpy as np
 from gymnasium import spaces
@@ -133,6 +165,45 @@ def test_a_camera_beside_a_vector_and_several_choices_train_to_a_run(
     assert run.summary["returns"]["mean"] == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "picture", "range_"),
+    [
+        ("sac", "spaces.Box(0, 1, (8, 8, 12), np.uint8)", (0.0, 1.0)),
+        ("ppo", "spaces.Box(0, 1, (8, 8, 12), np.bool_)", (0.0, 1.0)),
+        ("sac", "spaces.Box(-1, 1, (36, 36, 3), np.float32)", (-1.0, 1.0)),
+    ],
+)
+def test_planes_masks_and_real_pictures_train_and_their_policies_keep_the_range(
+    monkeypatch: Any, tmp_path: pathlib.Path, picture: str, range_: tuple[float, float], algorithm: str
+) -> None:
+    name = module_of(tmp_path, monkeypatch, picture, "spaces.Box(-1, 1, (2,))")
+    spec, small = spec_of(make_training(name, 1)), {"hidden": (8,), "encoder_features": 8, "encoder": "impala"}
+    if algorithm == "ppo":
+        agent: Any = PPO(spec, num_envs=2, horizon=16, minibatches=2, epochs=1, **small)
+    else:
+        agent = SAC(spec, num_envs=2, initial_steps=10, replay_capacity=100, **small)
+    options: dict[str, Any] = {"steps": 32, "seeds": 1, "episodes": 1, "evaluate_episodes": 1, "batch_size": 4}
+    run = fit(agent, env=name, progress=False, **options)
+    assert run.summary is not None
+    policy = run.policy(0)
+    assert policy.arrays["image"].range == range_
+    assert np.isfinite(policy.select_action(eval(picture).sample())).all()
+
+
+def test_a_locked_joint_trains_is_named_and_stays_where_it_is(monkeypatch: Any, tmp_path: pathlib.Path) -> None:
+    action = "spaces.Box(np.array([-1, 0.5], np.float32), np.array([1, 0.5], np.float32))"
+    name = module_of(tmp_path, monkeypatch, "spaces.Box(-1, 1, (3,))", action)
+    spec = spec_of(make_training(name, 1))
+    options: dict[str, Any] = {"steps": 32, "seeds": 1, "episodes": 2, "evaluate_episodes": 1, "batch_size": 4}
+    agent = SAC(spec, num_envs=2, initial_steps=10, replay_capacity=100, hidden=(8,))
+    run = fit(agent, env=name, progress=False, **options)
+    assert run.policy(0).select_action(np.zeros(3, np.float32))[1] == 0.5
+    assert run.summary is not None
+    assert np.isfinite(run.summary["returns"]["mean"])
+    notes = json.loads((run.folder / "config.json").read_text())["notes"]
+    assert any("action 1 is always 0.5" in note for note in notes)
+
+
 @pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP", "DISABLED"])
 def test_a_dict_with_a_camera_is_adapted_in_every_autoreset_mode(mode: str) -> None:
     env = adapt(gymnasium.vector.SyncVectorEnv([lambda: Sampled(BOTH)] * 2, autoreset_mode=AutoresetMode[mode]))
@@ -154,9 +225,11 @@ FLATTEN = gymnasium.wrappers.FlattenObservation
         (spaces.Tuple((VECTOR, VECTOR)), "FlattenObservation", FLATTEN),
         (spaces.Box(-1, 1, (4, 4), np.float32), "FlattenObservation", FLATTEN),
         (
-            spaces.Box(0, 1, (36, 36, 3), np.float32),
+            spaces.Box(0, math.inf, (36, 36, 3), np.float32),
             r"give pictures as uint8.*TransformObservation, and not flattened",
-            lambda env: gymnasium.wrappers.TransformObservation(env, lambda o: (255 * o).astype(np.uint8), PICTURE),
+            lambda env: gymnasium.wrappers.TransformObservation(
+                env, lambda o: (255 * o).clip(0, 255).astype(np.uint8), PICTURE
+            ),
         ),
         (
             spaces.flatten_space(BOTH),

@@ -5,6 +5,7 @@ import itertools
 import pathlib
 import shutil
 import subprocess
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from surefoot.core.base.errors import ExportError
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.cpp_equations import cpp_function
 from surefoot.core.policy.policy import Policy
+from surefoot.cuda_ext.system import Step
 from surefoot.envs.systems import SYSTEMS
 from surefoot.safe.filters import cpp
 from surefoot.safe.filters.filtered import FilteredPolicy
@@ -187,8 +189,11 @@ def test_equations_that_leave_torch_are_refused_and_not_written_as_constants(tmp
         def margin(self, state: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
             return 1 - state[:, 1].abs()
 
-        def state_of(self, observations: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
-            return observations
+        def step(self, state: torch.Tensor, action: torch.Tensor, parameters: torch.Tensor, normals: Any) -> Step:
+            (position, velocity), force = state.detach().numpy().T, action.detach().numpy()[:, 0]
+            moved = np.stack((position + 0.1 * velocity, velocity + 0.1 * (force - velocity)), -1)
+            none = torch.zeros(len(state))
+            return Step(torch.from_numpy(moved), none, none, none > 0)
 
     system = Braked(
         "braked",

@@ -15,6 +15,8 @@ from test_training import _checkpoints, _wait_for, _workers_of
 from surefoot.api.fit import fit
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs import make_vec
+from surefoot.envs.acting import check_costs
+from surefoot.envs.training import make_training
 from surefoot.online import spec_of
 from surefoot.runs.run import Run, load_agent
 from surefoot.runs.start import resume
@@ -56,6 +58,17 @@ def test_costs_and_the_multiplier_are_told_and_a_killed_run_goes_on_bit_for_bit(
     assert metrics(again) == metrics(whole)
 
 
-def test_an_environment_without_costs_is_refused_with_what_to_do(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(EnvironmentMismatchError, match="ppo_lag keeps a limit on costs"):
+def test_an_environment_without_costs_is_refused_before_the_run_begins(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(EnvironmentMismatchError, match="ppo_lag keeps a limit on costs, and Pendulum-v1 gives none"):
         train(tmp_path / "run", "Pendulum-v1")
+    assert not (tmp_path / "run").exists()  # no worker was started
+
+
+def test_the_wrapper_of_the_page_gives_costs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = pathlib.Path(__file__).parents[2] / "docs" / "safe_online.md"
+    code = page.read_text(encoding="utf-8").split("```python")[1].split("```")[0]
+    (tmp_path / "speed_limit.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make_training("speed_limit:SpeedLimit-v0", 2)
+    check_costs(env, "ppo_lag", "SpeedLimit-v0")
+    env.close()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.spec import VECTOR, Array
 from surefoot.core.losses.masked import masked_mean
-from surefoot.core.nn.encoders import channels_first
+from surefoot.core.nn.encoders import channels_first, scaled
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 from surefoot.world_models.dynamics import Outcome, StepNoise
@@ -88,8 +88,8 @@ class ImageDecoder(nn.Module):
         return values + 0.5
 
     def loss(self, states: Tensor, images: Tensor) -> Tensor:
-        """(B, T) squared errors, summed over the pixels, for (B, T, S) states and (B, T, *shape) uint8 images."""
-        wanted = channels_first(images.flatten(0, 1), self.array).to(states.dtype) / 255
+        """(B, T) squared errors, summed over the pixels, for (B, T, S) states and (B, T, *shape) images."""
+        wanted = scaled(channels_first(images.flatten(0, 1), self.array), self.array, 0.0).to(states.dtype)
         return (self(states.flatten(0, 1)) - wanted).square().flatten(1).sum(-1).view(states.shape[:2])
 
 

@@ -46,7 +46,8 @@ def fit(
         seeds: how many (0, 1, ...), or which.
         out: run folder; by default a new one under runs/.
         progress: show bars, or lines where the output is not a terminal.
-        listener: called with each event (progress, evaluations, notes) instead.
+        listener: called with each event (progress, evaluations, notes) instead; where it returns False, training of
+            the event's seed ends at its next step (docs/training.md#listeners).
         trust: import the module of an environment that the dataset's file names, or of the agent in init=RUN.
         logger: tensorboard or wandb, beside the run folder's own metrics.jsonl.
         options: further fields of `Plan`, e.g. episodes=100.

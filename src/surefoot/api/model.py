@@ -29,6 +29,7 @@ from surefoot.runs.algorithms import ALGORITHMS
 from surefoot.runs.embedded import environment_of, load, source_name
 from surefoot.runs.extend import extend
 from surefoot.runs.plan import OPTIONS, Plan, agent_class, seeds_of
+from surefoot.runs.progress_events import Listener
 from surefoot.runs.run import IN_MEMORY, Run
 from surefoot.runs.start import train
 
@@ -97,7 +98,7 @@ class Model:
 
     def learn(
         self, steps: int, *, seeds: int | Sequence[int] = 1, out: str | os.PathLike[str] | None = None,
-        progress: bool = True, **options: Any,
+        progress: bool = True, listener: Listener | None = None, **options: Any,
     ) -> Self:  # fmt: skip
         """Train; called again, go on with the same run for as many steps more.
 
@@ -106,6 +107,8 @@ class Model:
             seeds: how many, or which; of a first call.
             out: run folder, of a first call; None: a new one under runs/.
             progress: show bars, or lines where the output is not a terminal.
+            listener: called with each event instead; where it returns False, training of the event's seed ends at its
+                next step (docs/training.md#listeners).
             options: further fields of a run, such as `episodes=100`, `view="d4rl"` or `logger="tensorboard"`; of a
                 first call.
 
@@ -115,7 +118,7 @@ class Model:
             DivergenceError: a loss stopped being finite.
         """
         self._policy = self._drawing = None
-        with shown(progress) as listener:
+        with shown(progress, listener) as listener:
             if self.run is not None:
                 if options or out is not None:
                     raise ConfigError("learn() goes on with its run: what is given anew is steps alone")

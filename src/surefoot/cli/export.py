@@ -25,7 +25,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
     parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
     parser.add_argument("--margin", type=float, help="of the filter (default: as much as it is found to need)")
-    parser.add_argument("--env", help="of the filter: native/<system> (default: the one that RUN was evaluated in)")
+    parser.add_argument("--env", help="of the filter: native/<system> or module:python/NAME-v0 (default: RUN's)")
+    output.add_trust(parser)
     parser.set_defaults(run=export, quiet=False, json=False)
 
 
@@ -34,6 +35,7 @@ def _filter(arguments: argparse.Namespace, policy: Any, path: pathlib.Path) -> S
     from surefoot.envs import check_spaces
     from surefoot.envs.names import gymnasium_id
     from surefoot.runs.run import Run
+    from surefoot.runs.trust import allow, demand
 
     if arguments.filter == "none" and arguments.env is not None:
         raise ConfigError("--env is of a filter; add --filter reach or --filter cbf")
@@ -45,6 +47,8 @@ def _filter(arguments: argparse.Namespace, policy: Any, path: pathlib.Path) -> S
             env = Run.open(arguments.folder).plan.environment
         if env is None:
             raise ConfigError(f"{arguments.folder}: says no system; name the filter's with --env native/<system>")
+        allow(arguments.env)
+        demand(env, pathlib.Path(arguments.folder) / "config.json", arguments.trust)
         check_spaces(gymnasium_id(env), policy.arrays, policy.action_dim, policy.discrete)
     return filters.shield_of(arguments, str(env))
 

@@ -1,4 +1,4 @@
-"""`surefoot reach`: the largest safe set of a native system, as a file and a picture."""
+"""`surefoot reach`: the largest safe set of a native or python system, as a file and a picture."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser("reach", help="the largest safe set of a native system, by value iteration on a grid")
+    parser = commands.add_parser("reach", help="the largest safe set of a native or python system, on a grid")
     parser.add_argument(
-        "env", metavar="ENV", help="native/<system> of at most 4 states, such as native/dubins-obstacles"
+        "env",
+        metavar="ENV",
+        help="native/<system> of at most 4 states, such as native/dubins-obstacles, or module:python/NAME-v0",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the set as .npz")
     parser.add_argument(
@@ -46,6 +48,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Solve, compare, write, draw."""
+    from surefoot.runs.trust import allow
     from surefoot.safe.reachability.files import check_name
     from surefoot.safe.reachability.pictures import check_picture
     from surefoot.safety.reach import comparison, draw, feasible_agent, reach
@@ -55,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         check_name(arguments.output)
     picture = None if arguments.plot is None else check_picture(_picture(arguments))
+    allow(arguments.env)
     compared = arguments.compare
     agent = (
         None if compared is None else feasible_agent(arguments.env, compared, arguments.policy_seed, arguments.trust)

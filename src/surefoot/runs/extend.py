@@ -14,15 +14,17 @@ import torch
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.engine.agent import Update
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs import start as training
 from surefoot.runs.folders import claim_begun
 from surefoot.runs.machine import resolve_device
+from surefoot.runs.plan import agent_class
 from surefoot.runs.processes.stopping import resumable
 from surefoot.runs.processes.workers import in_groups
 from surefoot.runs.progress_events import Listener, say, silent
-from surefoot.runs.run import CONFIG, Run, describe_machine, names_in
+from surefoot.runs.run import CONFIG, Run, describe_machine
 from surefoot.runs.trainers.choose import seed_trainer
-from surefoot.runs.trust import demand, refuse_links
+from surefoot.runs.trust import refuse_links
 from surefoot.streaming.agent import StreamingAgent
 
 
@@ -53,8 +55,14 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
             f"steps={2 * run.plan.steps}, or resume it without steps="
         )
     refuse_links(run.folder, trust)
-    for name in names_in(run.plan):
-        demand(name, run.folder / "config.json", trust)
+    training.demand_names(run, trust)
+    ended = read_json(run.folder / "config.json", CONFIG).get("stopped", [])
+    planned = max((int(one["planned"]) for one in ended), default=0)
+    if steps < planned and issubclass(agent_class(run.plan.algorithm), OffPolicyAgent):
+        raise ConfigError(
+            f"steps={steps:,}: {folder} was begun for {planned:,} and a listener ended it before; its replay buffer is "
+            f"of that size, so name as many or more, as in steps={planned}"
+        )
     with claim_begun(run.folder) as claim, resumable(run.folder):
         run = Run.open(run.folder)  # as it is now that nobody else writes it
         longer = Run(run.folder, dataclasses.replace(run.plan, steps=steps, evaluate_every=run.plan.interval))

@@ -82,6 +82,7 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
+    say(notify, *locked_notes(spec))
     return Inputs(spec if plan.environment is None else spec.posed_by(plan.environment), dataset)
 
 
@@ -99,6 +100,14 @@ def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:
     if begun is None or here is None or task(begun) == task(here):
         return []
     return [f"warning: {what} comes from {begun}, and this run is in {here}; only their sizes are known to agree"]
+
+
+def locked_notes(spec: Spec) -> list[str]:
+    """A sentence where some actions have one value only, as those of a locked joint."""
+    if not spec.locked:
+        return []
+    held = ", ".join(f"action {index} is always {spec.action_low[index]:g}" for index in spec.locked)
+    return [f"{held}: its lowest and highest value are equal, so nothing is learned of it"]
 
 
 def task(env_id: str) -> str:

@@ -20,7 +20,7 @@ from surefoot.core.base.errors import ConfigError, MissingExtraError, SurefootEr
 from surefoot.core.base.files import why
 from surefoot.core.base.schema import MOST_BYTES, check, parse
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE
-from surefoot.runs.progress_events import Event, Listener
+from surefoot.runs.progress_events import Event, Listener, Listeners
 
 
 class LiveMetrics:
@@ -215,14 +215,9 @@ def loggers(name: str | None, folder: pathlib.Path, resumed: bool = False) -> li
     return [] if name is None else [make_logger(name, folder, resumed)]
 
 
-def to_all(listeners: Sequence[Listener]) -> Listener:
+def to_all(listeners: Sequence[Listener]) -> Listeners:
     """One listener that hands events to several."""
-
-    def notify(event: dict[str, Any]) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return notify
+    return Listeners(listeners)
 
 
 def require(package: str, extra: str, purpose: str) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from surefoot.evaluation import Episodes
 from surefoot.runs.plan import Plan
+from surefoot.runs.trust import function_of
 
 Event = dict[str, Any]
-Listener = Callable[[Event], None]
-"""Called with each event of a run."""
+Listener = Callable[[Event], bool | None]
+"""Called with each event of a run; where it returns False, training of the event's seed ends at its next step."""
 EVERY = 2.0
 """Seconds within a stretch after which its progress is told."""
 
@@ -21,6 +22,41 @@ def say(notify: Listener, *texts: str) -> None:
     """Tell a listener sentences for the user."""
     for text in texts:
         notify({"kind": "note", "text": text})
+
+
+class Listeners:
+    """Several listeners as one, which returns False where one of them does."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self.listeners = list(listeners)
+        self.stopped_by: str | None = None
+        """The name of the first that returned False."""
+
+    def __call__(self, event: Event) -> bool | None:
+        """Hand the event to all."""
+        going: bool | None = None
+        for listener in self.listeners:
+            if listener(event) is False:
+                going, self.stopped_by = False, self.stopped_by or listener_name(listener)
+        return going
+
+
+def listener_name(listener: Listener) -> str:
+    """Who a listener is, for the summary of a run that it stopped: module:function."""
+    if isinstance(listener, Listeners):
+        return listener.stopped_by or "a listener"
+    named = listener if hasattr(listener, "__qualname__") else type(listener)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def listener_of(name: str) -> Listener:
+    """The listener that `module:function` names; of a class, an object of it. Who asks has made sure of trust.
+
+    Raises:
+        ConfigError: it can't be imported, or is no function.
+    """
+    found = function_of(name, "listener")
+    return found() if isinstance(found, type) else found
 
 
 def silent(event: Event) -> None:

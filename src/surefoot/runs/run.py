@@ -202,7 +202,9 @@ class Run:
     @property
     def resume_command(self) -> str:
         """What goes on with it, as it can be pasted into a shell."""
-        trusted = any(module_of(name) for name in names_in(self.plan))
+        config = self.folder / "config.json"
+        named = read_json(config, CONFIG).get("listener") if config.is_file() else None
+        trusted = named is not None or any(module_of(name) for name in names_in(self.plan))
         return f"surefoot train --resume {shlex.quote(str(self.folder))}{' --trust' if trusted else ''}"
 
     def policies(self) -> dict[int, Policy]:

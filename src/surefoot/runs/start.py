@@ -17,6 +17,7 @@ from surefoot.core.engine.smoothness import check_penalty
 from surefoot.data import conventions, left_out
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.data.formats import repairs
+from surefoot.envs.acting import check_costs
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
@@ -31,10 +32,10 @@ from surefoot.runs.processes.collectors import check_plan
 from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
-from surefoot.runs.progress_events import Event, Listener, say, silent
+from surefoot.runs.progress_events import Event, Listener, listener_of, say, silent
 from surefoot.runs.run import CONFIG, Run, describe_machine, episodes_apart, names_in, write_columns
-from surefoot.runs.summary import sum_up
-from surefoot.runs.trust import allow, demand, refuse_links
+from surefoot.runs.summary import RESULT, sum_up
+from surefoot.runs.trust import FunctionName, allow, demand, refuse_links
 from surefoot.runs.warm_start import settled, start_notes
 from surefoot.streaming.agent import StreamingAgent
 
@@ -48,6 +49,7 @@ def train(
     built_for: Spec | None = None,
     trust: bool = False,
     logger: str | None = None,
+    listener_name: str | None = None,
 ) -> Run:
     """Carry out a plan in a new folder: `surefoot.fit`, `learn` and the command line start their runs here.
 
@@ -58,10 +60,11 @@ def train(
         folder: where: a path that does not exist or is an empty folder, or one that is claimed already; None: a new
             one under runs/.
         dataset: what the plan names, where it is loaded already.
-        listener: called with each event.
+        listener: called with each event; where it returns False, training of the event's seed ends at its next step.
         built_for: sizes that the environment or dataset must have; None: any.
         trust: import the module of the agent in init=RUN.
         logger: tensorboard or wandb, which hears the events too, also where the run is resumed.
+        listener_name: module:function of one more listener, also where the run is resumed.
 
     Raises:
         ConfigError: an option out of range, or a folder that exists.
@@ -79,9 +82,13 @@ def train(
             claim = folder
         else:
             claim = stack.enter_context(claim_named(plan.label) if folder is None else claim_new(folder))
-        listen = to_all([listener or silent, *loggers(logger, claim.folder)])
+        named = []
+        if listener_name is not None:
+            allow(FunctionName(listener_name))
+            named = [listener_of(listener_name)]
+        listen = to_all([listener or silent, *named, *loggers(logger, claim.folder)])
         stack.enter_context(resumable(claim.folder))
-        run = _begin(plan, claim.folder, dataset, listen, built_for, logger)
+        run = _begin(plan, claim.folder, dataset, listen, built_for, logger, listener_name)
         try:
             return carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
@@ -97,6 +104,7 @@ def _begin(
     listen: Listener,
     built_for: Spec | None,
     logger: str | None = None,
+    listener_name: str | None = None,
 ) -> Run:
     """Check everything that can be checked before the first step, and write what the workers read."""
     notes: list[str] = []
@@ -128,13 +136,19 @@ def _begin(
     if plan.learners > 1:
         check_learners(plan, agent)
     if agent.acts:
-        training_environment(plan, agent).close()
+        env = training_environment(plan, agent)
+        try:
+            if agent.cost_window is not None or "costs" in agent.reads:
+                check_costs(env, agent.name, str(plan.environment))
+        finally:
+            env.close()
     config: dict[str, Any] = {
         "format": CONFIG_FORMAT,
         "plan": plan.to_json(),
         "spec": inputs.spec.to_json(),
         "dataset": None,
         "logger": logger,
+        **({} if listener_name is None else {"listener": listener_name}),
     }
     say(notify, *_blocks_note(plan, agent))
     if agent.data == "refused":
@@ -242,14 +256,24 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
     notify = listener or silent
     if not run.complete:
         refuse_links(run.folder, trust)
-        for name in names_in(run.plan):
-            demand(name, run.folder / "config.json", trust)
+        demand_names(run, trust)
         with claim_begun(run.folder) as claim, resumable(run.folder):
             if not run.complete:  # nor made so by whoever held it until now
                 return go_on(run, notify, claim)
     remove_lock_of_the_dead(run.folder)
     say(notify, f"{run.folder} is complete already")
     return run
+
+
+def demand_names(run: Run, trust: bool) -> None:
+    """Let what a run's configuration names be followed, if the user trusts it.
+
+    Raises:
+        ConfigError: he does not say so.
+    """
+    named = read_json(run.folder / "config.json", CONFIG).get("listener")
+    for name in (*names_in(run.plan), None if named is None else FunctionName(named)):
+        demand(name, run.folder / "config.json", trust)
 
 
 def go_on(run: Run, notify: Listener, claim: Claim) -> Run:
@@ -260,13 +284,14 @@ def go_on(run: Run, notify: Listener, claim: Claim) -> Run:
 
 
 def with_logger(run: Run, notify: Listener) -> Listener:
-    """A listener and the logger that a run began with.
+    """A listener, the logger and the named listener that a run began with; `demand_names` has asked for trust.
 
     Raises:
         MissingExtraError: the logger is not installed.
     """
-    logger = read_json(run.folder / "config.json", CONFIG).get("logger")
-    return to_all([notify, *loggers(logger, run.folder, resumed=True)])
+    config = read_json(run.folder / "config.json", CONFIG)
+    named = [] if config.get("listener") is None else [listener_of(str(config["listener"]))]
+    return to_all([notify, *named, *loggers(config.get("logger"), run.folder, resumed=True)])
 
 
 def read_again(run: Run, notify: Listener) -> None:
@@ -289,11 +314,60 @@ def read_again(run: Run, notify: Listener) -> None:
 
 def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train all seeds that have no whole result yet, then sum up."""
-    notify = to_all([LiveMetrics(run.folder), notify])
+    heard = notify = to_all([LiveMetrics(run.folder), notify])
     waiting = [seed for seed in run.plan.seeds if not finished(run, seed)]
     device = resolve_device(run.plan.device)
-    notify({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type})
+    begun = {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type}
+    if notify(begun) is False:
+        notify = _all_false(notify)
+    if run.plan.learners > 1:
+        notify = _unstoppable(notify)
     with going_on_told(run.folder):
         work(run, in_groups(waiting, device), notify, claim.descriptor)
+        if heard.stopped_by is not None and run.plan.learners == 1:
+            run = _stopped(run, heard.stopped_by, notify)
         notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
+
+
+def _all_false(notify: Listener) -> Listener:
+    """The same where a listener ended all seeds as they began."""
+
+    def heard(event: Event) -> bool:
+        notify(event)
+        return False
+
+    return heard
+
+
+def _unstoppable(notify: Listener) -> Listener:
+    """The same where processes share each batch, so that none can end before the others: it returns nothing."""
+    told = False
+
+    def heard(event: Event) -> None:
+        nonlocal told
+        if notify(event) is False and not told:
+            told = True
+            say(notify, "a listener returned False, and learners= can't end early: interrupt the run instead (Ctrl-C)")
+
+    return heard
+
+
+def _stopped(run: Run, who: str, notify: Listener) -> Run:
+    """The run with as many steps as were taken, where a listener has ended it: complete, and to be extended as any."""
+    taken = {seed: int(read_json(run.seed_folder(seed) / "result.json", RESULT)["steps"]) for seed in run.plan.seeds}
+    if min(taken.values()) >= run.plan.steps:
+        return run  # it spoke after the last step
+    steps = min(run.plan.steps, max(1, *taken.values()))
+    config = read_json(run.folder / "config.json", CONFIG)
+    plan = dataclasses.replace(run.plan, steps=steps, evaluate_every=run.plan.interval)
+    told = {"by": who, "steps": {str(seed): count for seed, count in taken.items()}, "planned": run.plan.steps}
+    history = [*config.get("stopped", []), {**told, "date": describe_machine()["date"]}]
+    write_json(run.folder / "config.json", {**config, "plan": plan.to_json(), "stopped": history})
+    reached = " and ".join(f"{count:,}" for count in sorted(set(taken.values())))
+    say(
+        notify,
+        f"stopped by {who} at step {reached} of {run.plan.steps:,}; to go on: "
+        f"{run.resume_command} steps={run.plan.steps}",
+    )
+    return Run.open(run.folder)

@@ -145,6 +145,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "versions": read_json(run.folder / "environment.json", MACHINE)["versions"],
         "date": describe_machine()["date"],
         "alarm": None,
+        "stopped": (config.get("stopped") or [None])[-1],  # by a listener, before the steps that were planned
     }
     jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured
     if plan.evaluates:

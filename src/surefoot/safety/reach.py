@@ -1,4 +1,4 @@
-"""The largest safe set of a native system, from its own equations, and how a learned one compares with it."""
+"""The largest safe set of a native or python system, from its own equations, and how a learned one compares with it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from surefoot.core.base.schema import Many, Maybe, Number, Record, Text, check
 from surefoot.cuda_ext.system import System
 from surefoot.envs.names import is_native
 from surefoot.envs.parameters import parameter_table
+from surefoot.envs.python_system import registered
 from surefoot.envs.systems import SYSTEMS, system
+from surefoot.envs.vector import import_module_of
 from surefoot.runs.run import Run, load_agent
+from surefoot.runs.trust import demand
 from surefoot.safe.filters.model import Model
 from surefoot.safe.reachability import Comparison, compare, solve
 from surefoot.safe.reachability.files import load, save
@@ -33,7 +36,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 @dataclasses.dataclass(frozen=True)
 class SafeSet:
-    """A solved native system."""
+    """A solved system."""
 
     solution: Solution
     model: Model
@@ -95,20 +98,20 @@ class SafeSet:
 
 
 def feasible_agent(env_id: str, run: str | os.PathLike[str], seed: int | None = None, trust: bool = False) -> Any:
-    """A run's agent whose feasible value can be compared with the safe set of a native system.
+    """A run's agent whose feasible value can be compared with the safe set of a system.
 
     Raises:
         ConfigError: the run's algorithm has no such value, or was trained for another system or observations.
         CheckpointError: the run is damaged.
     """
-    opened, kind = Run.open(run), native_system(env_id)
+    opened, kind = Run.open(run), known_system(env_id)
     agent: Any = load_agent(opened, seed, trust)
     if not hasattr(agent, "feasible_value"):
         raise ConfigError(
             f"{run}: {opened.plan.algorithm} learns no feasible value, which is needed for a comparison; fisor does"
         )
     trained_in = opened.plan.environment
-    if trained_in is not None and is_native(trained_in) and system(trained_in).alias != kind.alias:
+    if trained_in is not None and _other(trained_in, kind):
         raise ConfigError(f"{run}: was trained for {trained_in}, not for {env_id}")
     if opened.spec.observation_dim != len(kind.observations):
         raise ConfigError(
@@ -118,28 +121,54 @@ def feasible_agent(env_id: str, run: str | os.PathLike[str], seed: int | None = 
     return agent
 
 
-def native_system(env_id: str) -> System:
-    """The native system called `env_id`.
+def _other(env_id: str, kind: System) -> bool:
+    """Whether an id is known to be of another system."""
+    if is_native(env_id):
+        return system(env_id).alias != kind.alias
+    return env_id.rpartition(":")[2].startswith("python/") and env_id.rpartition(":")[2] != kind.gym_id
+
+
+def known_system(env_id: str, source: object = None, trust: bool = False) -> System:
+    """The system called `env_id`: a native one, or a python system that a module registers (`module:python/NAME-v0`).
+
+    Args:
+        env_id: native/<system>, a gymnasium id of one, or a python system's id.
+        source: the file that names it; None: the user does.
+        trust: let that file's module be imported.
 
     Raises:
-        ConfigError: it is not native, so that its equations are not at hand.
+        ConfigError: it is neither, so that its equations are not at hand; a file names a module that is not trusted.
     """
-    if not is_native(env_id):
+    if is_native(env_id):
+        return system(env_id)
+    if source is not None:
+        demand(env_id, source, trust)
+    module, _, name = env_id.rpartition(":")
+    if module:
+        import_module_of(env_id)
+    found = registered(name)
+    if found is None:
         boxed = ", ".join(known().alias for known in SYSTEMS.values() if known.reach_box)
         raise ConfigError(
-            f"{env_id} is not a native system, so its equations are not at hand; those with a grid: {boxed}"
+            f"{env_id} is not a native system, nor a python system that is registered here, so its equations are not "
+            f"at hand; those with a grid: {boxed}; a python system is named module:python/NAME-v0 "
+            "(docs/python_systems.md)"
         )
-    return system(env_id)
+    return found
 
 
-def native_model(env_id: str, gap: str | None = None) -> Model:
+def system_model(env_id: str, gap: str | None = None) -> Model:
     """Its model, with a preset of altered dynamics or none.
 
     Raises:
         ConfigError: not native, no such gap, or no margin of states.
     """
-    found = native_system(env_id)
+    found = known_system(env_id)
     return Model(found, torch.from_numpy(parameter_table(found, 1, gap)[0]).double())
+
+
+native_system, native_model = known_system, system_model
+"""Their names until version 0.5."""
 
 
 def reach(
@@ -154,10 +183,11 @@ def reach(
     max_sweeps: int = 10_000,
     progress: Progress | None = None,
 ) -> SafeSet:
-    """Solve a native system for its largest safe set.
+    """Solve a native or python system for its largest safe set.
 
     Args:
-        env_id: native/<system> or its gymnasium id; one with at most 4 states and a box.
+        env_id: native/<system> or its gymnasium id, or a python system's (module:python/NAME-v0); at most 4 states
+            and a box.
         points: of the grid along each state; None: the system's own.
         discount: in [0, 1]; 1 is the safe set itself.
         gap: preset of altered dynamics, or None.
@@ -173,7 +203,7 @@ def reach(
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r} is unknown; float64 or float32")
-    model = native_model(env_id, gap)
+    model = system_model(env_id, gap)
     solution = solve(
         model.problem(),
         model.grid(points),
@@ -188,16 +218,20 @@ def reach(
     return SafeSet(solution, model, env_id, gap)
 
 
-def load_safe_set(path: str | os.PathLike[str]) -> SafeSet:
+def load_safe_set(path: str | os.PathLike[str], trust: bool = False) -> SafeSet:
     """What `SafeSet.save` wrote.
+
+    Args:
+        path: of the file.
+        trust: import the module of the python system that it names; the user's own names need none.
 
     Raises:
         CheckpointError: the file is missing or damaged.
-        ConfigError: of a system that is not there.
+        ConfigError: of a system that is not there, or of a module that is not trusted.
     """
     solution, about = load(path)
     check(about, ABOUT, path)
-    found = native_system(about["environment"])
+    found = known_system(about["environment"], path, trust)
     if len(about["parameters"]) != len(found.parameters):
         raise CheckpointError(f"{path}: has {len(about['parameters'])} parameters, its system {len(found.parameters)}")
     model = Model(found, torch.tensor(about["parameters"], dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Policies behind a safety filter in a native system: made, rolled out, and watched for promises that are not kept."""
+"""Policies behind a safety filter in a native or python system: made, rolled out, broken promises counted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from surefoot.envs.acting.sums import EpisodeBatch
 from surefoot.envs.episodes import Act, acting_policy, run
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.vector import make_vec
+from surefoot.runs.trust import demand
 from surefoot.safe.filters.filtered import FilteredPolicy
 from surefoot.safe.filters.margins import Margin, needed_margin
 from surefoot.safe.filters.model import Model
 from surefoot.safe.filters.safety_filter import RATE, BarrierQP, LeastRestrictive, Value
 from surefoot.safe.reachability.files import load
 from surefoot.safe.reachability.solver import Progress
-from surefoot.safety.reach import SafeSet, load_safe_set, native_model, reach
+from surefoot.safety.reach import SafeSet, known_system, load_safe_set, reach, system_model
 
 FILTERS = ("none", "reach", "cbf")
 ABOUT = Record(
@@ -43,7 +44,7 @@ KEPT = 5
 
 @dataclasses.dataclass(frozen=True)
 class Shield:
-    """A filter for a native system, with what it was made from."""
+    """A filter for a system, with what it was made from."""
 
     kind: str
     safety: LeastRestrictive
@@ -77,11 +78,11 @@ def shield(
     rate: float = RATE,
     progress: Progress | None = None,
 ) -> Shield:
-    """A filter for a native system, made from its own equations without any gap.
+    """A filter for a native or python system, made from its own equations without any gap.
 
     Args:
         kind: reach (least restrictive) or cbf (control-barrier programme).
-        env_id: native/<system> with a grid.
+        env_id: native/<system> or module:python/NAME-v0, with a grid.
         safe_set: a file of `surefoot reach`; None: the system is solved now.
         margin: eps >= 0; None: as much as `needed_margin` finds.
         rate: of the barrier.
@@ -111,11 +112,11 @@ def check_filter(kind: str, env_id: str, margin: float | None = None, rate: floa
     """Refuse, before a system is solved for it, a filter that can't be.
 
     Raises:
-        ConfigError: an unknown filter, numbers out of range, or a system that is not native or that it can't be of.
+        ConfigError: an unknown filter, numbers out of range, or a system that is not known or that it can't be of.
     """
     if kind not in FILTERS[1:]:
         raise ConfigError(f"filter {kind!r} is unknown; {nearest(kind, FILTERS)}")
-    _filter(kind, native_model(env_id), lambda states: states[:, 0], 0.0 if margin is None else margin, rate)
+    _filter(kind, system_model(env_id), lambda states: states[:, 0], 0.0 if margin is None else margin, rate)
 
 
 def _filter(kind: str, model: Model, value: Value, margin: float, rate: float) -> LeastRestrictive:
@@ -134,18 +135,23 @@ def _unfit(found: SafeSet) -> str | None:
     return None
 
 
-def load_filtered(path: str | os.PathLike[str]) -> FilteredPolicy:
+def load_filtered(path: str | os.PathLike[str], trust: bool = False) -> FilteredPolicy:
     """The policy and filter that `Shield.save` wrote.
+
+    Args:
+        path: of the policy.
+        trust: import the module of the python system that the filter names.
 
     Raises:
         CheckpointError: a file is missing or damaged.
-        ConfigError: of a system that is not there.
+        ConfigError: of a system that is not there, or of a module that is not trusted.
     """
     policy, beside = Policy.load(path), _filter_path(path)
     about = load(beside)[1]
     if "filter" not in about:
         raise CheckpointError(f"{beside}: is a safe set without a filter; write it with Shield.save")
     check(about, ABOUT, beside)
+    demand(about["environment"], beside, trust)
     options = {"rate": about["rate"]} if about["filter"] == "cbf" else {}
     made = shield(about["filter"], about["environment"], safe_set=beside, margin=about["margin"], **options)
     return made.around(policy)
@@ -158,9 +164,7 @@ def _filter_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _alias(env_id: str) -> str:
-    from surefoot.safety.reach import native_system
-
-    return native_system(env_id).alias
+    return known_system(env_id).alias
 
 
 @dataclasses.dataclass

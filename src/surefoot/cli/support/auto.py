@@ -77,7 +77,7 @@ def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, 
             if name not in OPTIONS:
                 raise ConfigError(f"{AUTO} has no option {key!r}: {nearest(key, [f'algo.{one}' for one in OPTIONS])}")
             own[name] = value
-        elif key in ("preset", "init", "envs", "logger"):
+        elif key in ("preset", "init", "envs", "logger", "listener"):
             raise ConfigError(f"{key}= is of one algorithm, and algo={AUTO} trains several: leave it out")
         elif key != "algo":
             others.append(text)

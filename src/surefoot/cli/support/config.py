@@ -49,6 +49,8 @@ class TrainConfig(Settings):
     out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
     logger: str | None = None  # tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl
 
+    listener: str | None = None  # module:function that hears each event; training ends where it returns False
+
     def __post_init__(self) -> None:
         """Check these too."""
         super().__post_init__()

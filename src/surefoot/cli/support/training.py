@@ -78,7 +78,8 @@ def train_one(
         place += f" (acting with gap {plan.gap})"
     title = f"{request.algorithm} on {place if dataset is None else f'{describe(dataset)}, {place}'}"
     with style.watcher(label, title) as watcher:
-        return train(plan, claim, dataset=dataset, listener=watcher, trust=trust, logger=fields["logger"])
+        named = {"logger": fields["logger"], "listener_name": fields["listener"]}
+        return train(plan, claim, dataset=dataset, listener=watcher, trust=trust, **named)
 
 
 def load(request: Request, style: Style) -> Dataset:

@@ -46,7 +46,7 @@ from torch import Tensor
 from surefoot.core.actors.memory import DRAWS
 from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.base.errors import CheckpointError, ConfigError
-from surefoot.core.base.spec import Array
+from surefoot.core.base.spec import BYTES, Array
 from surefoot.core.policy.policy import Policy
 
 NAME = "surefoot"
@@ -221,13 +221,16 @@ class SurefootPolicy(PreTrainedPolicy):
 
 
 def _picture(image: Tensor, array: Array, name: str) -> Tensor:
-    """(B, *shape) uint8 of LeRobot's (B, C, H, W) in [0, 1]."""
+    """(B, *shape) in the policy's own range and dtype of LeRobot's (B, C, H, W) in [0, 1]."""
     if image.shape[1:] != array.image_size:
         raise ConfigError(
             f"{name} is {list(image.shape[1:])} (channels, height, width), and the policy reads "
             f"{list(array.image_size)}: let the environment give pictures of that size"
         )
-    picture = (image * 255).round().clamp(0, 255).to(torch.uint8)
+    low, high = array.range or BYTES
+    picture = (image * (high - low) + low).clamp(low, high)
+    if array.dtype == "uint8":
+        picture = picture.round().to(torch.uint8)
     if len(array.shape) == 2:
         return picture.squeeze(1)
     return picture.movedim(1, -1) if array.channels_last else picture

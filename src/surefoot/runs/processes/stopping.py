@@ -14,11 +14,17 @@ from typing import Any
 
 STOP = b"s"
 """What the parent writes to a worker's standard input to ask for a checkpoint and the end."""
+FINISH = b"f"
+"""Likewise to ask for the end of training: the policy of that step is evaluated and saved as the run's."""
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside of resumable", default=False)
 
 
 class Stopped(BaseException):
     """Raised in a worker between two training steps, once it was asked to stop."""
+
+
+class Finishing(BaseException):
+    """Raised in a worker between two training steps, once a listener has ended training."""
 
 
 class Interrupted(KeyboardInterrupt):

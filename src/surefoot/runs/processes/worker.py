@@ -40,12 +40,13 @@ class Log(io.TextIOWrapper):
             super().flush()
 
 
-def listen_to_parent(stop: threading.Event) -> None:
-    """Watch standard input from a thread: set `stop` when asked to, and end the process when it closes."""
+def listen_to_parent(stop: threading.Event, finish: threading.Event | None = None) -> None:
+    """Watch standard input from a thread: set `stop` or `finish` when asked to, and end the process when it closes."""
+    from surefoot.runs.processes.stopping import FINISH
 
     def wait() -> None:
-        while os.read(0, 1):  # not sys.stdin: its lock, held by a daemon thread, aborts the interpreter's exit
-            stop.set()
+        while asked := os.read(0, 1):  # not sys.stdin: its lock, held by a daemon thread, aborts the interpreter's exit
+            (stop if finish is None or asked != FINISH else finish).set()
         os._exit(3)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -55,8 +56,8 @@ def main(arguments: list[str]) -> int:
     """Train the seeds named on the command line; exit code 0, 2 after an error of the user's, 1 after a bug."""
     from surefoot.runs.processes.stopping import Stopped, listen_to_signals
 
-    stop = threading.Event()
-    listen_to_parent(stop)
+    stop, finish = threading.Event(), threading.Event()
+    listen_to_parent(stop, finish)
     listen_to_signals(stop)
     if "SUREFOOT_LEARNER" not in os.environ:  # of a learner that joins another it is not the lock
         os.set_inheritable(int(arguments[2]), False)  # the run's lock is ours, and no simulator's that we start
@@ -97,6 +98,7 @@ def main(arguments: list[str]) -> int:
     try:
         share = join(run.plan, arguments) if run.plan.learners > 1 else None
         trainer = seed_trainer(run, seeds, send, stop.is_set, share)
+        trainer.asked_to_finish = finish.is_set
         gc.freeze()
         send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})
         trainer.train()

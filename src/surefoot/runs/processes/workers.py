@@ -14,8 +14,8 @@ from surefoot.core.base import errors
 from surefoot.core.base.children import ONE_THREAD, start_python
 from surefoot.core.base.errors import SurefootError
 from surefoot.runs.machine import at_once, cores
-from surefoot.runs.processes.stopping import STOP, Terminated, raise_lost, signals_wait
-from surefoot.runs.progress_events import Event, Listener, say
+from surefoot.runs.processes.stopping import FINISH, STOP, Terminated, raise_lost, signals_wait
+from surefoot.runs.progress_events import Event, Listener, say, silent
 from surefoot.runs.run import Run, names_in
 from surefoot.runs.trust import for_workers
 
@@ -50,6 +50,13 @@ class _Worker:
             self.process.stdin.write(STOP)
             self.process.stdin.flush()
 
+    def ask_to_finish(self) -> None:
+        """Let it end training at the next step, and evaluate and save what it has."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(FINISH)
+            self.process.stdin.flush()
+
     def stop(self) -> None:
         """End it at once."""
         self.process.kill()
@@ -62,7 +69,10 @@ def in_groups(seeds: Sequence[int], device: torch.device) -> list[list[int]]:
 
 
 def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None:
-    """Train each group of seeds in a process of its own, which holds the run's lock; errors of workers are raised."""
+    """Train each group of seeds in a process of its own, which holds the run's lock; errors of workers are raised.
+
+    A group whose event makes `notify` return False ends training at its next step.
+    """
     inbox: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
     most = at_once(len(groups), cores())
     alive: set[_Worker] = set()
@@ -83,14 +93,25 @@ def work(run: Run, groups: list[list[int]], notify: Listener, lock: int) -> None
                 raise _as_error(event, worker)
             elif event["kind"] == "stopped":  # by a signal that was sent to it
                 raise Terminated
-            else:
-                notify(event)
+            elif _heard(event, alive, inbox, notify) is False and worker in alive:
+                worker.ask_to_finish()
     except (KeyboardInterrupt, Terminated):
         _let_end(alive, inbox, notify)
         raise
     finally:
         for worker in alive:
             worker.stop()
+
+
+def _heard(
+    event: Event, alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], notify: Listener
+) -> bool | None:
+    """What the listener returns; where it raises, each worker writes a checkpoint first."""
+    try:
+        return notify(event)
+    except Exception:
+        _let_end(alive, inbox, silent)
+        raise
 
 
 def _let_end(alive: set[_Worker], inbox: queue.Queue[tuple[_Worker, Event | None]], notify: Listener) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base import checkpoint
-from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.base.files import write_json
 from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent
@@ -26,7 +26,7 @@ from surefoot.evaluation import Episodes, evaluate
 from surefoot.runs import finishing
 from surefoot.runs.machine import resolve_device, same_machine
 from surefoot.runs.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
-from surefoot.runs.processes.stopping import Stopped
+from surefoot.runs.processes.stopping import Finishing, Stopped
 from surefoot.runs.progress_events import Teller, finite, finite_or_none, of_episodes
 from surefoot.runs.run import RESULT_FORMAT, Run, load_together, read_columns
 from surefoot.runs.trainers.alarm_monitor import Watch
@@ -74,6 +74,9 @@ class SeedTrainer:
         self.dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
         self.metrics: list[dict[str, Any]] = []
         self.seconds = 0.0
+        self.asked_to_finish: Callable[[], bool] = never
+        """Asked between training steps too; when it says so, training ends as if the plan had no more steps."""
+        self.finishing = False
         self.due = False
         """Whether an evaluation and a checkpoint come before the next training step."""
         self._said: dict[str, Any] = {}
@@ -127,9 +130,11 @@ class SeedTrainer:
         """Give free what training acts in: nothing is trained any more."""
 
     def pause(self) -> None:
-        """Raise `Stopped` if the run is asked to stop; to be called where `state` may be."""
+        """Raise `Stopped` or `Finishing` if the run is asked for it; to be called where `state` may be."""
         if self.asked_to_stop():
             raise Stopped
+        if not self.finishing and self.asked_to_finish():
+            raise Finishing
         self.teller.within(self.step)
 
     def engine(self) -> dict[str, Any]:
@@ -202,17 +207,39 @@ class SeedTrainer:
         self.go_on([tensors for tensors, _ in found], found[0][1]["step"])
 
     def train(self) -> None:
-        """Train to the end, evaluating and saving on the way.
+        """Train to the end, or to where a listener ends it, evaluating and saving on the way.
 
         Raises:
             Stopped: it was asked for; a checkpoint of where it stands is written.
         """
         try:
-            self._train()
+            try:
+                self._train()
+            except Finishing:
+                self._end_here()
+            self.finishing = True
         except Stopped:
             if self.step > 0 and self.leads and self._is_finite():
                 checkpoint.save_together(self._checkpoints())  # an undisturbed run keeps no policy of this step
             raise
+
+    def _end_here(self) -> None:
+        """Evaluate and save what there is, before the steps of the plan are taken.
+
+        Raises:
+            DivergenceError: it is not finite.
+        """
+        self.finishing = True
+        if not self._is_finite():
+            raise DivergenceError(
+                f"seed {self.seeds[0]}: weights are not finite where training ended, step {self.step:,}"
+            )
+        told = any(line["kind"] == "eval" and line["step"] == self.step for line in self.metrics)
+        self.due = False
+        if self.leads and self.plan.evaluates and not told:
+            self._evaluate()
+        if self.leads:
+            self._save()
 
     def _is_finite(self) -> bool:
         """Whether all weights are finite: what was learned since the last check may not be."""
