@@ -14,6 +14,10 @@ from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
 from surefoot.data import conventions
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
+from surefoot.data.files import sha256_of
+from surefoot.envs.acting.episodes import UNLIMITED_EPISODE_STEPS
+from surefoot.envs.make import file_of, keep_as, only_here
+from surefoot.envs.vector import limit_of
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
@@ -25,6 +29,7 @@ from surefoot.runs.loggers import LiveMetrics, loggers, to_all
 from surefoot.runs.machine import resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
+from surefoot.runs.processes.here import here_note, work_here
 from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
@@ -118,13 +123,17 @@ def _begin(
     _check_learning(plan, agent)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
-    say(notify, *start_notes(agent, plan))
+    say(notify, *here_note(plan), *start_notes(agent, plan))
+    if here_note(plan) and (plan.collectors is not None or plan.learners > 1):
+        raise ConfigError(
+            f"environment {plan.environment} {only_here(str(plan.environment))}, and collectors and learners are other "
+            "processes: put it into a module of its own and name it module:name"
+        )
     if plan.collectors is not None:
         check_plan(plan, agent)
     if plan.learners > 1:
         check_learners(plan, agent)
-    if agent.acts:
-        training_environment(plan, agent).close()
+    say(notify, *_endless_note(plan, agent))
     config: dict[str, Any] = {
         "format": CONFIG_FORMAT,
         "plan": plan.to_json(),
@@ -132,6 +141,8 @@ def _begin(
         "dataset": None,
         "logger": logger,
     }
+    if (file := file_of(plan.environment)) is not None:
+        config["environment_file"] = {"name": str(file), "sha256": sha256_of(file)}
     say(notify, *_blocks_note(plan, agent))
     if agent.data == "refused":
         say(notify, *agent.notes(dataset))
@@ -197,6 +208,36 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         )
 
 
+def _endless_note(plan: Plan, agent: Agent) -> list[str]:
+    """Make what is trained in, so that it fails here or not at all; a sentence where it declares no time limit."""
+    if plan.environment is None or not (agent.acts or plan.evaluates):
+        return []
+    if agent.acts:
+        env: Any = training_environment(plan, agent)
+        limit = getattr(env, "max_episode_steps", None)
+        env.close()
+    else:
+        limit = limit_of(plan.environment)
+    if limit is not None:
+        return []
+    return [
+        f"environment {plan.environment} declares no time limit: where its episodes don't end by themselves, set one, as "
+        f"in max_episode_steps=1000 (evaluation needs whole episodes, and gives up after {UNLIMITED_EPISODE_STEPS:,} steps)"
+    ]
+
+
+def _check_file(run: Run) -> None:
+    """Refuse a run whose environment's file is not what it began with."""
+    began = read_json(run.folder / "config.json", CONFIG).get("environment_file")
+    file = file_of(run.plan.environment)
+    if began is None or file is None:
+        return
+    if not file.is_file():
+        raise CheckpointError(f"{file}: the file of the run's environment is not there; put it back")
+    if began["sha256"] != sha256_of(file):
+        raise CheckpointError(f"{file}: not the file that {run.folder} began with (SHA-256 differs)")
+
+
 def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
     """What on-policy algorithms make of a number of steps that no number of blocks is."""
     if not isinstance(agent, OnPolicyAgent) or agent.chunk > 1:
@@ -207,13 +248,16 @@ def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
     return [] if taken == plan.steps else [said]
 
 
-def resume(folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False) -> Run:
+def resume(
+    folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False, *, env: Any = None
+) -> Run:
     """Go on with a run that was interrupted; the numbers are those of an uninterrupted one.
 
     Args:
         folder: of the run.
         listener: called with each event.
         trust: import modules that the run's configuration names, and follow symbolic links in the folder.
+        env: the class, function or environment of a run that was given one which only that python had.
 
     Raises:
         ConfigError: its algorithm or environment is neither surefoot's nor gymnasium's, and not trusted.
@@ -222,6 +266,8 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
     """
     run = Run.open(pathlib.Path(folder).resolve())
     notify = listener or silent
+    if env is not None:
+        keep_as(env, str(run.plan.environment))
     if not run.complete:
         refuse_links(run.folder, trust)
         for name in names_in(run.plan):
@@ -275,7 +321,11 @@ def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     waiting = [seed for seed in run.plan.seeds if not finished(run, seed)]
     device = resolve_device(run.plan.device)
     notify({"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type})
+    _check_file(run)
     with going_on_told(run.folder):
-        work(run, in_groups(waiting, device), notify, claim.descriptor)
+        if here_note(run.plan):
+            work_here(run, in_groups(waiting, device), notify)
+        else:
+            work(run, in_groups(waiting, device), notify, claim.descriptor)
         notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})
     return run
