@@ -11,10 +11,11 @@
     prefix:rest, prefix/rest         a scheme
 
 A further scheme is one entry in `SCHEMES`: its prefix, with the ":" or "/" that ends it, and a `Scheme` that names its
-maker, `make(rest, num_envs, **options)`. The maker gives a `gymnasium.vector.VectorEnv` of that many rows, of any autoreset
-mode, a contract environment (envs/interface.py), also one that gives tensors on a device, or a list of single ones. Its module is imported at
-first use, so heavy packages may stand at its top. Options are those of the name, and `max_episode_steps`, where it was
-given. `names` says what of a name executes code, so that one in a received file is asked for.
+maker, `make(rest, num_envs, **options)`. The maker gives a `gymnasium.vector.VectorEnv` of that many rows, of any
+autoreset mode, a contract environment (envs/interface.py), also one that gives tensors on a device, or a list of single
+environments. Its module is imported at first use, so heavy packages may stand at its top. Options are the arguments of
+the name, `max_episode_steps` among them, where it was given; `gap` and `threads` are handed to a maker that takes them.
+`names` says what of a name executes code, so that one in a received file is asked for.
 """
 
 from __future__ import annotations
@@ -95,16 +96,16 @@ def _written(key: str, value: Any) -> str:
         name = name_in_module(value)
         if name is None:
             raise ConfigError(
-                f"env_options: {key} is a function or class that no other process can import; put it into a module of its "
-                "own, or give env= a function that makes the environment with it"
+                f"env_options: {key} is a function or class that no other process can import; put it into a module of "
+                "its own, or give env= a function that makes the environment with it"
             )
         value = name
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"env_options: {key} is {value!r}; an argument that a run keeps is a number, a text, true, false, null or a "
-            "list or dict of them"
+            f"env_options: {key} is {value!r}; an argument that a run keeps is a number, a text, true, false, null "
+            "or a list or dict of them"
         ) from error
     if isinstance(value, str) and _read(value) == value:
         text = value
@@ -128,7 +129,7 @@ class Scheme:
     maker: str
     """`module:function` of surefoot: `make(rest, num_envs, **options)`."""
     names: Callable[[str, Mapping[str, Any]], tuple[str, ...]] = lambda rest, options: ()
-    """(rest, options) -> what of a name needs trust where a file says it: `module:name`, each; () where nothing does."""
+    """(rest, options) -> what of a name needs trust where a file says it, each as `module:name`; () if nothing does."""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -388,8 +389,8 @@ def held(rest: str) -> Any:
     """What `keep` holds by this name, without the prefix."""
     if rest not in _kept:
         raise ConfigError(
-            f"environment {HERE}{rest} was an object of the python that trained, which this process does not have: go on "
-            "in python, surefoot.resume(folder, env=...), or train with a class or function of a module, "
+            f"environment {HERE}{rest} was an object of the python that trained, which this process does not have: go "
+            "on in python, surefoot.resume(folder, env=...), or train with a class or function of a module, "
             "env=module:name"
         )
     return _kept[rest]
@@ -412,7 +413,7 @@ def made_of(maker: Any, name: str, num_envs: int, options: Mapping[str, Any]) ->
     if taken is not None and LIMIT in given and LIMIT not in taken:
         limit = given.pop(LIMIT)
     refuse_unknown(name, given, taken)
-    vector = taken is not None and "num_envs" in taken or _is_vector_class(maker)
+    vector = (taken is not None and "num_envs" in taken) or _is_vector_class(maker)
     if vector:
         given["num_envs"] = num_envs
     first = called(maker, name, given)

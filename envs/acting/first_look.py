@@ -1,4 +1,4 @@
-"""`FirstLook`: what a run says of an environment's first steps, once: float32's losses, and observations out of bounds."""
+"""`FirstLook`: what a run says, once, of an environment's first steps: float32's losses, observations out of bounds."""
 
 from __future__ import annotations
 

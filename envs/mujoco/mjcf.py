@@ -55,8 +55,8 @@ def make(
         num_envs: at least 1.
         gap: preset of altered dynamics.
         threads: of the physics; no result depends on it.
-        options: `reward`, which there must be, and maybe `observation`, `termination`, `cost`, `margin` and `reset`, each
-            `module:function` of what `MjcfTask` takes; `frame_skip`, `reads`, `remembers`, `cfrc_ext` as there;
+        options: `reward`, which there must be, and maybe `observation`, `termination`, `cost`, `margin` and `reset`,
+            each `module:function` of what `MjcfTask` takes; `frame_skip`, `reads`, `remembers`, `cfrc_ext` as there;
             `max_episode_steps`. Without `observation` it is positions and velocities, (N, nq + nv).
 
     Raises:

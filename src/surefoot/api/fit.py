@@ -43,8 +43,8 @@ def fit(
         agent: gives algorithm and config; its weights are drawn anew from each seed.
         dataset: what `surefoot.data.load` returned, or a `Dataset` of your own; none where the agent learns by
             acting.
-        env: gymnasium id, or any name of `surefoot.envs.make`; a class, a function that makes an environment (it may take
-            `num_envs` and give a vector environment), or an environment, which is copied; "auto": the one that the
+        env: gymnasium id, or any name of `surefoot.envs.make`; a class, a function that makes an environment (it may
+            take `num_envs` and give a vector environment), or an environment, which is copied; "auto": the one that the
             dataset says it was recorded in; None or "none": no simulator.
         env_options: arguments of the environment, numbers, texts or lists of them, which the run keeps.
         max_episode_steps: its time limit; None: its own.

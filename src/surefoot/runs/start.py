@@ -221,8 +221,9 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
     if limit is not None:
         return []
     return [
-        f"environment {plan.environment} declares no time limit: where its episodes don't end by themselves, set one, as "
-        f"in max_episode_steps=1000 (evaluation needs whole episodes, and gives up after {UNLIMITED_EPISODE_STEPS:,} steps)"
+        f"environment {plan.environment} declares no time limit: where its episodes don't end by themselves, set one, "
+        f"as in max_episode_steps=1000 (evaluation needs whole episodes, and gives up after {UNLIMITED_EPISODE_STEPS:,} "
+        "steps)"
     ]
 
 

@@ -41,9 +41,7 @@ class TrainConfig(Settings):
     """What `surefoot train` takes beside `algo` and its options."""
 
     dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none
-    env: str | None = (
-        None  # gymnasium id, module:Id, module:function or FILE.xml; none: no simulator; not given: the dataset's
-    )
+    env: str | None = None  # id, module:Id, module:function or FILE.xml; none: no simulator; not given: the dataset's
     env_options: Any = None  # arguments of the environment, each as env_options.NAME=VALUE
     max_episode_steps: int | None = None  # time limit of the environment's episodes; not given: its own
     envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs

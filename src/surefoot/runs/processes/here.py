@@ -25,16 +25,17 @@ def here_note(plan: Plan) -> list[str]:
     if reason is None:
         return []
     return [
-        f"environment {plan.environment} {reason}: its seeds train in this process, one after the other, and the command "
-        "line can't resume or evaluate the run (surefoot.resume(folder, env=...) in python does); put it into a module of "
-        "its own and name it module:name to train in worker processes"
+        f"environment {plan.environment} {reason}: its seeds train in this process, one after the other, and the "
+        "command line can't resume or evaluate the run (surefoot.resume(folder, env=...) in python does); put it into a "
+        "module of its own and name it module:name to train in worker processes"
     ]
 
 
 def work_here(run: Run, groups: list[list[int]], notify: Listener) -> None:
     """Train each group of seeds in this process; the numbers are those of worker processes.
 
-    Ctrl-C and SIGTERM let it write a checkpoint at the next training step, and then end it; a second one ends it at once.
+    Ctrl-C and SIGTERM let it write a checkpoint at the next training step, and then end it; a second one ends it at
+    once.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as workers have it
