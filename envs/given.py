@@ -37,7 +37,7 @@ class GivenVectorEnv(VectorEnvironment):
     def __init__(self, env: Any, num_envs: int, name: str) -> None:
         if env.num_envs < num_envs:
             raise ConfigError(
-                f"{name} has {env.num_envs} rows, and {num_envs} are needed: give a function of num_envs that makes it, "
+                f"{name} has {env.num_envs} rows, and {num_envs} are needed: give a function of num_envs for it, "
                 f"or take as many (envs={env.num_envs}, seeds=1)"
             )
         super().__init__(num_envs, env.single_observation_space, env.single_action_space, env.tensors, env.device)

@@ -20,6 +20,7 @@ the name, `max_episode_steps` among them, where it was given; `gap` and `threads
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import functools
@@ -240,6 +241,23 @@ def is_running_script(module: str) -> bool:
     return same and pathlib.Path(str(found.origin)).resolve() == pathlib.Path(path).resolve()  # type: ignore[union-attr]
 
 
+def guarded_script() -> str | None:
+    """The name by which other processes import the running script; None where that would execute it again.
+
+    A script whose work stands under `if __name__ == "__main__":` does nothing else when it is imported.
+    """
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    name = "" if path is None else pathlib.Path(path).stem
+    if not name.isidentifier() or not is_running_script(name):
+        return None
+    try:
+        body = ast.parse(pathlib.Path(str(path)).read_text(encoding="utf-8")).body
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+    tests = [ast.unparse(part.test) for part in body if isinstance(part, ast.If)]
+    return name if any("__name__" in test and "__main__" in test for test in tests) else None
+
+
 def object_of(base: str, hint: str = "") -> Any | None:
     """The class or function that `module:name` is, its module imported; None where it is an id, or no module is named.
 
@@ -295,22 +313,36 @@ def name_for(env: Any) -> str:
             f"an environment is an id, a class, a function that makes one, or an environment, and not of type "
             f"{type(env).__name__}"
         )
-    if (importable := name_in_module(env)) is not None:
-        return importable
+    known = name_in_module(env) or _id_of(env)
+    if known is not None:
+        return known
     qualname = getattr(env, "__qualname__", "")
     word = qualname.rpartition(".")[2] or type(getattr(env, "unwrapped", env)).__name__
     return keep(env, re.sub(r"\W+", "", word) or "env")
 
 
+def _id_of(env: Any) -> str | None:
+    """The id of an environment as `gymnasium.make(id)` gives it, without arguments or wrappers of the user's own."""
+    spec = env.spec if isinstance(env, gymnasium.Env) else None
+    known = None if spec is None else gymnasium.registry.get(spec.id)
+    if spec is None or known is None or spec.additional_wrappers or spec.entry_point != known.entry_point:
+        return None
+    given = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
+    same = given == known.kwargs and spec.max_episode_steps == known.max_episode_steps
+    return spec.id if same and _registered_everywhere(known) else None
+
+
 def name_in_module(value: Any) -> str | None:
     """`module:name` of a class or function that other processes can import; None of others."""
     module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if not module or not qualname or is_running_script(module) or "<" in qualname:
+    if not module or not qualname or "<" in qualname:
         return None
     found: Any = sys.modules.get(module)
+    if is_running_script(module):
+        module = guarded_script()
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    return f"{module}:{qualname}" if found is value else None
+    return f"{module}:{qualname}" if module and found is value else None
 
 
 def keep(env: Any, name: str) -> str:
@@ -344,7 +376,9 @@ def only_here(name: str) -> str | None:
         return None
     module, _, rest = base.rpartition(":")
     if module:
-        return "is of the script that is running" if is_running_script(module) else None
+        if not is_running_script(module) or guarded_script() == module:
+            return None
+        return 'is of the script that is running, which has no main guard (`if __name__ == "__main__":`)'
     spec = gymnasium.registry.get(rest)
     if spec is None or _registered_everywhere(spec):
         return None

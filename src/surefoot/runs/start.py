@@ -222,7 +222,7 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
         return []
     return [
         f"environment {plan.environment} declares no time limit: where its episodes don't end by themselves, set one, "
-        f"as in max_episode_steps=1000 (evaluation needs whole episodes, and gives up after {UNLIMITED_EPISODE_STEPS:,} "
+        f"as in max_episode_steps=1000 (evaluation needs whole ones, and gives up after {UNLIMITED_EPISODE_STEPS:,} "
         "steps)"
     ]
 

@@ -26,7 +26,7 @@ def here_note(plan: Plan) -> list[str]:
         return []
     return [
         f"environment {plan.environment} {reason}: its seeds train in this process, one after the other, and the "
-        "command line can't resume or evaluate the run (surefoot.resume(folder, env=...) in python does); put it into a "
+        "command line can't resume or evaluate the run (surefoot.resume(folder, env=...) in python does); put it in a "
         "module of its own and name it module:name to train in worker processes"
     ]
 
