@@ -129,5 +129,6 @@ def pausable(env: Any, num_envs: int, name: str) -> PausableVectorEnv:
     ours = all(hasattr(env, word) for word in ("active", "next_seeds", "max_episode_steps"))
     if ours and env.num_envs == num_envs:
         return env  # type: ignore[no-any-return]
-    tensors, device = getattr(env, "tensors", "numpy"), getattr(env, "device", "cpu")
-    return GivenVectorEnv(adapt(env, None, tensors, device), num_envs, name)
+    tensors: Any = getattr(env, "tensors", "numpy")
+    adapted: Any = GivenVectorEnv(adapt(env, None, tensors, getattr(env, "device", "cpu")), num_envs, name)
+    return adapted  # type: ignore[no-any-return]

@@ -560,7 +560,9 @@ def _is_environment(value: Any) -> bool:
 
 def refuse_unknown(name: str, options: Mapping[str, Any], taken: Sequence[str] | None) -> None:
     """Raise ConfigError for the first argument that is not among those `taken`; None: any is."""
-    for option in () if taken is None else options:
+    if taken is None:
+        return
+    for option in options:
         if option not in taken:
             known = [one for one in taken if one not in ("num_envs", "render_mode")]
             there = nearest(option, known) if known else "it takes none"

@@ -64,6 +64,8 @@ class PausingVectorEnv(SyncVectorEnv):
     def __init__(self, env_fns: Any) -> None:
         super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
         self.spec = self.envs[0].spec
+        self.called: str | None = None
+        """What messages call it, where it is no registered id."""
         self.active = np.ones(self.num_envs, dtype=np.bool_)
         self.next_seeds: list[int | None] = [None] * self.num_envs
         self.max_episode_steps = time_limit(self.envs[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -132,3 +134,25 @@ def test_a_file_s_function_for_an_environment_asks_for_trust(tmp_path: pathlib.P
         with pytest.raises(ConfigError, match="which would be called"):
             trust.demand(name, "a file")
     assert trust.module_of("native/pendulum?max_episode_steps=3") is None
+
+
+def test_the_page_s_module_file_and_commands_work(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's commands, shortened; its python in a process of its own; what it prints."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "environments_of_your_own.md").read_text()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    module, script = [code for kind, code in blocks if kind == "python"]
+    (tmp_path / "my_module.py").write_text(module)
+    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "walker.xml").write_text(next(code for kind, code in blocks if kind == "xml"))
+    lines = [line for kind, code in blocks if not kind for line in code.splitlines()]
+    ours = [line for line in lines if re.match(r"surefoot (train algo=ppo|envs).*(my_module|walker.xml)", line)]
+    assert len(ours) == 3
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for number, line in enumerate(ours):
+        _, *arguments = shlex.split(re.sub(r"envs=64 steps=\d+", "envs=2 steps=32 algo.horizon=16", line))
+        short = ["seeds=1", "episodes=2", "evaluate_episodes=1", f"out={number}", "-q"] if "train" in arguments else []
+        assert main([*arguments, *short]) == 0, line
+    assert Run.open(tmp_path / "0").summary["returns"]["mean"] < 0
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == next(code for kind, code in blocks if kind == "text"), done.stderr

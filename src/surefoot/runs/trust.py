@@ -49,10 +49,12 @@ def module_of(name: str | None) -> str | None:
 def _asking(name: str | None) -> dict[str, str]:
     """What of a name asks for trust -> its module; an environment's name may say functions too, as arguments."""
     found: dict[str, str] = {}
+    environments: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
     if isinstance(name, FunctionName):
-        environments, functions = (), (str(name),)
-    else:
-        environments, functions = names_in(name) if name else ((), ())
+        functions = (str(name),)
+    elif name:
+        environments, functions = names_in(name)
     for one in (*environments, *functions):
         module = one.rpartition(":")[0]
         if module and (module.split(".")[0] not in KNOWN or one in functions):
