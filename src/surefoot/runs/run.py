@@ -38,6 +38,7 @@ from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.policy.policy import Policy
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
+from surefoot.envs.make import only_here
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
 from surefoot.runs.plan import Plan, agent_class, as_made, told_options
 from surefoot.runs.trust import demand, module_of
@@ -195,7 +196,9 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """What goes on with it, as it can be pasted into a shell."""
+        """What goes on with it, as it can be pasted into a shell, or into the python that has its environment."""
+        if self.plan.environment is not None and only_here(self.plan.environment) is not None:
+            return f"surefoot.resume({str(self.folder)!r}, env=...) in python"
         trusted = any(module_of(name) for name in names_in(self.plan))
         return f"surefoot train --resume {shlex.quote(str(self.folder))}{' --trust' if trusted else ''}"
 
