@@ -307,18 +307,12 @@ class PythonSystem(System):
         from surefoot.envs.native import NativeVectorEnv
         from surefoot.envs.native_single import NativeEnv
 
-        def make(num_envs: int = 1, **options: Any) -> NativeVectorEnv:
-            return NativeVectorEnv(self, num_envs, **options)
-
-        def make_single(**options: Any) -> NativeEnv:
-            return NativeEnv(self, **options)
-
         _registered[self.gym_id] = self
         gymnasium.registry.pop(self.gym_id, None)
         gymnasium.register(
             self.gym_id,
-            make_single,
-            vector_entry_point=make,
+            functools.partial(NativeEnv, self),
+            vector_entry_point=functools.partial(NativeVectorEnv, self),
             max_episode_steps=self.max_steps,
             disable_env_checker=True,
         )

@@ -64,6 +64,8 @@ class PausingVectorEnv(SyncVectorEnv):
     def __init__(self, env_fns: Any) -> None:
         super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
         self.spec = self.envs[0].spec
+        self.called: str | None = None
+        """What messages call it, where it is no registered id."""
         self.active = np.ones(self.num_envs, dtype=np.bool_)
         self.next_seeds: list[int | None] = [None] * self.num_envs
         self.max_episode_steps = time_limit(self.envs[0])
@@ -147,8 +149,10 @@ def _write(rows: Any, i: int, observation: Any) -> None:
 
 
 def name_of(env: Any) -> str:
-    """The id of an environment, or its class."""
-    spec = getattr(env, "spec", None)
+    """The id of an environment, or the name that it was made by, or its class."""
+    spec, called = getattr(env, "spec", None), getattr(env, "called", None)
+    if isinstance(called, str):
+        return called
     return str(spec.id) if spec is not None else type(getattr(env, "unwrapped", env)).__name__
 
 
@@ -160,6 +164,12 @@ def time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     """
     limit = getattr(env.spec, "max_episode_steps", None)
     limit = getattr(env.unwrapped, "max_episode_steps", None) if limit is None else limit
+    around: Any = env
+    while limit is None and isinstance(around, gymnasium.Wrapper):
+        limit, around = (
+            getattr(around, "_max_episode_steps", None),
+            around.env,
+        )  # of TimeLimit, which tells no other way
     if limit is None or (isinstance(limit, float) and math.isinf(limit) and limit > 0):
         return None
     if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 1:

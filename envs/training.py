@@ -6,9 +6,11 @@ import contextlib
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.envs.adapters.gym_in import adapt
 from surefoot.envs.interface import VectorEnvironment
+from surefoot.envs.make import no_gaps, split_options
 from surefoot.envs.names import gymnasium_id
-from surefoot.envs.vector import batched, is_mujoco, make_vec
+from surefoot.envs.vector import batched, behind, is_mujoco, make_vec
 
 
 def gaps_of(env_id: str) -> dict[str, str]:
@@ -49,15 +51,12 @@ def make_training(
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; training needs at least 1 environment")
-    altered: dict[str, Any] = {} if gap is None else {"gap": gap}
-    ours = batched(gymnasium_id(env_id), num_envs, {"threads": threads, **altered})
-    if ours is not None:
-        return ours  # type: ignore[return-value]
+    name, options = split_options(env_id)
+    hints: dict[str, Any] = {"threads": threads} | ({} if gap is None else {"gap": gap})
+    for made in (behind, batched):
+        found: Any = made(gymnasium_id(name), num_envs, options, **hints)
+        if found is not None:
+            return found if hasattr(found, "tensors") else adapt(found)  # type: ignore[no-any-return]
     if gap is not None:
-        raise ConfigError(
-            f"gap={gap}: {env_id} has no dynamics gaps; native systems and gymnasium's MuJoCo v5 tasks have them "
-            "(surefoot envs info ID)"
-        )
-    from surefoot.envs.adapters.gym_in import adapt
-
-    return adapt(make_vec(env_id, num_envs))
+        raise no_gaps(env_id, gap)
+    return adapt(make_vec(env_id, num_envs))  # type: ignore[no-any-return]

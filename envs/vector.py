@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,14 +17,14 @@ import numpy as np
 from surefoot.core.base.errors import (
     ConfigError,
     EnvironmentMismatchError,
-    MainGuardError,
     MissingExtraError,
     SurefootError,
 )
 from surefoot.core.base.spec import VECTOR, in_words
 from surefoot.core.base.spec import Array as NamedArray
-from surefoot.envs import suites
+from surefoot.envs import make, suites
 from surefoot.envs.choices import numbered
+from surefoot.envs.given import pausable
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import PREFIX, gymnasium_id, native_names
@@ -63,7 +62,7 @@ class EnvironmentDescription:
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
-    """`num_envs` copies of the environment `env_id` ("Id", "module:Id", "native/name") behind the vector interface.
+    """`num_envs` copies of the environment `env_id`, any name of `envs.make`, behind the vector interface.
 
     Our own ids (`surefoot/...`) come as their batched class. So do gymnasium's MuJoCo v5 tasks, bit for bit
     the same as gymnasium's own, except where an argument such as `render_mode` asks for its class.
@@ -71,7 +70,7 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
     alphabetical order of their keys, as `data.formats.minari` concatenates them.
 
     Args:
-        env_id: gymnasium id, also of an environment that a module of the user's registers.
+        env_id: gymnasium id, also of an environment that a module of the user's registers, or any name of `envs.make`.
         num_envs: number of sub-environments, at least 1.
         kwargs: arguments of the environment itself.
 
@@ -82,13 +81,47 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; an evaluation needs at least 1 environment")
-    env_id = gymnasium_id(env_id)
+    env_id, kwargs = _resolved(env_id, kwargs)
+    given = behind(env_id, num_envs, kwargs)
+    if given is not None:
+        return given
     ours = batched(env_id, num_envs, kwargs)
     if ours is not None:
         return ours
-    first = _make(env_id, kwargs)
+    return _beside([_make(env_id, kwargs) for _ in range(num_envs)], env_id)
+
+
+def behind(env_id: str, num_envs: int, options: Mapping[str, Any], **hints: Any) -> PausableVectorEnv | None:
+    """The environments of a name that is no id: of a scheme, a file, or a module's class or function; None of an id.
+
+    Args:
+        env_id: without arguments.
+        num_envs: rows.
+        options: the environment's arguments.
+        hints: arguments that it gets only where it takes them, such as `threads`.
+
+    Raises:
+        ConfigError, EnvironmentMismatchError: it can't be made; the message says why.
+    """
+    scheme = make.scheme_of(env_id)
+    maker: Any = None if scheme is None else scheme[0].function
+    if scheme is None:
+        maker = make.object_of(env_id, _without_module(env_id.rpartition(":")[2]))
+        if maker is None:
+            return None
+    given = make.with_hints(maker, env_id, options, hints)
+    made = maker(scheme[1], num_envs, **given) if scheme else make.made_of(maker, env_id, num_envs, given)
+    if not isinstance(made, list):
+        return pausable(made, num_envs, env_id)
+    beside = _beside([_flat(numbered(env)) for env in made], env_id)
+    beside.called = env_id
+    return beside
+
+
+def _beside(envs: Sequence[gymnasium.Env[Any, Any]], env_id: str) -> PausingVectorEnv:
+    """Single environments side by side."""
     try:
-        return PausingVectorEnv([lambda: first] + [lambda: _make(env_id, kwargs)] * (num_envs - 1))
+        return PausingVectorEnv([lambda env=env: env for env in envs])
     except SurefootError:
         raise
     except Exception as error:
@@ -98,11 +131,50 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
         ) from error
 
 
-def batched(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> PausableVectorEnv | None:
-    """Our class of many simulations at once of a registered gymnasium id, or None where there is none."""
+def _resolved(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The gymnasium id or other name without the arguments that it says, and all arguments."""
+    base, options = make.split_options(env_id)
+    return gymnasium_id(base), {**options, **kwargs}
+
+
+def batched(env_id: str, num_envs: int, kwargs: Mapping[str, Any], **hints: Any) -> PausableVectorEnv | None:
+    """The class of many simulations at once of a registered gymnasium id, or None where there is none.
+
+    It is ours, or the `vector_entry_point` of any id; of gymnasium's own ids the single class is stepped.
+
+    Args:
+        env_id: without arguments; its module is imported.
+        num_envs: rows.
+        kwargs: the environment's arguments.
+        hints: arguments that a class gets only where it takes them, such as `threads`.
+
+    Raises:
+        ConfigError: an argument that the class does not take.
+        EnvironmentMismatchError: it fails when it is made.
+    """
+    env_id = _registered(env_id)
     spec = gymnasium.registry.get(env_id)
     if spec is None or spec.additional_wrappers:
         return None
+    entry = spec.vector_entry_point
+    if _mujoco_task(spec) is not None or str(entry).startswith("surefoot."):
+        return _ours(spec, num_envs, {**hints, **kwargs})
+    if entry is None or (str(entry).startswith("gymnasium.") and spec.entry_point is not None):
+        return None
+    creator: Any = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    taken = make.parameters_of(creator)
+    here = {**spec.kwargs, **kwargs}
+    make.refuse_unknown(env_id, here, taken)
+    here = make.with_hints(creator, env_id, here, {make.LIMIT: spec.max_episode_steps, **hints})
+    env = make.called(creator, env_id, {"num_envs": num_envs, **here})
+    env.spec = spec
+    return pausable(env, num_envs, env_id)
+
+
+def _ours(
+    spec: gymnasium.envs.registration.EnvSpec, num_envs: int, kwargs: Mapping[str, Any]
+) -> PausableVectorEnv | None:
+    """As `batched`, of our own classes."""
     arguments = {"max_episode_steps": spec.max_episode_steps, **spec.kwargs, **kwargs}
     task = _mujoco_task(spec)
     if task is not None:
@@ -113,13 +185,11 @@ def batched(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> PausableVecto
         if not factory.supports(arguments):
             return None
         creator: Any = factory.make
-    elif str(spec.vector_entry_point).startswith("surefoot."):
-        creator = gymnasium.envs.registration.load_env_creator(str(spec.vector_entry_point))
     else:
-        return None
+        creator = gymnasium.envs.registration.load_env_creator(str(spec.vector_entry_point))
     env = creator(num_envs=num_envs, **arguments)
     env.spec = spec
-    return env
+    return env  # type: ignore[no-any-return]
 
 
 def is_mujoco(env_id: str) -> bool:
@@ -143,19 +213,47 @@ def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
         EnvironmentMismatchError: observations or actions are not flat, bounded vectors of real numbers.
         ConfigError, MissingExtraError: as in `make_vec`.
     """
-    env = _make(gymnasium_id(env_id), kwargs)
+    env = _probe(env_id, kwargs)
     try:
-        low, high = _action_bounds(env_id, env.action_space)
-        observations = arrays_of(env.observation_space, env_id)
-        simulator = _simulator(env)
-        return EnvironmentDescription(env_id, observations, len(low), low, high, time_limit(env), simulator)
+        single = isinstance(env, gymnasium.Env)
+        low, high = _action_bounds(env_id, env.action_space if single else env.single_action_space)
+        observations = arrays_of(env.observation_space if single else env.single_observation_space, env_id)
+        limit = time_limit(env) if single else env.max_episode_steps
+        return EnvironmentDescription(env_id, observations, len(low), low, high, limit, _simulator(env))
     finally:
         close(env)
 
 
-def _simulator(env: gymnasium.Env[Any, Any]) -> str | None:
-    named = env.metadata.get("simulator")
-    if named is None and hasattr(env.unwrapped, "model") and "mujoco" in sys.modules:
+def _probe(env_id: str, kwargs: Mapping[str, Any]) -> Any:
+    """What tells the spaces: a single environment of an id that has one, else a row of its vector environment."""
+    base, options = _resolved(env_id, kwargs)
+    spec = gymnasium.registry.get(_registered(base))
+    if make.is_plain(base) and (spec is None or spec.entry_point is not None):
+        return _make(base, options)
+    return make_vec(base, 1, **options)
+
+
+def limit_of(env_id: str, **kwargs: Any) -> int | None:
+    """Time limit of an environment, in steps, as its class or registration declares it; None: it declares none."""
+    env = make_vec(env_id, 1, **kwargs)
+    try:
+        return env.max_episode_steps
+    finally:
+        close(env)
+
+
+def _registered(env_id: str) -> str:
+    """The id of a name such as "module:Id", the module imported, so that gymnasium knows it."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        make.import_module(env_id, module, _without_module(name))
+    suites.ensure_registered(name)
+    return name
+
+
+def _simulator(env: Any) -> str | None:
+    named = (env.metadata or {}).get("simulator")
+    if named is None and hasattr(getattr(env, "unwrapped", None), "model") and "mujoco" in sys.modules:
         mujoco = sys.modules["mujoco"]
         named = f"mujoco {mujoco.__version__}" if isinstance(env.unwrapped.model, mujoco.MjModel) else None
     return named
@@ -186,7 +284,7 @@ def check_spaces(
         ConfigError, MissingExtraError: as in `make_vec`, where `env` is an id.
     """
     if isinstance(env, str):
-        made = _make(gymnasium_id(env), {})
+        made = _probe(env, {})
         try:
             check_spaces(made, observations, action_dim, discrete)
         finally:
@@ -256,15 +354,26 @@ def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     Raises:
         ConfigError, EnvironmentMismatchError, MissingExtraError: as in `make_vec`.
     """
-    return _make(gymnasium_id(env_id), kwargs)
+    base, options = _resolved(env_id, kwargs)
+    spec = gymnasium.registry.get(_registered(base))
+    if make.is_plain(base) and (spec is None or spec.entry_point is not None):
+        return _make(base, options)
+    found = make.object_of(base)
+    made = None if found is None else make.made_of(found, base, 1, options)
+    if isinstance(made, list):
+        return _flat(numbered(made[0]))
+    from surefoot.envs.adapters.gym_in import adapt
+    from surefoot.envs.adapters.gym_out import to_gymnasium
+
+    return to_gymnasium(adapt(make_vec(base, 1, **options) if made is None else made))
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     """One environment with flat observations; gymnasium's many errors become ours."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        _import_module(env_id, module)
-    suites.ensure_registered(name)
+    name = _registered(env_id)
+    spec = gymnasium.registry.get(name)
+    if kwargs and spec is not None and spec.entry_point is not None:
+        _refuse_arguments(spec, kwargs)
     try:
         with no_deprecations() if is_mujoco(name) else contextlib.nullcontext():
             env = suites.finished(gymnasium.make(name, disable_env_checker=True, **kwargs), name)
@@ -273,7 +382,7 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing_dependency(env_id, error) from error
     except gymnasium.error.UnregisteredEnv as error:
-        raise ConfigError(f"unknown environment {env_id!r}; {_nearest_ids(name)}") from error
+        raise ConfigError(f"unknown environment {env_id!r}; {_nearest_ids(name, env_id.rpartition(':')[0])}") from error
     except gymnasium.error.Error as error:  # malformed or deprecated id: gymnasium's sentence says what to do
         raise ConfigError(f"environment {env_id!r}: {_first_line(error)}") from error
     except ImportError as error:
@@ -310,20 +419,21 @@ def import_module_of(env_id: str) -> None:
     Raises:
         ConfigError: it can't be imported.
     """
-    _import_module(env_id, env_id.rpartition(":")[0])
+    module, _, name = env_id.rpartition(":")
+    make.import_module(env_id, module, _without_module(name))
 
 
-def _import_module(env_id: str, module: str) -> None:
+def _refuse_arguments(spec: gymnasium.envs.registration.EnvSpec, kwargs: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an argument that the class of an id does not take."""
+    own = {key: value for key, value in kwargs.items() if key not in (make.LIMIT, "render_mode")}
     try:
-        importlib.import_module(module)
-    except MainGuardError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"environment {env_id!r}: the module {module!r} can't be imported "
-            f"({type(error).__name__}: {_first_line(error)}); install it, or put its folder on PYTHONPATH"
-            f"{_without_module(env_id.rpartition(':')[2])}"
-        ) from error
+        entry = spec.entry_point
+        creator: Any = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    except Exception:  # gymnasium says it better when it makes one
+        return
+    make.refuse_unknown(spec.id, own, make.parameters_of(creator))
+    if make.LIMIT in kwargs:
+        make.steps_of(kwargs[make.LIMIT], spec.id)
 
 
 def _without_module(name: str) -> str:
@@ -341,12 +451,19 @@ def _missing_dependency(env_id: str, error: Exception) -> SurefootError:
     return EnvironmentMismatchError(f"{env_id} can't be made here: {_first_line(error)}")
 
 
-def _nearest_ids(name: str) -> str:
+def _nearest_ids(name: str, module: str) -> str:
+    if module and name.isidentifier():
+        there = make.makers_in(module)
+        near = difflib.get_close_matches(name, there, n=3) or there[:6]
+        return f"{module} registers no such id, and has {', '.join(near) if near else 'no class or function'}"
     words = {str(known).lower(): str(known) for known in gymnasium.registry}
     words |= {word: known for known in native_names() for word in (known, known.removeprefix(PREFIX))}
     close = dict.fromkeys(words[word] for word in difflib.get_close_matches(name.lower(), words, n=6, cutoff=0.5))
     nearest = f"the nearest registered ids are {', '.join(close)}" if close else "no registered id is near"
-    return f"{nearest}; an id that another package registers is written package:Id"
+    return (
+        f"{nearest}; an id that another package registers is written package:Id, and one that a "
+        "script registers is known in that script alone"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.base.spec import VECTOR, mapped
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.steps import Step, Stepping
-from surefoot.envs.interface import SUCCESS, Array, as_numpy
+from surefoot.envs.interface import SUCCESS, Array, as_numpy, valid_rows
 from surefoot.envs.names import is_native
 from surefoot.envs.side_by_side import PausableVectorEnv
 from surefoot.envs.spaces import arrays_of
@@ -153,6 +153,7 @@ class EpisodeRunner:
             self._act(observations)
             self._add_changes()
             done = self.stepping.step(self.actions)
+            moved &= as_numpy(valid_rows(done.info, len(moved))).astype(np.bool_)  # without a reset's own row
             observations, rewards = mapped(as_numpy, done.observations), as_numpy(done.rewards)
             self._refuse_non_finite("observation", observations)
             self._refuse_non_finite("reward", rewards)
@@ -168,7 +169,7 @@ class EpisodeRunner:
             elif self.endless and running.lengths.max() >= UNLIMITED_EPISODE_STEPS:
                 raise EnvironmentMismatchError(
                     f"{self.env_id} has no time limit and an episode passed {UNLIMITED_EPISODE_STEPS} steps; "
-                    "register it with max_episode_steps"
+                    "give it a time limit, max_episode_steps=1000"
                 )
             if ended.any():
                 self._finish(np.flatnonzero(ended))

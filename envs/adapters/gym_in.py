@@ -27,6 +27,7 @@ from surefoot.envs.interface import (
     row_seeds,
     step_values,
 )
+from surefoot.envs.side_by_side import name_of
 from surefoot.envs.spaces import arrays_of, mapped
 
 Step = tuple[Any, Any, Any, Any, dict[str, Any]]
@@ -57,7 +58,7 @@ class GymnasiumVectorEnv(VectorEnvironment):
         device: str | torch.device = "cpu",
     ) -> None:
         mode = autoreset_mode(env) if autoreset is None else as_autoreset_mode(autoreset)
-        name = env.spec.id if env.spec is not None else type(env).__name__
+        name = name_of(env)
         if mode is None:
             raise EnvironmentMismatchError(
                 f"{name} does not say in metadata['autoreset_mode'] when it resets: "
@@ -69,9 +70,9 @@ class GymnasiumVectorEnv(VectorEnvironment):
         self.env = env
         self.mode = mode
         self.inserts_rows = mode is AutoresetMode.NEXT_STEP
-        self.spec = env.spec
-        self.render_mode = env.render_mode
-        self.metadata = dict(env.metadata) | {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.spec, self.called = env.spec, getattr(env, "called", None)
+        self.render_mode = getattr(env, "render_mode", None)
+        self.metadata = dict(env.metadata or {}) | {"autoreset_mode": AutoresetMode.SAME_STEP}
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         self._constraints: set[str] = set()
         self._began = False

@@ -148,7 +148,8 @@ class MjcfTask(Task):
         reward: (sim, actions) -> (N,); default 0.
         terminated: sim -> (N,) bool; default never.
         margin: sim -> (N,) signed margin, safe if >= 0; gives `info["margin"]` and `info["cost"]` (1 where < 0).
-        reset: (MjModel, generator) -> ((nq,), (nv,)); default the model's `qpos0` at rest.
+        cost: (sim, actions) -> (N,), at least 0, 0 on a safe step; gives `info["cost"]`, in place of the margin's.
+        initial: (MjModel, generator) -> ((nq,), (nv,)); default the model's `qpos0` at rest.
         reads: derived fields of `MjData` that the functions read, such as ("xpos", "sensordata").
         remembers: fields that they read from `sim.before`.
         cfrc_ext: whether they read `sim.contact_forces`; keeps one MjData per simulation.
@@ -159,6 +160,7 @@ class MjcfTask(Task):
     reward: Reward = _nothing
     terminated: Observe | None = None
     margin: Observe | None = None
+    cost: Reward | None = None
     initial: Reset = dataclasses.field(default=reset_to_default)
     reads: tuple[str, ...] = ()
     remembers: tuple[str, ...] = ("qpos",)
@@ -190,15 +192,15 @@ class MjcfTask(Task):
         return _rows("observation", self.observation(sim), sim, dimensions=2)
 
     def step(self, sim: Simulations, actions: Array) -> tuple[Array, Array, Info]:
-        """`reward`, `terminated` and `margin`, checked for their shapes."""
+        """`reward`, `terminated`, `margin` and `cost`, checked for their shapes."""
         rewards = _rows("reward", self.reward(sim, actions), sim)
         ended = np.zeros(sim.num_envs, np.bool_)
         if self.terminated is not None:
             ended = _rows("terminated", self.terminated(sim), sim).astype(np.bool_)
-        if self.margin is None:
-            return rewards, ended, {}
-        margin = _rows("margin", self.margin(sim), sim)
-        return rewards, ended, constraint(margin)
+        info = {} if self.margin is None else constraint(_rows("margin", self.margin(sim), sim))
+        if self.cost is not None:
+            info["cost"] = np.array(_rows("cost", self.cost(sim, actions), sim), np.float64)
+        return rewards, ended, info
 
 
 def constraint(margin: Array) -> Info:

@@ -70,6 +70,8 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise ConfigError(f"max_episode_steps is {limit!r}; it must be at least 1, or None")
         self.num_envs, self.max_episode_steps, self.tensors = num_envs, limit, tensors
+        self.called: str | None = None
+        """What messages call it, where it is no registered id."""
         self._simulate(threads)
         self._declare()
         self._set_gaps(gap)

@@ -49,17 +49,12 @@ def execute(folder: pathlib.Path, name: str = "mine.py") -> tuple[int, str, list
     return done.returncode, done.stderr, (folder / "executions.txt").read_text().splitlines()
 
 
-def test_a_script_that_names_itself_without_a_main_guard_ends_with_one_sentence(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "mine.py").write_text(COUNTED + ENVIRONMENT + TRAINS)
+def test_a_script_that_names_itself_without_a_main_guard_trains_and_is_executed_once(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine.py").write_text(COUNTED + ENVIRONMENT + TRAINS + "print('TRAINED')\n")
     code, said, executions = execute(tmp_path)
-    line = len((COUNTED + ENVIRONMENT).splitlines()) + 1
-    assert code == 1
-    last = said.strip().splitlines()[-1]
-    assert last.startswith("surefoot.core.base.errors.MainGuardError: ")
-    assert f"mine.py, line {line}: the module 'mine' trains while it is imported" in last
-    assert 'under if __name__ == "__main__":' in last
-    assert [one.split()[0] for one in executions] == ["__main__", "mine"]
-    assert not (tmp_path / "runs").exists()
+    assert code == 0, said
+    assert [one.split()[0] for one in executions] == ["__main__"]
+    assert len(list((tmp_path / "runs").glob("*/policy/seed0.safetensors"))) == 1
 
 
 @pytest.mark.slow
@@ -68,7 +63,7 @@ def test_a_script_that_names_itself_behind_a_main_guard_trains(tmp_path: pathlib
     (tmp_path / "mine.py").write_text(COUNTED + ENVIRONMENT + guarded)
     code, said, executions = execute(tmp_path)
     assert code == 0, said
-    assert [one.split()[0] for one in executions] == ["__main__", "mine", "mine"]  # the last one in the worker
+    assert [one.split()[0] for one in executions] == ["__main__", "mine"]  # the last one in the worker
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "summary.json").is_file()
 

@@ -72,12 +72,10 @@ def test_habits_of_stable_baselines_are_answered_by_what_to_write() -> None:
     with pytest.raises(ConfigError, match=r"IQL\('data.hdf5'\)"):
         surefoot.IQL("MlpPolicy", "Pendulum-v1")
     env: Any = gymnasium.make("Pendulum-v1")
-    with pytest.raises(ConfigError, match="is given by its id, 'Pendulum-v1'"):
-        surefoot.PPO(env)
-    with pytest.raises(ConfigError, match="is given by its id, 'Pendulum-v1'"):
-        surefoot.PPO(env=env)
-    with pytest.raises(ConfigError, match="is given by its id, 'Pendulum-v1'"):
-        surefoot.fit(SAC(surefoot.core.engine.agent.Spec(3, 1, (-2.0,), (2.0,))), env=env, **FAST)
+    assert surefoot.PPO(env).env == surefoot.PPO(env=env).env == "Pendulum-v1"
+    assert surefoot.PPO(gymnasium.make("Pendulum-v1", g=3.0)).env == "here:PendulumEnv"
+    with pytest.raises(ConfigError, match=r"an environment is an id, a class, .* not of type int"):
+        surefoot.fit(SAC(surefoot.core.engine.agent.Spec(3, 1, (-2.0,), (2.0,))), env=3, **FAST)
     with pytest.raises(ConfigError, match="learns from nothing"):
         surefoot.PPO(env="none")
 

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.engine.agent import Agent
 from surefoot.data import validate
 from surefoot.data.dataset import Dataset
+from surefoot.envs.make import LIMIT, name_for, with_options
 from surefoot.runs.embedded import environment_of
 from surefoot.runs.plan import OPTIONS, Plan, name_of, seeds_of
 from surefoot.runs.progress_events import Listener
@@ -24,7 +25,9 @@ def fit(
     agent: Agent,
     dataset: Dataset | None = None,
     *,
-    env: str | None = "auto",
+    env: Any = "auto",
+    env_options: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
     steps: int = Plan.steps,
     seeds: int | Sequence[int] = Plan.seeds,
     out: str | os.PathLike[str] | None = None,
@@ -41,7 +44,11 @@ def fit(
             no simulator; its weights are drawn anew from each seed.
         dataset: what `surefoot.data.load` returned, or a `Dataset` of your own; none where the agent learns by
             acting.
-        env: gymnasium id; "auto": the one that the dataset says it was recorded in; None or "none": no simulator.
+        env: gymnasium id, or any name of `surefoot.envs.make`; a class, a function that makes an environment (it may
+            take `num_envs` and give a vector environment), or an environment, which is copied; "auto": the one that the
+            dataset says it was recorded in; None or "none": no simulator.
+        env_options: arguments of the environment, numbers, texts or lists of them, which the run keeps.
+        max_episode_steps: its time limit; None: its own.
         steps: training steps, or steps in the environment where the agent acts; for each seed.
         seeds: how many (0, 1, ...), or which.
         out: run folder; by default a new one under runs/.
@@ -69,7 +76,8 @@ def fit(
         again = dataset.as_read == options.get("view", Plan.view) and pathlib.Path(dataset.name).exists()
         source = str(pathlib.Path(dataset.name).resolve()) if again else IN_MEMORY  # its file gives the same again
     algorithm = name_of(type(agent))
-    environment = environment_of(dataset, None if env == "auto" else "none" if env is None else env, trust)
+    named = "none" if env is None else None if isinstance(env, str) and env == "auto" else env
+    environment = environment_of(dataset, named_environment(named, env_options, max_episode_steps), trust)
     built_for = agent.environment_spec
     if dataset is not None and environment is None and not built_for.range_assumed and not built_for.discrete:
         for name, bound in (("action_low", built_for.action_low), ("action_high", built_for.action_high)):
@@ -86,6 +94,21 @@ def fit(
     )
     with shown(progress, listener) as heard:
         return train(plan, out, dataset=dataset, listener=heard, built_for=built_for, trust=trust, logger=logger)
+
+
+def named_environment(env: Any, options: Mapping[str, Any] | None, max_episode_steps: int | None) -> str | None:
+    """An environment that was given by name or as an object, with its arguments, as one name; None stays.
+
+    Raises:
+        ConfigError: it is neither, or there are arguments of nothing.
+    """
+    given = dict(options or {}) | ({} if max_episode_steps is None else {LIMIT: max_episode_steps})
+    if env is None or (isinstance(env, str) and env.lower() == "none"):
+        if given:
+            raise ConfigError(f"{next(iter(given))} is an argument of an environment, and none is given: give env=")
+        return env
+    name = name_for(env)
+    return with_options(name, given) if given else name
 
 
 @contextlib.contextmanager

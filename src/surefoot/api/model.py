@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from surefoot.api.fit import shown
+from surefoot.api.fit import named_environment, shown
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.base.random import generator
 from surefoot.core.policy.control_loop import as_array, check_width
@@ -41,8 +41,9 @@ class Model:
     """Name of the algorithm."""
 
     def __init__(
-        self, problem: str | os.PathLike[str] | Dataset | None = None, *others: Any, env: str | None = None,
-        dataset: str | os.PathLike[str] | Dataset | None = None, **options: Any,
+        self, problem: Any = None, *others: Any, env: Any = None,
+        dataset: str | os.PathLike[str] | Dataset | None = None, env_options: Mapping[str, Any] | None = None,
+        max_episode_steps: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
         """Say what is learned from; nothing is trained yet.
 
@@ -73,7 +74,7 @@ class Model:
             if is_data:
                 dataset = problem
             else:
-                env = problem  # type: ignore[assignment]  # checked below
+                env = problem
         self.dataset: Dataset | None
         self._source: str | None = None
         if isinstance(dataset, str | os.PathLike):
@@ -84,7 +85,7 @@ class Model:
             if dataset is not None:
                 validate(dataset)
                 self._source = IN_MEMORY
-        self.env = environment_of(self.dataset, env)
+        self.env = environment_of(self.dataset, named_environment(env, env_options, max_episode_steps))
         if self.dataset is None and self.env is None:
             raise ConfigError(f"{called}() learns from nothing: give an environment's id or a dataset")
         self.run: Run | None = None

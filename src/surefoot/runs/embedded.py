@@ -19,6 +19,7 @@ from surefoot.data.files import cache_folder
 from surefoot.data.load import Progress, require_there
 from surefoot.data.load import load as load_source
 from surefoot.data.rewards import Reward, name_of, rewarded
+from surefoot.envs.make import settled
 from surefoot.envs.names import PIXELS, PREFIX
 from surefoot.envs.suites import is_benchmark
 from surefoot.envs.systems import SYSTEMS, System
@@ -248,7 +249,7 @@ def environment_of(dataset: Dataset | None, asked: str | None, trust: bool = Fal
     """
     check_id(asked)
     if asked is not None or dataset is None:
-        return None if asked is None or asked.lower() == "none" else asked
+        return None if asked is None or asked.lower() == "none" else settled(asked)
     if dataset.env_id is None:
         raise ConfigError(
             f"{dataset.name}: does not say which environment it was recorded in; name one with env=ID, or train "

@@ -39,6 +39,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.store import learnable
+from surefoot.envs.make import only_here
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
 from surefoot.runs.plan import Plan, agent_class, as_made, told_options
 from surefoot.runs.trust import demand, module_of
@@ -201,7 +202,9 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """What goes on with it, as it can be pasted into a shell."""
+        """What goes on with it, as it can be pasted into a shell, or into the python that has its environment."""
+        if self.plan.environment is not None and only_here(self.plan.environment) is not None:
+            return f"surefoot.resume({str(self.folder)!r}, env=...) in python"
         config = self.folder / "config.json"
         named = read_json(config, CONFIG).get("listener") if config.is_file() else None
         trusted = named is not None or any(module_of(name) for name in names_in(self.plan))

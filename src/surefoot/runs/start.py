@@ -16,8 +16,12 @@ from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
 from surefoot.data import conventions, left_out
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
+from surefoot.data.files import sha256_of
 from surefoot.data.formats import repairs
 from surefoot.envs.acting import check_costs
+from surefoot.envs.acting.episodes import UNLIMITED_EPISODE_STEPS
+from surefoot.envs.make import file_of, keep_as, only_here
+from surefoot.envs.vector import limit_of
 from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
@@ -29,6 +33,7 @@ from surefoot.runs.loggers import LiveMetrics, loggers, to_all
 from surefoot.runs.machine import resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
+from surefoot.runs.processes.here import here_note, work_here
 from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
@@ -130,18 +135,17 @@ def _begin(
     _check_learning(plan, agent)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
-    say(notify, *start_notes(agent, plan))
+    say(notify, *here_note(plan), *start_notes(agent, plan))
+    if here_note(plan) and (plan.collectors is not None or plan.learners > 1):
+        raise ConfigError(
+            f"environment {plan.environment} {only_here(str(plan.environment))}, and collectors and learners are other "
+            "processes: put it into a module of its own and name it module:name"
+        )
     if plan.collectors is not None:
         check_plan(plan, agent)
     if plan.learners > 1:
         check_learners(plan, agent)
-    if agent.acts:
-        env = training_environment(plan, agent)
-        try:
-            if agent.cost_window is not None or "costs" in agent.reads:
-                check_costs(env, agent.name, str(plan.environment))
-        finally:
-            env.close()
+    say(notify, *_endless_note(plan, agent))
     config: dict[str, Any] = {
         "format": CONFIG_FORMAT,
         "plan": plan.to_json(),
@@ -150,6 +154,8 @@ def _begin(
         "logger": logger,
         **({} if listener_name is None else {"listener": listener_name}),
     }
+    if (file := file_of(plan.environment)) is not None:
+        config["environment_file"] = {"name": str(file), "sha256": sha256_of(file)}
     say(notify, *_blocks_note(plan, agent))
     if agent.data == "refused":
         say(notify, *agent.notes(dataset))
@@ -229,6 +235,45 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         )
 
 
+def _endless_note(plan: Plan, agent: Agent) -> list[str]:
+    """Make what is trained in, so that it fails here or not at all; a sentence where it declares no time limit.
+
+    Raises:
+        ConfigError: the algorithm reads costs, and the environment gives none.
+    """
+    if plan.environment is None or not (agent.acts or plan.evaluates):
+        return []
+    if agent.acts:
+        env: Any = training_environment(plan, agent)
+        try:
+            limit = getattr(env, "max_episode_steps", None)
+            if agent.cost_window is not None or "costs" in agent.reads:
+                check_costs(env, agent.name, str(plan.environment))
+        finally:
+            env.close()
+    else:
+        limit = limit_of(plan.environment)
+    if limit is not None:
+        return []
+    return [
+        f"environment {plan.environment} declares no time limit: where its episodes don't end by themselves, set one, "
+        f"as in max_episode_steps=1000 (evaluation needs whole ones, and gives up after {UNLIMITED_EPISODE_STEPS:,} "
+        "steps)"
+    ]
+
+
+def _check_file(run: Run) -> None:
+    """Refuse a run whose environment's file is not what it began with."""
+    began = read_json(run.folder / "config.json", CONFIG).get("environment_file")
+    file = file_of(run.plan.environment)
+    if began is None or file is None:
+        return
+    if not file.is_file():
+        raise CheckpointError(f"{file}: the file of the run's environment is not there; put it back")
+    if began["sha256"] != sha256_of(file):
+        raise CheckpointError(f"{file}: not the file that {run.folder} began with (SHA-256 differs)")
+
+
 def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
     """What on-policy algorithms make of a number of steps that no number of blocks is."""
     if not isinstance(agent, OnPolicyAgent) or agent.chunk > 1:
@@ -239,13 +284,16 @@ def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
     return [] if taken == plan.steps else [said]
 
 
-def resume(folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False) -> Run:
+def resume(
+    folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False, *, env: Any = None
+) -> Run:
     """Go on with a run that was interrupted; the numbers are those of an uninterrupted one.
 
     Args:
         folder: of the run.
         listener: called with each event.
         trust: import modules that the run's configuration names, and follow symbolic links in the folder.
+        env: the class, function or environment of a run that was given one which only that python had.
 
     Raises:
         ConfigError: its algorithm or environment is neither surefoot's nor gymnasium's, and not trusted.
@@ -254,6 +302,8 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
     """
     run = Run.open(pathlib.Path(folder).resolve())
     notify = listener or silent
+    if env is not None:
+        keep_as(env, str(run.plan.environment))
     if not run.complete:
         refuse_links(run.folder, trust)
         demand_names(run, trust)
@@ -322,8 +372,12 @@ def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
         notify = _all_false(notify)
     if run.plan.learners > 1:
         notify = _unstoppable(notify)
+    _check_file(run)
     with going_on_told(run.folder):
-        work(run, in_groups(waiting, device), notify, claim.descriptor)
+        if here_note(run.plan):
+            work_here(run, in_groups(waiting, device), notify)
+        else:
+            work(run, in_groups(waiting, device), notify, claim.descriptor)
         if heard.stopped_by is not None and run.plan.learners == 1:
             run = _stopped(run, heard.stopped_by, notify)
         notify({"kind": "summary", "folder": str(run.folder), "summary": sum_up(run)})

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, MainGuardError
+from surefoot.envs.make import names_in
 
 KNOWN = ("surefoot", "gymnasium")
 """Packages of which anyone may name an agent's class or an environment, which is one or is refused; not a function."""
@@ -42,20 +43,31 @@ def module_of(name: str | None) -> str | None:
     >>> module_of(FunctionName("surefoot.core.base.files:remove_asides"))
     'surefoot.core.base.files'
     """
-    module = (name or "").rpartition(":")[0]
-    if not module or (module.split(".")[0] in KNOWN and not isinstance(name, FunctionName)):
-        return None
-    return module
+    return next(iter(_asking(name).values()), None)
+
+
+def _asking(name: str | None) -> dict[str, str]:
+    """What of a name asks for trust -> its module; an environment's name may say functions too, as arguments."""
+    found: dict[str, str] = {}
+    environments: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    if isinstance(name, FunctionName):
+        functions = (str(name),)
+    elif name:
+        environments, functions = names_in(name)
+    for one in (*environments, *functions):
+        module = one.rpartition(":")[0]
+        if module and (module.split(".")[0] not in KNOWN or one in functions):
+            found[one] = module
+    return found
 
 
 def allow(name: str | None) -> None:
     """Let a name that the user gave be followed; its module may lie in the working directory too, which comes last."""
-    module = module_of(name)
-    if module is None:
-        return
-    _allowed.add(str(name))
-    if _spec(module) is None and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    for one, module in _asking(name).items():
+        _allowed.add(one)
+        if _spec(module) is None and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
 
 
 def demand(name: str | None, source: object, trust: bool = False) -> None:
@@ -64,13 +76,14 @@ def demand(name: str | None, source: object, trust: bool = False) -> None:
     Raises:
         ConfigError: the user does not say that he trusts the file.
     """
-    module = module_of(name)
-    if module is None or str(name) in _allowed:
-        return
-    if not trust:
-        what = "which would be called" if isinstance(name, FunctionName) else f"for which {module!r} would be executed"
-        raise ConfigError(f"{source} names {str(name)!r}, {what}; if you trust it, add --trust (trust=True in python)")
-    allow(name)
+    asking = {one: module for one, module in _asking(name).items() if one not in _allowed}
+    for one, module in asking.items():
+        called = isinstance(name, FunctionName) or one in names_in(str(name))[1]
+        if not trust:
+            what = "which would be called" if called else f"for which {module!r} would be executed"
+            raise ConfigError(f"{source} names {one!r}, {what}; if you trust it, add --trust (trust=True in python)")
+    if asking:
+        allow(name)
 
 
 def imported(name: str, what: str) -> Any:
@@ -126,7 +139,7 @@ def refuse_links(folder: pathlib.Path, trust: bool = False) -> None:
 
 def for_workers(names: Iterable[str | None]) -> dict[str, Any]:
     """What a worker, which does not look in the working directory, needs to follow these names."""
-    asking = {str(name): module for name in names if (module := module_of(name)) is not None}
+    asking = {one: module for name in names for one, module in _asking(name).items()}
     return {"names": list(asking), "path": list(dict.fromkeys(filter(None, map(_folder, asking.values()))))}
 
 

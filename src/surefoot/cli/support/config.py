@@ -21,6 +21,7 @@ from surefoot.cli.support.grammar import Parsed, hydra_errors, parse
 from surefoot.cli.support.presets import is_own, read_preset
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.engine.agent import Agent
+from surefoot.envs.make import LIMIT, with_options
 from surefoot.runs.algorithms import check_parts
 from surefoot.runs.plan import Settings, agent_class, folder_name
 from surefoot.runs.trust import allow
@@ -40,7 +41,9 @@ class TrainConfig(Settings):
     """What `surefoot train` takes beside `algo` and its options."""
 
     dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none
-    env: str | None = None  # gymnasium id or module:Id; none: no simulator; not given: the dataset's
+    env: str | None = None  # id, module:Id, module:function or FILE.xml; none: no simulator; not given: the dataset's
+    env_options: Any = None  # arguments of the environment, each as env_options.NAME=VALUE
+    max_episode_steps: int | None = None  # time limit of the environment's episodes; not given: its own
     envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs
     action_low: Any = None  # lowest action without a simulator, one for all or a list; with action_high=
     action_high: Any = None  # highest action, likewise; neither: as the data state or hold
@@ -54,6 +57,10 @@ class TrainConfig(Settings):
     def __post_init__(self) -> None:
         """Check these too."""
         super().__post_init__()
+        if self.max_episode_steps is not None and not 1 <= self.max_episode_steps <= MOST_EPISODE_STEPS:
+            raise ConfigError(
+                f"max_episode_steps={self.max_episode_steps}: must be a whole number from 1 to {MOST_EPISODE_STEPS:,}"
+            )
         if self.envs is not None and not 1 <= self.envs <= MOST_ENVIRONMENTS:
             raise ConfigError(f"envs={self.envs}: must be a whole number from 1 to {MOST_ENVIRONMENTS:,}")
         if self.logger is not None and self.logger not in LOGGERS:
@@ -61,6 +68,7 @@ class TrainConfig(Settings):
 
 
 MOST_ENVIRONMENTS = 10**7
+MOST_EPISODE_STEPS = 10**9
 LOGGERS = ("tensorboard", "wandb", "mlflow")
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
 
@@ -159,7 +167,7 @@ def compose(overrides: Sequence[str], trust: bool = False) -> Request:
         GlobalHydra.instance().clear()  # also works inside a user's own Hydra application
         try:
             with hydra.initialize(version_base=VERSION_BASE, config_path=None):
-                cfg = hydra.compose(PRIMARY, overrides=list(overrides))
+                cfg = hydra.compose(PRIMARY, overrides=for_hydra(overrides))
                 return resolve(cfg, overrides, trust)
         finally:
             GlobalHydra.instance().hydra = before
@@ -189,7 +197,8 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     for key in run_preset:
         if key not in FIELDS:
             raise ConfigError(f"{values['preset']}: run has no {key!r}: {nearest(key, list(FIELDS))}")
-    values |= {key: value for key, value in run_preset.items() if key not in said}
+    arguments = {**(run_preset.get("env_options") or {}), **(values["env_options"] or {})}
+    values |= {key: value for key, value in run_preset.items() if key not in said} | {"env_options": arguments}
     options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
     if algo["preset"] is not None:
         options["preset"] = algo["preset"]
@@ -203,6 +212,7 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     config = configure(agent, {**preset, **options})
     fields = {key: values[key] for key in FIELDS}
     fields = dataclasses.asdict(TrainConfig(**fields))
+    fields |= {"env": _with_arguments(fields), "env_options": None, "max_episode_steps": None}
     if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in said:
         config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})
     if fields["dataset"] is None and agent.data_with(config) == "required":
@@ -219,6 +229,24 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
         environment = "the dataset's"
     check_parts(agent, config, fields["dataset"], environment, fields["gap"])
     return Request(name, config, fields)
+
+
+def _with_arguments(fields: Mapping[str, Any]) -> str | None:
+    """The environment with the arguments that are given, as one name.
+
+    Raises:
+        ConfigError: there are arguments, and no environment is named.
+    """
+    env, given = fields["env"], dict(fields["env_options"] or {})
+    if fields["max_episode_steps"] is not None:
+        given[LIMIT] = fields["max_episode_steps"]
+    if not given:
+        return None if env is None else str(env)
+    if env is None or str(env).lower() == "none":
+        first = next(iter(given))
+        said = first if first == LIMIT else f"{received.ARGUMENT}{first}"
+        raise ConfigError(f"{said} is an argument of an environment, and none is named: give env= too")
+    return with_options(str(env), given)
 
 
 def _environments_for(
@@ -254,6 +282,11 @@ def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra takes them: an environment's arguments are no fields that it knows."""
+    return [f"+{text}" if text.startswith(received.ARGUMENT) else text for text in overrides]
+
+
 def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
     """Refuse unknown names before Hydra sees them, since it does not know which are nearest.
 
@@ -277,7 +310,9 @@ def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
 
 def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
     """One override's key: a field, an option of every algorithm that is trained, or Hydra's own."""
-    if key == "algo" or key in FIELDS:
+    if key == "env_options":
+        raise ConfigError("env_options: give each argument of the environment by its name, as in env_options.gain=2")
+    if key == "algo" or key in FIELDS or re.fullmatch(rf"{re.escape(received.ARGUMENT)}[^\W\d]\w*", key):
         return
     if key.split(".")[0].split("/")[0] == "hydra":
         if not multirun:

@@ -12,12 +12,15 @@ from typing import Any
 
 from surefoot.cli.support import grammar
 from surefoot.core.base.errors import ConfigError
+from surefoot.envs.make import FUNCTION
 from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, module_of
 
 CALLED = ("reward", *(f"algo.{option}" for option in FUNCTIONS))
 """Keys whose values may be `module:function`."""
 NAMING = ("algo", "env", *CALLED)
 """Keys whose values may be `module:name`."""
+ARGUMENT = "env_options."
+"""Beginning of the keys that are an environment's arguments."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 """Of OmegaConf: a value that is another one's, or the outcome of a function."""
 
@@ -64,19 +67,26 @@ def check_preset(
         trust: the user trusts it.
     """
     named = {**fields, **{f"algo.{key}": value for key, value in options.items()}}
-    for key in NAMING:
-        if key not in said and isinstance(value := named.get(key), str):
+    named |= {f"{ARGUMENT}{key}": value for key, value in dict(fields.get("env_options") or {}).items()}
+    for key, value in named.items():
+        if key not in said and isinstance(value, str) and _may_name(key, value):
             demand(_as_named(key, value), source, trust)
 
 
 def _names(item: grammar.Parsed) -> list[str]:
     """What an override says that may be `module:name`."""
-    return [_as_named(item.key, value.replace("\\:", ":")) for value in item.values] if item.key in NAMING else []
+    values = [value.replace("\\:", ":") for value in item.values]
+    return [_as_named(item.key, value) for value in values if _may_name(item.key, value)]
+
+
+def _may_name(key: str, value: str) -> bool:
+    """Whether the value of a key is one of a module's names; an environment's argument may be a function."""
+    return key in NAMING or (key.startswith(ARGUMENT) and FUNCTION.fullmatch(value.strip("'\"")) is not None)
 
 
 def _as_named(key: str, value: str) -> str:
     """The value of one of the keys `NAMING`: of a function, which is called, or of an agent or environment."""
-    return FunctionName(value) if key in CALLED else value
+    return FunctionName(value.strip("'\"")) if key in CALLED or key.startswith(ARGUMENT) else value
 
 
 def _executes(item: grammar.Parsed) -> bool:

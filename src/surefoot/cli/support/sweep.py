@@ -108,7 +108,12 @@ def _carry_out(rest: Sequence[str], folder: pathlib.Path, style: Style, trust: b
         return train_job(cfg, folder, job_style, trust, varied, sweep)
 
     application = hydra.main(version_base=config.VERSION_BASE, config_path=None, config_name=config.PRIMARY)(job)
-    arguments = [*_swept(rest), f"hydra.sweep.dir={grammar.quoted(str(folder))}", *HYDRA_SETTINGS, "--multirun"]
+    arguments = [
+        *config.for_hydra(_swept(rest)),
+        f"hydra.sweep.dir={grammar.quoted(str(folder))}",
+        *HYDRA_SETTINGS,
+        "--multirun",
+    ]
     ended_early: Exception | None = None
     trusted = " --trust" if trust or received.needs_trust(rest) else ""
     resume_command = f"surefoot train --resume {shlex.quote(str(folder))}{trusted}"
@@ -232,7 +237,7 @@ def told_apart(overrides: Sequence[str], varied: Sequence[str]) -> list[str]:
     """
     found = []
     for text in overrides:
-        key, _, value = text.partition("=")
+        key, _, value = text.removeprefix("+").partition("=")
         if key in varied:
             found.append(re.sub(r"[^A-Za-z0-9.]+", "_", f"{key.removeprefix('algo.')}={value}").strip("_")[:40])
     return found

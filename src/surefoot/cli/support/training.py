@@ -70,7 +70,7 @@ def train_one(
         algorithm=request.algorithm,
         config=request.options,
         dataset=None if dataset is None else source_name(fields["dataset"]),
-        environment=fields["env"] if dataset is None else environment_of(dataset, fields["env"], trust),
+        environment=environment_of(dataset, fields["env"], trust),
         **{name: fields[name] for name in SHARED},
     )
     place = plan.environment or "without a simulator"

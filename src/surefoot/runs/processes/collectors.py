@@ -27,6 +27,7 @@ from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.envs.acting import under
+from surefoot.envs.acting.first_look import FirstLook
 from surefoot.envs.training import make_training
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
@@ -143,7 +144,8 @@ class Collector:
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
         self.loop = make_loop([agent], [seed], env, planned_steps=steps, batch_size=1, kernels=plan.kernels)
         if worker == 0 and int(meta["seed"]) == plan.seeds[0]:  # one says it for all
-            self.first_steps = acting_of(self.loop).first_steps = FirstSteps(str(plan.environment))
+            look = FirstLook(str(plan.environment), env.single_observation_space)
+            self.first_steps = acting_of(self.loop).first_steps = look
 
     def _restore(self, state: dict[str, torch.Tensor], number: int) -> None:
         """Go on from a state; `number` fixes the new episodes where environments can't give theirs."""

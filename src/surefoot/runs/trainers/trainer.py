@@ -14,7 +14,6 @@ from torch import Tensor
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.base.files import write_json
-from surefoot.core.base.precision import FirstSteps
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
@@ -22,6 +21,7 @@ from surefoot.core.engine.smoothness import measured
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.envs.acting import Stepping
+from surefoot.envs.acting.first_look import FirstLook
 from surefoot.evaluation import Episodes, evaluate
 from surefoot.runs import finishing
 from surefoot.runs.machine import resolve_device, same_machine
@@ -166,7 +166,7 @@ class SeedTrainer:
     def look_at_first_steps(self, stepping: Stepping) -> None:
         """Look for what float32 loses of what the environment gives; one process does it for all seeds of the run."""
         if self.seeds[0] == self.plan.seeds[0]:
-            stepping.first_steps = FirstSteps(str(self.plan.environment))
+            stepping.first_steps = FirstLook(str(self.plan.environment), stepping.env.single_observation_space)
 
     def say_precision(self, stepping: Stepping) -> None:
         """Send what is known of that by now, and has not been sent yet."""
