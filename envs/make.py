@@ -144,8 +144,16 @@ def _functions(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(value for value in options.values() if isinstance(value, str) and FUNCTION.fullmatch(value))
 
 
+def _of_other(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of an environment in another python, that it executes that python."""
+    from surefoot.envs.other.client import names
+
+    return names(rest, options)
+
+
 SCHEMES: dict[str, Scheme] = {
     HERE: Scheme("surefoot.envs.make:made_here"),
+    "other:": Scheme("surefoot.envs.other.client:make", _of_other),
 }
 """Prefix -> scheme. Of two that fit, the longer one."""
 _MJCF = Scheme("surefoot.envs.mujoco.mjcf:make", _functions)
