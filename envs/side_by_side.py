@@ -147,7 +147,9 @@ def _write(rows: Any, i: int, observation: Any) -> None:
 
 
 def name_of(env: Any) -> str:
-    """The id of an environment, or its class."""
+    """The id of an environment, what it is called by, or its class."""
+    if (label := getattr(env, "label", None)) is not None:
+        return str(label)
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec is not None else type(getattr(env, "unwrapped", env)).__name__
 

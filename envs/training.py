@@ -1,4 +1,4 @@
-"""Environments to learn in: contract environments that give numpy arrays, with altered dynamics where asked for."""
+"""Environments to learn in: contract environments, with altered dynamics where asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.envs.interface import VectorEnvironment
-from surefoot.envs.names import gymnasium_id
+from surefoot.envs.names import gymnasium_id, scheme_of
 from surefoot.envs.vector import batched, is_mujoco, make_vec
 
 
@@ -35,7 +35,7 @@ def make_training(
     gap: str | None = None,
     threads: int = 1,
 ) -> VectorEnvironment:
-    """`num_envs` copies of an environment, which give numpy arrays.
+    """`num_envs` copies of an environment: numpy arrays, or tensors on the device of a simulator that has one.
 
     Args:
         env_id: as for `make_vec`.
@@ -49,6 +49,10 @@ def make_training(
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; training needs at least 1 environment")
+    if gap is None and scheme_of(env_id) is not None:
+        from surefoot.envs.adapters import named
+
+        return named.make_on_device(env_id, num_envs)
     altered: dict[str, Any] = {} if gap is None else {"gap": gap}
     ours = batched(gymnasium_id(env_id), num_envs, {"threads": threads, **altered})
     if ours is not None:

@@ -28,7 +28,7 @@ from surefoot.envs import suites
 from surefoot.envs.choices import numbered
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
-from surefoot.envs.names import PREFIX, gymnasium_id, native_names
+from surefoot.envs.names import PREFIX, gymnasium_id, native_names, scheme_of
 from surefoot.envs.side_by_side import PausableVectorEnv, PausingVectorEnv, close, name_of, time_limit
 from surefoot.envs.spaces import arrays_of
 
@@ -63,7 +63,8 @@ class EnvironmentDescription:
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
-    """`num_envs` copies of the environment `env_id` ("Id", "module:Id", "native/name") behind the vector interface.
+    """`num_envs` copies of the environment `env_id` ("Id", "module:Id", "native/name", or of a
+    device simulator "playground/Name") behind the vector interface.
 
     Our own ids (`surefoot/...`) come as their batched class. So do gymnasium's MuJoCo v5 tasks, bit for bit
     the same as gymnasium's own, except where an argument such as `render_mode` asks for its class.
@@ -82,6 +83,10 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; an evaluation needs at least 1 environment")
+    if scheme_of(env_id) is not None:
+        from surefoot.envs.adapters import named
+
+        return named.make_on_device(env_id, num_envs, "numpy", **kwargs)  # type: ignore[return-value]
     env_id = gymnasium_id(env_id)
     ours = batched(env_id, num_envs, kwargs)
     if ours is not None:
@@ -261,6 +266,11 @@ def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     """One environment with flat observations; gymnasium's many errors become ours."""
+    if scheme_of(env_id) is not None:
+        from surefoot.envs.adapters import named
+        from surefoot.envs.adapters.gym_out import to_gymnasium
+
+        return to_gymnasium(named.make_on_device(env_id, 1, "numpy", **kwargs))
     module, _, name = env_id.rpartition(":")
     if module:
         _import_module(env_id, module)

@@ -15,7 +15,7 @@ from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
 from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
-from surefoot.envs.names import gymnasium_id
+from surefoot.envs.names import gymnasium_id, scheme_of
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
@@ -66,6 +66,10 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
+    if plan.environment is not None and scheme_of(plan.environment) is not None:
+        from surefoot.envs.adapters.named import notes_on_device
+
+        say(notify, *notes_on_device(plan.environment))
     return Inputs(spec if plan.environment is None else spec.posed_by(plan.environment), dataset)
 
 

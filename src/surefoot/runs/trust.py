@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, MainGuardError
+from surefoot.envs.names import without_scheme
 
 KNOWN = ("surefoot", "gymnasium")
 """Packages of which anyone may name an agent's class or an environment, which is one or is refused; not a function."""
@@ -42,7 +43,7 @@ def module_of(name: str | None) -> str | None:
     >>> module_of(FunctionName("surefoot.core.base.files:remove_asides"))
     'surefoot.core.base.files'
     """
-    module = (name or "").rpartition(":")[0]
+    module = without_scheme(name or "").rpartition(":")[0]
     if not module or (module.split(".")[0] in KNOWN and not isinstance(name, FunctionName)):
         return None
     return module
