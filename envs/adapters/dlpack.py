@@ -23,7 +23,7 @@ PACKAGES = {  # module -> package, our extra
 
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
-"""Unless it is set to "false", jax takes three quarters of a GPU's memory at once, and torch, beside it, has the rest."""
+"""Unless it is set to "false", jax takes three quarters of a GPU's memory at once, and torch has the rest."""
 
 
 def to_torch(array: Any) -> Tensor:

@@ -42,6 +42,7 @@ class IsaacGymVectorEnv(VectorEnvironment):
     """
 
     inserts_rows = True
+    seeding = "none"
 
     def __init__(self, task: Any, tensors: Tensors = "torch") -> None:
         if missing := [name for name in NEEDED if not hasattr(task, name)]:

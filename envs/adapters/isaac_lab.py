@@ -64,6 +64,8 @@ class IsaacLabVectorEnv(VectorEnvironment):
         ConfigError: it has no such group of observations.
     """
 
+    seeding = "whole"
+
     def __init__(self, env: Any, group: str = "policy", tensors: Tensors = "torch") -> None:
         source = getattr(env, "unwrapped", env)
         if missing := [name for name in NEEDED if not hasattr(source, name)]:

@@ -17,7 +17,8 @@ from typing import Any
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.envs.adapters.dlpack import PREALLOCATE, require
-from surefoot.envs.interface import Tensors, VectorEnvironment
+from surefoot.envs.adapters.pausing import PausableRows
+from surefoot.envs.interface import Tensors
 from surefoot.envs.names import scheme_of
 
 STEPS = 1000
@@ -34,7 +35,7 @@ PACKAGES = {
 """Scheme -> packages whose versions its numbers depend on."""
 
 
-def make_on_device(env_id: str, num_envs: int, tensors: Tensors = "torch", **options: Any) -> VectorEnvironment:
+def make_on_device(env_id: str, num_envs: int, tensors: Tensors = "torch", **options: Any) -> PausableRows:
     """`num_envs` rows of a device simulator's environment, behind the contract; evaluation can pause its rows.
 
     Args:
@@ -54,8 +55,11 @@ def make_on_device(env_id: str, num_envs: int, tensors: Tensors = "torch", **opt
     scheme = scheme_of(env_id)
     if scheme is None:
         raise ConfigError(f"{env_id!r} has no scheme of a device simulator: {nearest(env_id, list(MAKERS))}")
-    env = MAKERS[scheme](env_id.partition("/")[2], num_envs, tensors, options)
-    env.label = env_id  # type: ignore[attr-defined]
+    return MAKERS[scheme](env_id.partition("/")[2], num_envs, tensors=tensors, **options)
+
+
+def _labelled(env: PausableRows, scheme: str, name: str) -> PausableRows:
+    env.label = f"{scheme}/{name}"
     env.metadata = {**env.metadata, "simulator": simulator_of(scheme)}
     return env
 
@@ -99,14 +103,17 @@ def torch_device(scheme: str) -> str:
 # -- the schemes -------------------------------------------------------------------------------------------
 
 
-def _playground(name: str, num_envs: int, tensors: Tensors, options: Mapping[str, Any]) -> VectorEnvironment:
+def playground(name: str, num_envs: int, *, tensors: Tensors = "torch", **options: Any) -> PausableRows:
+    """`num_envs` rows of playground/NAME; options are fields of its configuration, `max_episode_steps` and `group`."""
     from surefoot.envs.adapters.brax import from_brax
 
-    limit = {} if "max_episode_steps" not in options else {"episode_length": options["max_episode_steps"]}
-    changed = {key: value for key, value in options.items() if key not in ("max_episode_steps", "group")} | limit
-    env, length = _loaded_playground(name, tuple(sorted(changed.items())))
-    group = str(options.get("group", "state"))
-    return from_brax(env, num_envs, episode_length=length, group=group, tensors=tensors, device=torch_device("brax"))
+    group = str(options.pop("group", "state"))
+    if "max_episode_steps" in options:
+        options["episode_length"] = options.pop("max_episode_steps")
+    env, length = _loaded_playground(name, tuple(sorted(options.items())))
+    device = torch_device("playground")
+    made = from_brax(env, num_envs, episode_length=length, group=group, tensors=tensors, device=device)
+    return _labelled(made, "playground", name)  # type: ignore[arg-type]  # a bare environment's rows can be paused
 
 
 @functools.lru_cache(maxsize=8)  # compiled functions are kept by the environment
@@ -125,13 +132,14 @@ def _loaded_playground(name: str, changed: tuple[tuple[str, Any], ...]) -> tuple
     return env, int(options.get("episode_length", config.episode_length))
 
 
-def _brax(name: str, num_envs: int, tensors: Tensors, options: Mapping[str, Any]) -> VectorEnvironment:
+def brax(name: str, num_envs: int, *, tensors: Tensors = "torch", **options: Any) -> PausableRows:
+    """`num_envs` rows of brax/NAME; options are arguments of its class, such as `backend`, and `max_episode_steps`."""
     from surefoot.envs.adapters.brax import from_brax
 
-    length = int(options.get("max_episode_steps", STEPS))
-    given = {key: value for key, value in options.items() if key != "max_episode_steps"}
-    env = _loaded_brax(name, tuple(sorted(given.items())))
-    return from_brax(env, num_envs, episode_length=length, tensors=tensors, device=torch_device("brax"))
+    length = int(options.pop("max_episode_steps", STEPS))
+    env = _loaded_brax(name, tuple(sorted(options.items())))
+    made = from_brax(env, num_envs, episode_length=length, tensors=tensors, device=torch_device("brax"))
+    return _labelled(made, "brax", name)  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=8)
@@ -147,18 +155,24 @@ def _loaded_brax(name: str, given: tuple[tuple[str, Any], ...]) -> Any:
     return envs.get_environment(name, **dict(given))
 
 
-def _physics(scheme: str, name: str, num_envs: int, tensors: Tensors, options: Mapping[str, Any]) -> VectorEnvironment:
-    for module in ("jax", "mujoco.mjx") if scheme == "mjx" else ("warp", "mujoco_warp"):
-        require(module, {"mjx": "MJX", "warp": "MuJoCo Warp"}[scheme])
-    model, task = _model_and_task(scheme, name, dict(options))
-    device = torch_device(scheme)
-    if scheme == "mjx":
-        from surefoot.envs.adapters.mjx import from_mjx
+def mjx(name: str, num_envs: int, *, tensors: Tensors = "torch", **options: Any) -> PausableRows:
+    """`num_envs` rows of mjx/NAME, FILE or module:Class; options of a file are `reward`, `substeps` and `noise`."""
+    for module in ("jax", "mujoco.mjx"):
+        require(module, "MJX")
+    from surefoot.envs.adapters.mjx import from_mjx
 
-        return from_mjx(model, task, num_envs, device, tensors)
+    model, task = _model_and_task("mjx", name, options)
+    return _labelled(from_mjx(model, task, num_envs, torch_device("mjx"), tensors), "mjx", name)
+
+
+def warp(name: str, num_envs: int, *, tensors: Tensors = "torch", **options: Any) -> PausableRows:
+    """`num_envs` rows of warp/NAME, FILE or module:Class, as `mjx`."""
+    for module in ("warp", "mujoco_warp"):
+        require(module, "MuJoCo Warp")
     from surefoot.envs.adapters.mujoco_warp import from_mujoco_warp
 
-    return from_mujoco_warp(model, task, num_envs, device, tensors)
+    model, task = _model_and_task("warp", name, options)
+    return _labelled(from_mujoco_warp(model, task, num_envs, torch_device("warp"), tensors), "warp", name)
 
 
 def _model_and_task(scheme: str, name: str, options: dict[str, Any]) -> tuple[Any, Any]:
@@ -203,8 +217,8 @@ def _own_task(scheme: str, name: str, options: dict[str, Any]) -> tuple[Any, Any
     made = made(**options) if callable(made) else made
     if not isinstance(made, PhysicsTask) or not hasattr(made, "model"):
         raise ConfigError(
-            f"{scheme}/{name} is no surefoot.envs.adapters.PhysicsTask with an attribute `model`, the path of an MJCF file "
-            f"or its text: it gives a {type(made).__name__}"
+            f"{scheme}/{name} is no surefoot.envs.adapters.PhysicsTask with an attribute `model`, the path of an MJCF "
+            f"file or its text: it gives a {type(made).__name__}"
         )
     return compile_model(made.model), made
 
@@ -220,16 +234,15 @@ def attribute(name: str, what: str) -> Any:
         return getattr(importlib.import_module(module), found)
     except Exception as error:
         raise ConfigError(
-            f"{what} {name!r} can't be imported ({type(error).__name__}: {error}); write module:Name, and put the module's "
-            "folder on PYTHONPATH"
+            f"{what} {name!r} can't be imported ({type(error).__name__}: {error}); write module:Name, and put the "
+            "module's folder on PYTHONPATH"
         ) from error
 
 
-Maker = Callable[[str, int, Tensors, Mapping[str, Any]], VectorEnvironment]
-MAKERS: Mapping[str, Maker] = {
-    "playground": _playground,
-    "brax": _brax,
-    "mjx": functools.partial(_physics, "mjx"),
-    "warp": functools.partial(_physics, "warp"),
+MAKERS: Mapping[str, Callable[..., PausableRows]] = {
+    "playground": playground,
+    "brax": brax,
+    "mjx": mjx,
+    "warp": warp,
 }
 """Scheme -> what makes its environments; `envs.names.DEVICE_SCHEMES` lists them."""

@@ -1,4 +1,4 @@
-"""What evaluation asks of the rows of an adapter beside the contract: pauses, seeds of the next resets, a time limit."""
+"""What evaluation asks of an adapter's rows beside the contract: pauses, seeds of the next resets, a time limit."""
 
 from __future__ import annotations
 

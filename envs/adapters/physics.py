@@ -20,6 +20,7 @@ from surefoot.envs.adapters.memory import in_memory
 from surefoot.envs.adapters.pausing import PausableRows
 from surefoot.envs.interface import Array, Numbers, Tensors, as_numpy, reset_mask, row_seeds
 
+
 def _signed(number: int) -> int:
     """The int64 that has the bits of an unsigned number."""
     return number - (1 << 64) if number >= 1 << 63 else number
@@ -188,7 +189,6 @@ class PhysicsVectorEnv(PausableRows):
                 f"({self.num_envs}, {self.task.observation_dim})"
             )
         self._seen = fresh.clone() if self._seen is None else torch.where(rows[:, None], fresh, self._seen)
-
 
     def _seed(self, seeds: Mapping[int, int]) -> None:
         """The next episode of some rows, and those after it, follow from these seeds."""

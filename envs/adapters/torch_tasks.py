@@ -1,7 +1,7 @@
-"""Tasks in torch for MJX and MuJoCo Warp: gymnasium's locomotion tasks and pendulum, and any MJCF with a reward function.
+"""Tasks in torch for MJX and MuJoCo Warp: some of gymnasium's, and any MJCF file with a reward function.
 
-Observations, rewards and ends are those of `envs.mujoco`, which has gymnasium's bit for bit; physics are the engine's, and
-initial states are drawn by other random numbers.
+Observations, rewards and ends are those of `envs.mujoco`, which has gymnasium's. Physics are the engine's, and initial
+states are drawn by other random numbers.
 """
 
 from __future__ import annotations
