@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.envs.adapters.shared import OnlyOne
 from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask
 
 NEEDED = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
@@ -50,7 +51,7 @@ class KeepFinalObservations:
         super()._reset_idx(env_ids)  # type: ignore[misc]
 
 
-class IsaacLabVectorEnv(VectorEnvironment):
+class IsaacLabVectorEnv(OnlyOne):
     """A `DirectRLEnv`-like environment behind the contract, in tensors on its device by default.
 
     Args:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -21,8 +22,9 @@ from torch import Tensor
 from surefoot.envs import make_vec
 from surefoot.envs.adapters import PhysicsTask, from_isaac_gym, from_isaac_lab
 from surefoot.envs.adapters.physics import Fields, Outcome, PhysicsVectorEnv
+from surefoot.envs.adapters.shared import takes_turns
 from surefoot.online import ALGORITHMS, spec_of
-from surefoot.online.loops.loop import make_loop
+from surefoot.online.loops.loop import acting_of, make_loop
 
 ROWS = 8
 FEW = 4
@@ -185,3 +187,24 @@ def test_steps_of_a_physics_engine_and_resets_of_its_rows_read_no_numbers(monkey
             ended += int(env.step(torch.ones(ROWS, 1))[2].sum())
     assert ended >= ROWS
     assert not any(found.values())
+
+
+def test_training_begins_new_episodes_where_others_have_stepped_its_only_simulator() -> None:
+    only = from_isaac_lab(LabTask())
+    for algorithm in OPTIONS:
+        training, evaluation = copy.deepcopy(only), copy.deepcopy(only)
+        assert takes_turns(training)
+        loop = loop_on(algorithm, training)
+        loop.run(160)
+        evaluation.reset(seed=5)
+        for _ in range(3):
+            evaluation.step(torch.ones(ROWS, 1))
+        evaluation.close()  # which leaves the simulator to training
+        loop.begin_episodes()
+        acting = acting_of(loop)
+        assert torch.equal(acting.received, torch.zeros(ROWS, 2))  # every episode's first observation
+        assert not acting.episodes.lengths.any()
+        if algorithm == "sac":  # no sequence of rows runs from the old episode into the new one
+            assert loop.experience.buffer.state_dict()["newest_done"].all()
+        loop.run(160)
+    assert not takes_turns(make_vec("Pendulum-v1", 1))
