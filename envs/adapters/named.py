@@ -214,7 +214,13 @@ def _own_task(scheme: str, name: str, options: dict[str, Any]) -> tuple[Any, Any
     from surefoot.envs.mujoco.library import compile_model
 
     made = attribute(name, "the task")
-    made = made(**options) if callable(made) else made
+    try:
+        made = made(**options) if callable(made) else made
+    except Exception as error:
+        raise ConfigError(
+            f"{scheme}/{name} fails when it is made ({type(error).__name__}: {error}); it is called with the "
+            f"environment's options {sorted(options)}"
+        ) from error
     if not isinstance(made, PhysicsTask) or not hasattr(made, "model"):
         raise ConfigError(
             f"{scheme}/{name} is no surefoot.envs.adapters.PhysicsTask with an attribute `model`, the path of an MJCF "
