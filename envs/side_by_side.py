@@ -147,10 +147,10 @@ def _write(rows: Any, i: int, observation: Any) -> None:
 
 
 def name_of(env: Any) -> str:
-    """The id of an environment, what it is called by, or its class."""
-    if (label := getattr(env, "label", None)) is not None:
-        return str(label)
-    spec = getattr(env, "spec", None)
+    """The id of an environment, or the name that it was made by, or its class."""
+    spec, called = getattr(env, "spec", None), getattr(env, "called", None)
+    if isinstance(called, str):
+        return called
     return str(spec.id) if spec is not None else type(getattr(env, "unwrapped", env)).__name__
 
 

@@ -59,7 +59,7 @@ def make_on_device(env_id: str, num_envs: int, tensors: Tensors = "torch", **opt
 
 
 def _labelled(env: PausableRows, scheme: str, name: str) -> PausableRows:
-    env.label = f"{scheme}/{name}"
+    env.called = f"{scheme}/{name}"
     env.metadata = {**env.metadata, "simulator": simulator_of(scheme)}
     return env
 

@@ -17,7 +17,7 @@ class PausableRows(VectorEnvironment):
 
     max_episode_steps: int | None = None
     """Time limit of an episode."""
-    label: str | None = None
+    called: str | None = None
     """The id that it was made by, for messages."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

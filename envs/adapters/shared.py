@@ -25,7 +25,7 @@ class Turn(VectorEnvironment):
         super().__init__(env.num_envs, *spaces, env.tensors, env.device)
         self.env = env
         self.exact_final_obs, self.inserts_rows, self.seeding = env.exact_final_obs, env.inserts_rows, env.seeding
-        self.label, self.max_episode_steps = (getattr(env, name, None) for name in ("label", "max_episode_steps"))
+        self.called, self.max_episode_steps = (getattr(env, name, None) for name in ("called", "max_episode_steps"))
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Numbers, dict[str, Any]]:
         """As the environment's."""

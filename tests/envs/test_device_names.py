@@ -113,7 +113,7 @@ def playground(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_a_playground_environment_has_its_own_time_limit_options_and_groups(playground: dict[str, Any]) -> None:
     env: Any = make_training("playground/WalkerRun", 4)
-    assert (env.num_envs, env.tensors, env.max_episode_steps, env.label) == (4, "torch", 700, "playground/WalkerRun")
+    assert (env.num_envs, env.tensors, env.max_episode_steps, env.called) == (4, "torch", 700, "playground/WalkerRun")
     assert env.single_observation_space.shape == (3,)
     env = make_vec("playground/WalkerRun", 2, group="privileged_state", max_episode_steps=9, ctrl_dt=0.02)
     assert (env.single_observation_space.shape, env.max_episode_steps, env.tensors) == ((9,), 9, "numpy")
