@@ -20,7 +20,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs.adapters.isaac_lab import constraints
-from surefoot.envs.adapters.shared import OnlyOne
+from surefoot.envs.adapters.shared import OnlyOne, limit_of
 from surefoot.envs.interface import Numbers, Tensors, reset_mask
 
 NEEDED = ("num_envs", "reset_buf", "step", "reset")
@@ -59,6 +59,7 @@ class IsaacGymVectorEnv(OnlyOne):
             device,
         )
         self.task = task
+        self.max_episode_steps = limit_of(task)
         self._ended: Tensor | None = None
 
     def reset(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
-from surefoot.envs.adapters.shared import OnlyOne
+from surefoot.envs.adapters.shared import OnlyOne, limit_of
 from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask
 
 NEEDED = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
@@ -82,6 +82,7 @@ class IsaacLabVectorEnv(OnlyOne):
         self.group = group
         self.exact_final_obs = isinstance(source, KeepFinalObservations)
         self.source = source
+        self.max_episode_steps = limit_of(source)
         self._last: Tensor | None = None
 
     def reset(

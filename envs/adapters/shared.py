@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from surefoot.envs.interface import Numbers, VectorEnvironment
@@ -10,8 +11,17 @@ from surefoot.envs.interface import Numbers, VectorEnvironment
 class OnlyOne(VectorEnvironment):
     """A vector environment that can't be made again or copied, as Isaac's; a copy of it is a `Turn` in it."""
 
+    max_episode_steps: int | None = None
+    """Time limit of an episode, where the source says it."""
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Turn:
         return Turn(self)
+
+
+def limit_of(source: Any) -> int | None:
+    """`max_episode_length` of an Isaac task, in steps; None where it has none, or infinity."""
+    limit = getattr(source, "max_episode_length", None)
+    return None if limit is None or not 0 < float(limit) < math.inf else int(limit)
 
 
 class Turn(VectorEnvironment):

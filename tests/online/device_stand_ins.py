@@ -53,7 +53,7 @@ class Line:
 class LabTask:
     """The same as `DirectRLEnv` steps it, without its final observations."""
 
-    num_envs, device = ROWS, "cpu"
+    num_envs, device, max_episode_length = ROWS, "cpu", 12
     single_observation_space = Box(-10.0, 10.0, (2,), np.float32)
     single_action_space = Box(-1.0, 1.0, (1,), np.float32)
 

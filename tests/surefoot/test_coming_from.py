@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import pathlib
 import re
 import textwrap
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +58,24 @@ def test_omnisafe_s_algorithms_are_ours_by_the_names_that_are_given() -> None:
     assert [ALGORITHMS[name].__name__ for name in ours] == theirs
     limit = ALGORITHMS["ppo_lag"].configure()
     assert (limit.cost_limit, limit.initial_multiplier, limit.multiplier_rate) == (25, 0.001, 0.035)
+
+
+@pytest.mark.parametrize("task", [LabTask, GymTask])
+def test_the_page_s_three_lines_train_and_evaluate_in_a_stand_in_of_isaac(
+    task: type[LabTask], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("surefoot.envs.make", reason="environments are given by id alone")
+    monkeypatch.chdir(tmp_path)
+    code = next(block for block in re.findall(r"```python\n(.*?)```", DEVICE, re.DOTALL) if ".learn(" in block)
+    made = "from_isaac_lab" if task is LabTask else "from_isaac_gym"
+    small = code.replace("episodes=8", "progress=False, episodes=8", 1)
+    names: dict[str, Any] = {"task": task()}
+    exec(small.replace("from_isaac_lab(", made + "(").replace("import from_isaac_lab", f"import {made}"), names)
+    run = names["model"].run
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [line["values"] for line in lines if line["kind"] == "eval"]
+    assert evaluations[-1]["length_mean"] <= 12  # the stand-in's time limit
+    assert (tmp_path / "policy.safetensors").is_file()
 
 
 @pytest.mark.parametrize("task", [LabTask, GymTask])
