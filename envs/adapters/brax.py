@@ -119,7 +119,7 @@ class BraxVectorEnv(PausableRows):
         if self._state is None:
             raise EnvironmentMismatchError("step was called before the first reset: call reset first")
         if rows := self.newly_seeded():
-            self._keys = self._keys.at[np.asarray(rows)].set(jax_keys([self.next_seeds[row] for row in rows]))
+            self._keys = self._keys.at[np.asarray(rows)].set(jax_keys([int(self.next_seeds[row] or 0) for row in rows]))
         given = from_torch(torch.as_tensor(actions, dtype=torch.float32, device=self.device), like=None)
         running = (self._state, self._counts, self._keys, given)
         with in_memory(self.num_envs):
