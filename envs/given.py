@@ -43,7 +43,7 @@ class GivenVectorEnv(VectorEnvironment):
         super().__init__(num_envs, env.single_observation_space, env.single_action_space, env.tensors, env.device)
         self.env, self.called = env, name
         self.exact_final_obs = getattr(env, "exact_final_obs", True)
-        self.inserts_rows = getattr(env, "inserts_rows", False)
+        self.inserts_rows, self.seeding = getattr(env, "inserts_rows", False), getattr(env, "seeding", "rows")
         self.spec, self.metadata = getattr(env, "spec", None), env.metadata
         self.render_mode = getattr(env, "render_mode", None)
         self.active = np.ones(num_envs, np.bool_)

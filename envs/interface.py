@@ -134,6 +134,9 @@ class VectorEnvironment(VectorEnv[Any, Any, Any]):
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
     exact_final_obs: bool = True
     """False where the source overwrites final observations; `final_obs` is then the one before the last action."""
+    seeding: Literal["rows", "whole", "none"] = "rows"
+    """What `reset` takes a seed for: each row, all rows together (one int), or nothing, as where the source draws from
+    global generators."""
     inserts_rows: bool = False
     """True where a row with `valid` False follows each episode."""
     constraint_keys: ClassVar[tuple[str, ...]] = ("cost", "margin")

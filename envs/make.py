@@ -47,6 +47,8 @@ MJCF = (".xml", ".mjcf")
 """Endings of names that are files of MuJoCo."""
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """A function's name, `module:function`."""
+VERSIONED = re.compile(r"-v\d+$")
+"""The end of gymnasium's ids, which may have a scheme's name before their slash."""
 LIMIT = "max_episode_steps"
 _OPTIONS, _BETWEEN = "?", "&"
 _kept: dict[str, Any] = {}
@@ -144,6 +146,11 @@ def _functions(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(value for value in options.values() if isinstance(value, str) and FUNCTION.fullmatch(value))
 
 
+def _task_or_reward(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """A `PhysicsTask` of a module, and functions among the options."""
+    return (*([rest] if FUNCTION.fullmatch(rest) else []), *_functions(rest, options))
+
+
 def _of_other(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Of an environment in another python, that it executes that python."""
     from surefoot.envs.other.client import names
@@ -154,6 +161,10 @@ def _of_other(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
 SCHEMES: dict[str, Scheme] = {
     HERE: Scheme("surefoot.envs.make:made_here"),
     "other:": Scheme("surefoot.envs.other.client:make", _of_other),
+    "playground/": Scheme("surefoot.envs.adapters.named:playground"),
+    "brax/": Scheme("surefoot.envs.adapters.named:brax"),
+    "mjx/": Scheme("surefoot.envs.adapters.named:mjx", _task_or_reward),
+    "warp/": Scheme("surefoot.envs.adapters.named:warp", _task_or_reward),
 }
 """Prefix -> scheme. Of two that fit, the longer one."""
 _MJCF = Scheme("surefoot.envs.mujoco.mjcf:make", _functions)
@@ -161,18 +172,17 @@ _MJCF = Scheme("surefoot.envs.mujoco.mjcf:make", _functions)
 
 def scheme_of(base: str) -> tuple[Scheme, str] | None:
     """The scheme of a name without arguments, and what it is given; None: an id of gymnasium's or a module's name."""
-    if base.lower().endswith(MJCF):
-        return _MJCF, base
     for prefix in sorted(SCHEMES, key=len, reverse=True):
-        if base.startswith(prefix):
+        if base.startswith(prefix) and not (prefix.endswith("/") and VERSIONED.search(base)):
             return SCHEMES[prefix], base.removeprefix(prefix)
-    return None
+    return (_MJCF, base) if base.lower().endswith(MJCF) else None
 
 
 def file_of(name: str | None) -> pathlib.Path | None:
     """The file that an environment's name is, or None."""
     base = "" if name is None else split_options(name)[0]
-    return pathlib.Path(base) if base.lower().endswith(MJCF) else None
+    found = scheme_of(base)
+    return pathlib.Path(base) if found is not None and found[0] is _MJCF else None
 
 
 def settled(name: str) -> str:

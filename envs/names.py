@@ -36,6 +36,10 @@ MUJOCO_SIZES: Mapping[str, tuple[int, int]] = {
 """MuJoCo task -> widths of its observations and actions with gymnasium's default arguments."""
 
 
+DEVICE_SCHEMES = ("playground", "brax", "mjx", "warp")
+"""What stands before the slash in names of environments that compute on a device (docs/device_simulators.md)."""
+
+
 @functools.cache
 def native_ids() -> Mapping[str, str]:
     """Name on the command line -> gymnasium id, of each system in `envs/systems`."""
@@ -65,6 +69,16 @@ def gymnasium_id(env_id: str) -> str:
     if name not in native_ids():
         raise ConfigError(f"there is no system {env_id!r}; {nearest(env_id, native_names())}")
     return native_ids()[name]
+
+
+def device_scheme(env_id: str) -> str | None:
+    """The scheme of a device simulator's environment; None of any other, also of a gymnasium id with a version.
+
+    >>> device_scheme("playground/CartpoleBalance"), device_scheme("brax/ant-v0"), device_scheme("Pendulum-v1")
+    ('playground', None, None)
+    """
+    scheme, slash, name = env_id.partition("/")
+    return scheme if slash and scheme in DEVICE_SCHEMES and not re.search(r"-v\d+$", name) else None
 
 
 def short_name(env_id: str) -> str:

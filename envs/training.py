@@ -1,4 +1,4 @@
-"""Environments to learn in: contract environments that give numpy arrays, with altered dynamics where asked for."""
+"""Environments to learn in: contract environments, with altered dynamics where asked for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_training(
     gap: str | None = None,
     threads: int = 1,
 ) -> VectorEnvironment:
-    """`num_envs` copies of an environment, which give numpy arrays.
+    """`num_envs` copies of an environment: numpy arrays, or tensors on the device of a simulator that has one.
 
     Args:
         env_id: as for `make_vec`.

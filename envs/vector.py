@@ -82,7 +82,7 @@ def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> PausableVectorEnv:
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; an evaluation needs at least 1 environment")
     env_id, kwargs = _resolved(env_id, kwargs)
-    given = behind(env_id, num_envs, kwargs)
+    given = behind(env_id, num_envs, kwargs, tensors="numpy")
     if given is not None:
         return given
     ours = batched(env_id, num_envs, kwargs)

@@ -91,13 +91,18 @@ class Stepping:
         global _under_way
         _under_way = (f"reset of {self.name}", time.monotonic())
         try:
-            given = None if all(seed is None for seed in seeds) else list(seeds)
+            given = None if all(seed is None for seed in seeds) else self._seed(list(seeds))
             observations, _ = self.env.reset(seed=given)
         finally:
             _under_way = None
         self.steps = 0
         self._check("reset", "observations", observations, self._shape)
         return mapped(torch.clone, observations) if self.as_torch else observations
+
+    def _seed(self, seeds: list[int | None]) -> list[int | None] | int | None:
+        """The seeds of the rows as the environment takes them: it may have one for all of them, or none."""
+        kind = getattr(self.env, "seeding", "rows")
+        return seeds if kind == "rows" else seeds[0] if kind == "whole" else None
 
     def step(self, actions: Any) -> Step:
         """Act in all rows; (N, ...) actions in the environment's own units, of either kind of numbers."""

@@ -11,8 +11,9 @@ Both libraries step a `State` (obs, reward, done, info) with pure functions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -21,7 +22,10 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.envs.adapters.dlpack import from_torch, require, to_torch
-from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask, row_seeds
+from surefoot.envs.adapters.jax_state import arrays_of_tree, tree_of_arrays
+from surefoot.envs.adapters.memory import in_memory
+from surefoot.envs.adapters.pausing import PausableRows
+from surefoot.envs.interface import Array, Numbers, Tensors, VectorEnvironment, costs_of, reset_mask, row_seeds
 
 Keys = Callable[[list[int]], Any]
 
@@ -75,15 +79,19 @@ class WrappedBraxVectorEnv(VectorEnvironment):
         return *numbers, self.give_info(info)  # type: ignore[return-value]
 
 
-class BraxVectorEnv(VectorEnvironment):
-    """A bare brax or playground environment, stepped, limited and reset here; see `from_brax`."""
+class BraxVectorEnv(PausableRows):
+    """A bare brax or playground environment, stepped, limited and reset here; see `from_brax`.
+
+    A row whose observation or reward stops being finite is truncated: `info["diverged"]` marks it, its reward is 0 and
+    its final observation is the one before.
+    """
 
     def __init__(self, env: Any, num_envs: int, episode_length: int, group: str, tensors: Tensors, device: str) -> None:
         super().__init__(num_envs, *_spaces(env, group), tensors, device)
         self.env = env
         self.group = group
-        self.episode_length = episode_length
-        self._functions = _batched(env, episode_length)
+        self.episode_length = self.max_episode_steps = episode_length
+        self._functions = _batched(env, episode_length, group)
         self._draw = np.random.default_rng()
         self._state: Any = None
         self._counts: Any = None  # (N,) steps of the running episodes
@@ -94,30 +102,62 @@ class BraxVectorEnv(VectorEnvironment):
     ) -> tuple[Numbers, dict[str, Any]]:
         """Begin new episodes in all rows, or in those of `options["reset_mask"]`, each from a fresh draw."""
         mask = reset_mask(options, self.num_envs)
-        begin, begin_some, _ = self._functions
         keys = jax_keys(_seeds(seed, self.num_envs, self._draw))
-        if mask is None or self._state is None:
-            self._state, self._counts, self._keys = begin(keys)
-        else:
-            self._state, self._counts, self._keys = begin_some(mask, self._state, self._counts, self._keys, keys)
-        return self.give(to_torch(_choose(self._state.obs, self.group))), {}
+        with in_memory(self.num_envs):
+            if mask is None or self._state is None:
+                self._state, self._counts, self._keys = self._functions.begin(keys)
+            else:
+                running = (self._state, self._counts, self._keys)
+                self._state, self._counts, self._keys = self._functions.begin_some(mask, *running, keys)
+            observations = self.give(to_torch(_choose(self._state.obs, self.group)))
+        self.all_active()
+        return observations, {}
 
     def step(self, actions: Any) -> tuple[Numbers, Numbers, Numbers, Numbers, dict[str, Any]]:
-        """One step of every row."""
+        """One step of every row that is active."""
         self.check_actions(actions)
         if self._state is None:
             raise EnvironmentMismatchError("step was called before the first reset: call reset first")
-        given = from_torch(torch.as_tensor(actions, dtype=torch.float32), like=None)
-        stepped, ends, (self._state, self._counts, self._keys) = self._functions[2](
-            self._state, self._counts, self._keys, given
-        )
-        terminations, truncations = (to_torch(end) for end in ends)
-        info = {
-            "final_obs": to_torch(_choose(stepped.obs, self.group)), "_final_obs": terminations | truncations
-        } | _constraints(stepped)  # fmt: skip
-        seen = to_torch(_choose(self._state.obs, self.group))
-        numbers = (self.give(x) for x in (seen, to_torch(stepped.reward), terminations, truncations))
+        if rows := self.newly_seeded():
+            self._keys = self._keys.at[np.asarray(rows)].set(jax_keys([int(self.next_seeds[row] or 0) for row in rows]))
+        given = from_torch(torch.as_tensor(actions, dtype=torch.float32, device=self.device), like=None)
+        running = (self._state, self._counts, self._keys, given)
+        with in_memory(self.num_envs):
+            if self.paused:
+                outcome, (self._state, self._counts, self._keys) = self._functions.step_some(self.active, *running)
+            else:
+                outcome, (self._state, self._counts, self._keys) = self._functions.step(*running)
+            found = {name: to_torch(value) for name, value in outcome.items()}
+            seen = to_torch(_choose(self._state.obs, self.group))
+        terminations, truncations = found.pop("terminated"), found.pop("truncated")
+        info = found | {"_final_obs": terminations | truncations}
+        if self.paused:
+            info["valid"] = torch.as_tensor(self.active.copy(), device=self.device)
+        if "margin" in info and "cost" not in info:
+            info["cost"] = costs_of(info["margin"])
+        numbers = (self.give(x) for x in (seen, info.pop("reward"), terminations, truncations))
         return *numbers, self.give_info(info)  # type: ignore[return-value]
+
+    def get_state(self) -> dict[str, Array]:
+        """Everything that the next step depends on: path in the state -> numbers.
+
+        Raises:
+            EnvironmentMismatchError: before the first reset.
+        """
+        if self._state is None:
+            raise EnvironmentMismatchError("there is no state before the first reset: call reset first")
+        return arrays_of_tree({"state": self._state, "counts": self._counts, "keys": self._keys})
+
+    def set_state(self, arrays: dict[str, Array]) -> None:
+        """Go on from what `get_state` gave.
+
+        Raises:
+            EnvironmentMismatchError: before the first reset, or the state of another environment.
+        """
+        if self._state is None:
+            raise EnvironmentMismatchError("a state is set after the first reset: call reset first")
+        tree = tree_of_arrays({"state": self._state, "counts": self._counts, "keys": self._keys}, arrays)
+        self._state, self._counts, self._keys = tree["state"], tree["counts"], tree["keys"]
 
 
 def from_brax(
@@ -177,36 +217,64 @@ def _jit(function: Any) -> Any:
     return require("jax", "brax").jit(function)
 
 
-def _batched(env: Any, episode_length: int) -> tuple[Any, Any, Any]:
-    """Compiled functions: begin all rows, begin some, and step with reset of the rows that ended."""
+class _Functions(NamedTuple):
+    """What moves all rows of an environment, compiled."""
+
+    begin: Any
+    begin_some: Any
+    step: Any
+    step_some: Any
+
+
+@functools.lru_cache(maxsize=8)  # a run evaluates in the same environment again and again, and compiling takes long
+def _batched(env: Any, episode_length: int, group: str) -> _Functions:
+    """Compiled functions: begin all rows, begin some, and step all or some with reset of the rows that ended."""
     jax = require("jax", "brax")
     numpy, reset, move = jax.numpy, jax.vmap(env.reset), jax.vmap(env.step)
+
+    def chosen(mask: Any, new: Any, old: Any) -> Any:
+        def choose(new: Any, old: Any) -> Any:
+            if new.shape[:1] != mask.shape:  # MuJoCo Warp keeps some arrays, such as contacts, for all rows together
+                return old
+            return numpy.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return jax.tree.map(choose, new, old)
 
     def begin(keys: Any) -> Any:
         pairs = jax.vmap(jax.random.split)(keys)
         return reset(pairs[:, 0]), numpy.zeros(len(keys), numpy.int32), pairs[:, 1]
 
     def begin_some(mask: Any, state: Any, counts: Any, keys: Any, new_keys: Any) -> Any:
-        def choose(new: Any, old: Any) -> Any:
-            if new.shape[:1] != mask.shape:  # MuJoCo Warp keeps some arrays, such as contacts, for all rows together
-                return old
-            return numpy.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-        return jax.tree.map(choose, begin(new_keys), (state, counts, keys))
+        return chosen(mask, begin(new_keys), (state, counts, keys))
 
     def step(state: Any, counts: Any, keys: Any, actions: Any) -> Any:
-        after, counts = move(state, actions), counts + 1
-        terminated = after.done > 0
-        truncated = (counts >= episode_length) & ~terminated
+        return moved(None, state, counts, keys, actions)
+
+    def moved(active: Any, state: Any, counts: Any, keys: Any, actions: Any) -> Any:
+        after, before, counts_after = move(state, actions), _choose(state.obs, group), counts + 1
+        if active is not None:
+            after, counts_after = chosen(active, (after, counts_after), (state, counts))
+        final = _choose(after.obs, group)
+        finite = numpy.isfinite(final).reshape(len(counts), -1).all(1) & numpy.isfinite(after.reward)
+        on = numpy.ones_like(finite) if active is None else active
+        terminated = (after.done > 0) & finite & on
+        truncated = ((counts_after >= episode_length) & ~terminated | ~finite) & on
+        outcome = {
+            "terminated": terminated,
+            "truncated": truncated,
+            "reward": numpy.where(finite & on, after.reward, 0.0),
+            "final_obs": numpy.where(finite.reshape(-1, *[1] * (final.ndim - 1)), final, before),
+            "diverged": ~finite & on,
+        } | {key: after.info[key] for key in VectorEnvironment.constraint_keys if key in after.info}
         ended = terminated | truncated
         begun = jax.lax.cond(
             ended.any(),
-            lambda: begin_some(ended, after, counts, keys, keys),
-            lambda: (after, counts, keys),
+            lambda: begin_some(ended, after, counts_after, keys, keys),
+            lambda: (after, counts_after, keys),
         )
-        return after, (terminated, truncated), begun
+        return outcome, begun
 
-    return jax.jit(begin), jax.jit(begin_some), jax.jit(step)
+    return _Functions(*map(jax.jit, (begin, begin_some, step, moved)))
 
 
 def _wrappers(env: Any) -> list[str]:

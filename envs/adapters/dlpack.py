@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,17 @@ from torch import Tensor
 from surefoot.core.base.errors import MissingExtraError
 
 PACKAGES = {  # module -> package, our extra
+    "brax.envs": ("brax", "brax"),
     "jax": ("jax", "jax"),
     "mujoco.mjx": ("mujoco-mjx", "jax"),
+    "mujoco_playground": ("playground", "playground"),
     "mujoco_warp": ("mujoco-warp", "warp"),
     "warp": ("warp-lang", "warp"),
 }
+
+
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+"""Unless it is set to "false", jax takes three quarters of a GPU's memory at once, and torch has the rest."""
 
 
 def to_torch(array: Any) -> Tensor:
@@ -40,11 +47,12 @@ def from_torch(tensor: Tensor, like: Any) -> Any:
 
 
 def require(module: str, purpose: str) -> Any:
-    """An optional module, imported where it is needed.
+    """An optional module, imported where it is needed; jax then takes a GPU's memory as it needs it, unless told.
 
     Raises:
         MissingExtraError: it is not installed; the message says how to install it.
     """
+    os.environ.setdefault(PREALLOCATE, "false")  # read when jax's device is first used
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -47,6 +47,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.action_space = env.single_action_space
         self.metadata = {key: value for key, value in env.metadata.items() if key != "autoreset_mode"}
         self.render_mode = env.render_mode
+        self.called, self.max_episode_steps = (getattr(env, name, None) for name in ("called", "max_episode_steps"))
         self._fresh: tuple[Any, dict[str, Any]] | None = None  # first observation of an episode begun by autoreset
         self._running = False
 

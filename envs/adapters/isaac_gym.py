@@ -20,12 +20,13 @@ from torch import Tensor
 
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs.adapters.isaac_lab import constraints
-from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, reset_mask
+from surefoot.envs.adapters.shared import OnlyOne, limit_of
+from surefoot.envs.interface import Numbers, Tensors, reset_mask
 
 NEEDED = ("num_envs", "reset_buf", "step", "reset")
 
 
-class IsaacGymVectorEnv(VectorEnvironment):
+class IsaacGymVectorEnv(OnlyOne):
     """A `VecTask`-like task behind the contract, in tensors on its device by default.
 
     The observation after an end is the final one; the row that follows has `info["valid"]` False. Only
@@ -42,6 +43,7 @@ class IsaacGymVectorEnv(VectorEnvironment):
     """
 
     inserts_rows = True
+    seeding = "none"
 
     def __init__(self, task: Any, tensors: Tensors = "torch") -> None:
         if missing := [name for name in NEEDED if not hasattr(task, name)]:
@@ -57,6 +59,7 @@ class IsaacGymVectorEnv(VectorEnvironment):
             device,
         )
         self.task = task
+        self.max_episode_steps = limit_of(task)
         self._ended: Tensor | None = None
 
     def reset(

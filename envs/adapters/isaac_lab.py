@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
+from surefoot.envs.adapters.shared import OnlyOne, limit_of
 from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask
 
 NEEDED = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
@@ -50,7 +51,7 @@ class KeepFinalObservations:
         super()._reset_idx(env_ids)  # type: ignore[misc]
 
 
-class IsaacLabVectorEnv(VectorEnvironment):
+class IsaacLabVectorEnv(OnlyOne):
     """A `DirectRLEnv`-like environment behind the contract, in tensors on its device by default.
 
     Args:
@@ -63,6 +64,8 @@ class IsaacLabVectorEnv(VectorEnvironment):
         EnvironmentMismatchError: an environment of another shape.
         ConfigError: it has no such group of observations.
     """
+
+    seeding = "whole"
 
     def __init__(self, env: Any, group: str = "policy", tensors: Tensors = "torch") -> None:
         source = getattr(env, "unwrapped", env)
@@ -79,6 +82,7 @@ class IsaacLabVectorEnv(VectorEnvironment):
         self.group = group
         self.exact_final_obs = isinstance(source, KeepFinalObservations)
         self.source = source
+        self.max_episode_steps = limit_of(source)
         self._last: Tensor | None = None
 
     def reset(

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.envs.adapters.dlpack import from_torch, require, to_torch
-from surefoot.envs.adapters.physics import Fields, PhysicsTask, PhysicsVectorEnv, checked, control_range
-from surefoot.envs.interface import Tensors
+from surefoot.envs.adapters.jax_state import arrays_of_tree, tree_of_arrays
+from surefoot.envs.adapters.memory import in_memory
+from surefoot.envs.adapters.physics import Fields, PhysicsTask, SavedPhysicsVectorEnv, checked, control_range
+from surefoot.envs.interface import Array, Tensors
 
 
 class MjxEngine:
@@ -56,6 +58,14 @@ class MjxEngine:
         """Apply controls for some physics steps."""
         self._data = self._advance(self._data, from_torch(actions, like=None), substeps)
 
+    def get_state(self) -> dict[str, Array]:
+        """Everything that the next step depends on: path in MJX's data -> numbers."""
+        return arrays_of_tree(self._data)
+
+    def set_state(self, arrays: dict[str, Array]) -> None:
+        """Go on from what `get_state` gave."""
+        self._data = tree_of_arrays(self._data, arrays)
+
     def place(self, rows: Tensor, positions: Tensor, velocities: Tensor) -> None:
         """Put some rows into new states."""
         full = self.data()
@@ -69,7 +79,7 @@ class MjxEngine:
 
 def from_mjx(
     model: Any, task: PhysicsTask, num_envs: int, device: str = "cpu", tensors: Tensors = "torch"
-) -> PhysicsVectorEnv:
+) -> SavedPhysicsVectorEnv:
     """A MuJoCo model on MJX, behind the contract. The first step compiles.
 
     Args:
@@ -83,5 +93,7 @@ def from_mjx(
         MissingExtraError: jax or mujoco-mjx is not installed.
         ConfigError: no actuators, no rows, or a field that the task reads and MJX has not.
     """
-    engine = MjxEngine(model, num_envs, checked(model, task, num_envs), device)
-    return PhysicsVectorEnv(engine, task, num_envs, control_range(model), tensors)
+    fields = checked(model, task, num_envs)
+    with in_memory(num_envs):
+        engine = MjxEngine(model, num_envs, fields, device)
+    return SavedPhysicsVectorEnv(engine, task, num_envs, control_range(model), tensors)

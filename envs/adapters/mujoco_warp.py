@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.envs.adapters.dlpack import require
+from surefoot.envs.adapters.memory import in_memory
 from surefoot.envs.adapters.physics import Fields, PhysicsTask, PhysicsVectorEnv, checked, control_range
 from surefoot.envs.interface import Tensors
 
@@ -102,5 +103,7 @@ def from_mujoco_warp(
         MissingExtraError: warp-lang or mujoco-warp is not installed.
         ConfigError: no actuators, no rows, or a field that the task reads and Warp has not.
     """
-    engine = WarpEngine(model, num_envs, checked(model, task, num_envs), device, contacts, rows)
+    fields = checked(model, task, num_envs)
+    with in_memory(num_envs):
+        engine = WarpEngine(model, num_envs, fields, device, contacts, rows)
     return PhysicsVectorEnv(engine, task, num_envs, control_range(model), tensors)

@@ -97,9 +97,10 @@ class Experience:
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
         self._not_finite = _First(lambda row, number, _: self.acting.not_finite(row, number), device)
         self._bad_cost = _First(self.acting.bad_cost, device)
-        self._begin(0)
+        self.begin(0)
 
-    def _begin(self, block: int) -> None:
+    def begin(self, block: int) -> None:
+        """New episodes in all rows, with the row seeds of that block; those in the buffer end there."""
         lengths = self.episodes.lengths.view(-1)
         if self._returns_to_go is not None and len(self.buffer):  # what was cut off counts as far as it went
             self._look_back(_true(lengths > 0), lengths)
@@ -295,7 +296,7 @@ class Experience:
             self.taken[position] = state.get("experience/taken", torch.zeros(()))  # version 0.2.0 did not count
         lost = self.acting.restore(states, "experience/", "experience/observations")
         if lost is not None:
-            self._begin(block)
+            self.begin(block)
             return lost
         self._diverged.copy_(states[0]["experience/diverged"])
         return None

@@ -36,6 +36,10 @@ class Loop(Protocol):
         """
         ...
 
+    def begin_episodes(self) -> None:
+        """New episodes in all environments, as where others have stepped them since."""
+        ...
+
     def state(self, position: int) -> dict[str, Tensor]:
         """Everything that seed `position` needs to go on: learner, replay, environments, normalisers."""
         ...

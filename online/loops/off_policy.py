@@ -294,6 +294,16 @@ class OffPolicyLoop:
             None if plain else (mean[:, None], scale[:, None], reward_scale[:, None], reward_shift[:, None])
         )
 
+    def begin_episodes(self) -> None:
+        """New episodes in all environments, as where others have stepped them since."""
+        self.experience.begin(1 + self.step)
+        self._forget_episodes()
+
+    def _forget_episodes(self) -> None:
+        """What was planned for, and remembered of, the episodes so far."""
+        self.queued.zero_()
+        self.memory = self._begun() if self.memory else {}
+
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
@@ -330,6 +340,5 @@ class OffPolicyLoop:
         if self.team_steps is not None:
             self.team_steps.restore(states[0])
         if lost is not None:
-            self.queued.zero_()
-            self.memory = self._begun() if self.memory else {}
+            self._forget_episodes()
         return lost

@@ -296,6 +296,10 @@ class OnPolicyLoop:
         for optimizer in self.learner.optimizers:
             optimizer.rates.copy_(adaptive_lr(divergence, optimizer.rates, target))
 
+    def begin_episodes(self) -> None:
+        """New episodes in all environments, as where others have stepped them since; after a whole block."""
+        self.blocks.acting.begin(self.blocks_done)
+
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:

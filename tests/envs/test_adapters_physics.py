@@ -185,11 +185,11 @@ def test_the_time_limit_truncates_and_a_diverged_row_is_marked_and_ended() -> No
 
 
 def test_initial_draws_follow_from_seed_and_episode_only_and_are_uniform() -> None:
-    seeds, episodes = np.arange(1000, dtype=np.uint64), np.zeros(1000, np.uint64)
-    draws = uniform_draws(seeds, episodes, 20)
-    assert (draws[[7, 3]] == uniform_draws(seeds[[7, 3]], episodes[:2], 20)).all()
+    seeds, episodes = torch.arange(1000), torch.zeros(1000, dtype=torch.int64)
+    draws = uniform_draws(seeds, episodes, 20).numpy()
+    assert (draws[[7, 3]] == uniform_draws(seeds[[7, 3]], episodes[:2], 20).numpy()).all()
     assert len(np.unique(draws)) == 20_000
-    assert len(np.unique(np.concatenate([draws, uniform_draws(seeds, episodes + np.uint64(1), 20)]))) == 40_000
+    assert len(np.unique(np.concatenate([draws, uniform_draws(seeds, episodes + 1, 20)]))) == 40_000
     counts = np.histogram(draws, bins=10, range=(0, 1))[0]
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # chi-square, 9 degrees, 99.9 %
     assert abs(np.corrcoef(draws[:, 0], draws[:, 1])[0, 1]) < 0.11

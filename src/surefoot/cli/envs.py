@@ -61,7 +61,7 @@ def _rows() -> list[dict[str, Any]]:
     drawn = {gym_id: name for name, (gym_id, *_) in PIXELS.items()}
     others = [env_id for env_id in _registered() if env_id not in native_ids().values()]
     rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
-    return rows + _benchmark_rows()
+    return rows + _benchmark_rows() + _device_rows()
 
 
 def _registered() -> list[str]:
@@ -118,6 +118,18 @@ def _mujoco_row(env_id: str) -> dict[str, Any]:
         "steps": spec.max_episode_steps,
         "constraint": None if limit is None else f"speed limit of {limit:g} m/s",
     }
+
+
+def _device_rows() -> list[dict[str, Any]]:
+    """An example of each device simulator that has environments of its own; an unknown name is answered by all."""
+    examples = {
+        "playground/CartpoleBalance": "MuJoCo Playground's environments (pip install 'surefoot[playground]')",
+        "brax/ant": "brax's environments (pip install 'surefoot[brax]')",
+        "mjx/Hopper": "gymnasium's locomotion, or an MJCF file, on MJX (pip install 'surefoot[jax]')",
+        "warp/Hopper": "the same on MuJoCo Warp (pip install 'surefoot[warp]')",
+    }
+    sizes = dict.fromkeys(("observations", "actions", "steps", "constraint"))
+    return [{"name": name, "gymnasium_id": name, "what": what, **sizes} for name, what in examples.items()]
 
 
 def _benchmark_rows() -> list[dict[str, Any]]:

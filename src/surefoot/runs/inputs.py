@@ -18,7 +18,7 @@ from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
-from surefoot.envs.names import gymnasium_id
+from surefoot.envs.names import gymnasium_id, device_scheme
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
@@ -83,6 +83,10 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         spec = spec_of(env)
         env.close()
     say(notify, *locked_notes(spec))
+    if plan.environment is not None and device_scheme(plan.environment) is not None:
+        from surefoot.envs.adapters.named import notes_on_device
+
+        say(notify, *notes_on_device(plan.environment))
     return Inputs(spec if plan.environment is None else spec.posed_by(plan.environment), dataset)
 
 

@@ -12,6 +12,7 @@ from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.sources import MAIN
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
+from surefoot.envs.adapters.shared import takes_turns
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online.loops.loop import Loop, acting_of, make_loop
 from surefoot.online.loops.on_policy import OnPolicyLoop
@@ -61,6 +62,12 @@ class ActingTrainer(SeedTrainer):
             self._say_windows()
         self.say_precision(acting_of(self.loop))
         return found
+
+    def _evaluate(self) -> None:
+        """As for all; an environment that evaluation steps too has lost the episodes that training had begun."""
+        super()._evaluate()
+        if takes_turns(self.environment):
+            self.loop.begin_episodes()
 
     def _say_windows(self) -> None:
         """Once updates have begun: that no episode fills a window, where that is so of the first that are over."""
