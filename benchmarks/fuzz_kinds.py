@@ -21,6 +21,7 @@ from fuzz_damage import (
     lines_damaged,
     npz_damaged,
     saved_damaged,
+    yaml_damaged,
 )
 
 from surefoot.core.base.errors import SurefootError, printable
@@ -259,7 +260,38 @@ def read_safe_set(path: Path) -> None:
         one_sentence(error, None)
 
 
+def settings_files(folder: Path) -> list[Path]:
+    """What a command says, a preset, a space, a suite and a mapping."""
+    made = {
+        "config": "algo: iql\nsteps: 20000\nseeds: [0, 1]\nalgo.expectile: 0.9\nalgo.hidden: [64, 64]\n",
+        "preset": "run: {steps: 1000}\niql:\n  expectile: 0.9\n  temperature: 3\n",
+        "space": "algo.expectile: {low: 0.6, high: 0.9}\nalgo.temperature: {low: 1e-4, high: 1e-3, log: true}\n",
+        "suite": "version: 1\nwhat: a test\nseeds: [0, 1, 2, 3]\nrun: {steps: 100}\nalgorithms: [iql, bc]\n"
+        "tasks:\n  pendulum: {dataset: native/pendulum-mixed}\n",
+        "mapping": "observations: ['q*', v]\nactions: [u]\nreward: r\nepisode: k\nmax_episode_steps: 40\n",
+    }
+    for name, text in made.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return [folder / f"{name}.yaml" for name in made]
+
+
+def read_settings_file(path: Path) -> None:
+    from surefoot.cli.support import config_file, presets
+    from surefoot.data.formats import mapping
+    from surefoot.studies import leaderboard, tune
+
+    readers: dict[str, Callable[[], object]] = {
+        "config": lambda: config_file.overrides_of(str(path), []),
+        "preset": lambda: presets.read_own_preset(str(path), "iql"),
+        "space": lambda: tune.distributions(tune.read_space(path)),
+        "suite": lambda: leaderboard.suite(str(path)),
+        "mapping": lambda: mapping.read_mapping(path),
+    }
+    readers[path.stem]()
+
+
 TARGETS = [
+    Target("settings", settings_files, read_settings_file, yaml_damaged),
     Target("HDF5 of others", hdf5_files, read_dataset, hdf5_damaged),
     Target("HDF5 of ours", own_hdf5, read_dataset, bytes_damaged, ours=True),
     Target("NPZ", npz_files, read_dataset, npz_damaged),

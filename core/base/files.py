@@ -10,10 +10,11 @@ import os
 import pathlib
 import platform
 import re
+import stat
 import uuid
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from surefoot.core.base.errors import CheckpointError, SurefootError
 from surefoot.core.base.schema import MOST_BYTES, Kind, check, parse
@@ -106,6 +107,36 @@ def why(failure: BaseException) -> str:
     return getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
 
 
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file, or its first `most` + 1 bytes where it has more.
+
+    Neither a device, which may have no end, nor a pipe, which may never say anything, is read.
+
+    Raises:
+        OSError: it is no regular file, or can't be read.
+    """
+    with open_regular(path) as file:
+        return file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """A regular file, open to be read.
+
+    Raises:
+        OSError: it is no regular file, or can't be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "its name has a null byte", repr(path)) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        what = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise OSError(errno.EINVAL, f"it is {what}, not a file", os.fspath(path))
+    return os.fdopen(handle, "rb")
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write JSON whole or not at all."""
     text = json.dumps(value, indent=2, sort_keys=False, allow_nan=False)
@@ -120,9 +151,7 @@ def read_json(path: str | os.PathLike[str], kind: Kind | None = None) -> Any:
         CheckpointError: the file is missing, not JSON, larger than anything that surefoot writes, or not of this kind.
     """
     try:
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        value = parse(text, path)
+        value = parse(read_regular(path, MOST_BYTES), path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file") from error
     except OSError as error:

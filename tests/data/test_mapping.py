@@ -115,8 +115,8 @@ def test_parts_of_array_columns_and_patterns_are_chosen(tmp_path: pathlib.Path) 
         ("files: log.csv\nobservations: q\nactions: torque\nrate: 10", r"'rate' is of recorded messages.*log.csv"),
         ("files: log.csv\nobservations: q\nactions: torque\nimage_size: 8", r"'image_size' scales pictures, and none"),
         ("files: log.csv\nobservations: q\nactions: torque\ntermination: dq", r"'dq' holds 10.0 in row 0"),
-        ("a: &b [c]\nd: *b", r"log.yaml: is not readable as YAML \(it has references"),
-        ("{{{", r"log.yaml: is not readable as YAML"),
+        ("a: &b [c]\nd: *b", r"log.yaml, line 2: is no YAML \(it has references"),
+        ("{{{", r"log.yaml, line 1: is no YAML"),
     ],
 )
 def test_a_mapping_that_does_not_fit_is_refused_in_a_sentence(
