@@ -7,13 +7,15 @@ import os
 import pathlib
 from collections.abc import Iterable
 
+from surefoot.core.base.files import open_regular
+
 
 def sha256_of(path: pathlib.Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes; of a folder's names and files, whatever the folder itself is called."""
     if path.is_dir():
         inside = sorted(one for one in path.rglob("*") if one.is_file())
         return sha256_of_lines(f"{sha256_of(one)}  {one.relative_to(path).as_posix()}" for one in inside)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import CheckpointError
-from surefoot.core.base.files import read_json
+from surefoot.core.base.files import read_json, read_regular
 from surefoot.core.base.schema import (
     MOST_BYTES,
     Flag,
@@ -362,8 +362,7 @@ def _certificate(path: pathlib.Path) -> Json:
 
 def _read_metrics(path: pathlib.Path) -> tuple[Json, ...]:
     try:
-        with open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        content = read_regular(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing; the run folder is incomplete, run it again") from error
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import json
 import os
 import pathlib
@@ -166,9 +167,10 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     U+0085, where `str.splitlines` would cut it.
 
     Raises:
+        OSError: it is no regular file, or can't be read.
         UnicodeDecodeError: it is not in UTF-8.
     """
-    with open(path, encoding="utf-8") as file:
+    with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
         return [line.removesuffix("\n") for line in file]
 
 

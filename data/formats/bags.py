@@ -50,6 +50,8 @@ def is_recording(path: pathlib.Path) -> bool:
     """Whether a path is an MCAP file, or the folder of a ROS 2 bag."""
     if path.is_dir():
         return ((path / "metadata.yaml").is_file() and any(path.glob("*.mcap"))) or any(path.glob("*.db3"))
+    if not path.is_file():
+        return False
     with open(path, "rb") as file:
         return file.read(len(SIGNATURE)) == SIGNATURE
 
@@ -84,7 +86,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
             f"{path}: is a ROS 2 bag in SQLite, which does not say what its messages mean; store it as MCAP: "
             "ros2 bag convert, or record with `-s mcap`"
         )
-    return sorted(path.glob("*.mcap"), key=lambda file: (len(file.name), file.name))
+    return sorted(filter(pathlib.Path.is_file, path.glob("*.mcap")), key=lambda file: (len(file.name), file.name))
 
 
 def _packages(path: pathlib.Path) -> tuple[Any, Any]:

@@ -172,7 +172,8 @@ def _names(features: Sequence[dict[str, Any]]) -> list[str] | None:
 
 def _files(folder: pathlib.Path, within: str) -> list[pathlib.Path]:
     """The Parquet files of a part of the dataset, in their order."""
-    found = sorted((folder / within).glob("chunk-*/file-*.parquet"), key=lambda path: (path.parent.name, path.name))
+    held = filter(pathlib.Path.is_file, (folder / within).glob("chunk-*/file-*.parquet"))
+    found = sorted(held, key=lambda path: (path.parent.name, path.name))
     if not found:
         raise DataError(f"{folder}: has no file {within}/chunk-*/file-*.parquet; fetch it again")
     return found

@@ -7,7 +7,6 @@ may be CSV, Parquet, NPZ, HDF5, MCAP, a ROS 2 bag or a LeRobot dataset; each fil
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import json
 import pathlib
@@ -27,6 +26,7 @@ from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, R
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
 from surefoot.data.formats.columns import LATER, Table
+from surefoot.data.formats.file_patterns import files_like
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
 
@@ -154,9 +154,7 @@ def files_of(mapping: LogMapping) -> list[pathlib.Path]:
     folder = pathlib.Path(mapping.path).parent
     found: dict[pathlib.Path, str] = {}
     for name in mapping.files:
-        matched = (
-            [folder / name] if (folder / name).exists() else sorted(map(pathlib.Path, glob.glob(str(folder / name))))
-        )
+        matched = files_like(folder / name, mapping.path)
         if not matched:
             raise DataError(f"{mapping.path}: 'files' names {name}, and {folder / name} does not exist")
         for one in matched:
