@@ -320,6 +320,83 @@ def yaml_damaged(path: Path, rng: random.Random) -> str:
     return f"YAML: {what}"
 
 
+def logs_damaged(path: Path, rng: random.Random) -> str:
+    """A mapping whose files are others, or none, or that is damaged as any file of settings."""
+    if rng.random() < 0.4:
+        return yaml_damaged(path, rng)
+    outside = [
+        "/dev/zero",
+        "/dev/full",
+        "/dev",
+        "/",
+        "..",
+        ".",
+        "/proc/self/mem",
+        "/*/*/*/*",
+        "/**",
+        "*",
+        "~",
+        "a" * 300,
+    ]
+    odd = rng.choice([*outside, "pipe", "endless", "link.csv", "\\0", "[", "*/*", "log.csv/", "nothing*", "**/**/**"])
+    if odd in ("pipe", "endless", "link.csv"):
+        place = path.with_name(odd)
+        place.unlink(missing_ok=True)
+        os.mkfifo(place) if odd == "pipe" else place.symlink_to("/dev/zero" if odd == "endless" else "/dev/stdin")
+    value = yaml.safe_load(path.read_text()) | {"files": rng.choice([[odd], ["log.csv", odd], odd])}
+    value |= {"rate": rng.choice([1e300, 1e-9, 10])} if rng.random() < 0.1 else {}
+    path.write_text(yaml.safe_dump(value))
+    return f"files: {odd!r}"
+
+
+SCHEMAS = (
+    b"float64 x\n",
+    b"\x1b]0;a\x07\x1b[2J",
+    b"float64 x\x1b[2J\n",
+    b"odd\x1b/A x\n",
+    b"uint64 data\n",
+    b"string encoding\n",
+)
+NAMES = ("log", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage", "odd\x1b[2J/msg/A", "/", "")
+
+
+def recording_damaged(path: Path, rng: random.Random) -> str:
+    """A recording with damaged bytes, or written with odd schemas, names, times, encodings or messages."""
+    from mcap.writer import Writer
+
+    if rng.random() < 0.3:
+        return bytes_damaged(path, rng)
+    topics = {"/o": b'{"x": 1.0}', "/a": b'{"u": 0.5}'}
+    place, at = rng.choice(sorted(topics)), rng.randrange(5)
+    name, text, encoding = rng.choice(NAMES), rng.choice(SCHEMAS), rng.choice(["json", "json", "cdr", "\x1b[2J"])
+    numbers = [b"1" * rng.choice([20, 400, 5_000]), b"1e400", b"NaN", b"-Infinity", b'"x"', b"[1, [2]]", b"[]", b"{}"]
+    deep = b"[" * 40_000
+    data = rng.choice(
+        [b'{"x": ' + rng.choice([*numbers, deep]) + b', "u": 1}', b"\0\1\0\0" + rng.randbytes(20), b"", deep]
+    )
+    time = rng.choice([0, 1, 2**62, 2**63, 2**64 - 1])
+    what = rng.choice(["schema", "message", "time", "topic", "compression"])
+    with open(path, "wb") as file:
+        writer = Writer(file)
+        writer.start()
+        sound = writer.register_schema("log", "jsonschema", b"{}")
+        odd = writer.register_schema(name, rng.choice(["ros2msg", "ros2msg", "jsonschema", "\x1b"]), text)
+        channels = {}
+        for topic in topics:
+            here = topic == place
+            called = "\x1b[2J" if what == "topic" and here else topic
+            schema, kind = (odd, encoding) if what == "schema" and here else (sound, "json")
+            channels[topic] = writer.register_channel(called, kind, schema)
+        for k in range(5):
+            for topic, sound_data in topics.items():
+                here = topic == place and k == at
+                content = data if here and what in ("message", "schema") else sound_data
+                moment = time if here and what == "time" else k * 10**9
+                writer.add_message(channels[topic], moment, content, moment)
+        writer.finish()
+    return f"{what} of {place}: {name!r}, {encoding!r}, {time}"
+
+
 class Canary:
     """Leaves a mark when it is unpickled."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import pathlib
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,9 @@ from fuzz_damage import (
     hdf5_damaged,
     json_damaged,
     lines_damaged,
+    logs_damaged,
     npz_damaged,
+    recording_damaged,
     saved_damaged,
     yaml_damaged,
 )
@@ -290,7 +294,49 @@ def read_settings_file(path: Path) -> None:
     readers[path.stem]()
 
 
+def mapped_logs(folder: Path) -> list[Path]:
+    """A mapping and the log that it names."""
+    rows = [f"{0.1 * k:.1f},{k // 5},{k},{-k}" for k in range(20)]
+    (folder / "log.csv").write_text("\n".join(["time,trial,q,u", *rows, ""]))
+    text = "files: [log.csv]\nobservations: [q]\nactions: [u]\nepisode: trial\ntime: time\n"
+    (folder / "logs.yaml").write_text(text)
+    return [folder / "logs.yaml"]
+
+
+def recordings(folder: Path) -> list[Path]:
+    """A recording of messages in JSON, and the mapping that reads it."""
+    from mcap.writer import Writer
+
+    (folder / "m.yaml").write_text("observations: [/o.x]\nactions: [/a.u]\n")
+    with open(folder / "a.mcap", "wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("log", "jsonschema", b"{}")
+        for k in range(5):
+            for topic, data in (("/o", b'{"x": 1.0}'), ("/a", b'{"u": 0.5}')):
+                writer.add_message(writer.register_channel(topic, "json", schema), k * 10**9, data, k * 10**9)
+        writer.finish()
+    return [folder / "a.mcap"]
+
+
+def read_recording(path: Path) -> None:
+    from surefoot.data import load, validate
+    from surefoot.data.logs import draft
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        try:
+            dataset = load(path, mapping=path.with_name("m.yaml"))
+            validate(dataset)
+            assert printable(draft(path)) == draft(path), "a control character came through"
+        finally:
+            assert printable(text.getvalue()) == text.getvalue(), "a control character was printed"
+
+
 TARGETS = [
+    Target("mapping of logs", mapped_logs, read_dataset, logs_damaged),
+    Target("recording", recordings, read_recording, recording_damaged),
     Target("settings", settings_files, read_settings_file, yaml_damaged),
     Target("HDF5 of others", hdf5_files, read_dataset, hdf5_damaged),
     Target("HDF5 of ours", own_hdf5, read_dataset, bytes_damaged, ours=True),
