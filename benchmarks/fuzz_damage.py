@@ -324,20 +324,7 @@ def logs_damaged(path: Path, rng: random.Random) -> str:
     """A mapping whose files are others, or none, or that is damaged as any file of settings."""
     if rng.random() < 0.4:
         return yaml_damaged(path, rng)
-    outside = [
-        "/dev/zero",
-        "/dev/full",
-        "/dev",
-        "/",
-        "..",
-        ".",
-        "/proc/self/mem",
-        "/*/*/*/*",
-        "/**",
-        "*",
-        "~",
-        "a" * 300,
-    ]
+    outside = ["/dev/zero", "/dev/full", "/dev", "/", "..", ".", "/*/*/*/*", "/**", "*", "~", "a" * 300]
     odd = rng.choice([*outside, "pipe", "endless", "link.csv", "\\0", "[", "*/*", "log.csv/", "nothing*", "**/**/**"])
     if odd in ("pipe", "endless", "link.csv"):
         place = path.with_name(odd)

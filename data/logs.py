@@ -135,7 +135,9 @@ def _require_log(path: pathlib.Path) -> None:
     """Refuse what no log can be before it is opened or looked through: devices, pipes, and any other folder."""
     from surefoot.data.formats import bags
 
-    if not path.is_file() and not (path.is_dir() and (lerobot.is_lerobot(path) or bags.is_recording(path))):
+    with _readable(path):
+        known = path.is_file() or (path.is_dir() and (lerobot.is_lerobot(path) or bags.is_recording(path)))
+    if not known:
         raise DataError(
             f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset; of a folder of logs draft one, "
             "and name all of them under `files`"

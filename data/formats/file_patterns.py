@@ -32,7 +32,9 @@ def files_like(pattern: pathlib.Path, source: object) -> list[pathlib.Path]:
     found, looks = [pathlib.Path(pattern.parts[0] if pattern.is_absolute() else ".")], 0
     for part in pattern.parts[1 if pattern.is_absolute() else 0 :]:
         if not _MAGIC.search(part):
-            found = [one / part for one in found if (one / part).exists()]
+            found = [
+                one / part for one in found if os.path.exists(one / part)
+            ]  # pathlib's raises where it may not look
             continue
         like, hidden, places, found = re.compile(fnmatch.translate(part)), part.startswith("."), found, []
         for place in places:
