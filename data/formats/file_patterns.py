@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import pathlib
@@ -32,26 +33,20 @@ def files_like(pattern: pathlib.Path, source: object) -> list[pathlib.Path]:
     found, looks = [pathlib.Path(pattern.parts[0] if pattern.is_absolute() else ".")], 0
     for part in pattern.parts[1 if pattern.is_absolute() else 0 :]:
         if not _MAGIC.search(part):
-            found = [
-                one / part for one in found if os.path.exists(one / part)
-            ]  # pathlib's raises where it may not look
+            # os.path, for pathlib raises an error where it may not look
+            found = [one / part for one in found if os.path.exists(one / part)]
             continue
         like, hidden, places, found = re.compile(fnmatch.translate(part)), part.startswith("."), found, []
         for place in places:
-            names = []
-            try:
-                entries = os.scandir(place)
-            except OSError:  # no folder, or one that may not be read
-                continue
-            with entries:
+            # no folder, or one that may not be read, has nothing in it
+            with contextlib.suppress(OSError), os.scandir(place) as entries:
                 for entry in entries:
                     looks += 1
                     if looks > MOST_LOOKED_AT:
                         raise DataError(
                             f"{source}: 'files' names {pattern}, for which more than {MOST_LOOKED_AT:,} files and "
-                            "folders would be looked through; name a folder instead of a pattern for it"
+                            "folders would be looked through; write fewer of its parts with * and the like"
                         )
                     if like.fullmatch(entry.name) and (hidden or not entry.name.startswith(".")):
-                        names.append(entry.name)
-            found += [place / name for name in names]
+                        found.append(place / entry.name)
     return sorted(found)
