@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from surefoot.core.base.errors import CheckpointError, SurefootError
+from surefoot.core.base.memory import enough_memory
 from surefoot.core.base.schema import MOST_BYTES, Kind, check, parse
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -41,6 +42,7 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
         SurefootError: `path` is a folder, the disk is full, or the folder can't be written; `path` is as it was.
     """
     path = pathlib.Path(path)
+    refuse_null_bytes(path, error)
     if path.is_dir():
         raise error(f"{path}: is a folder; give the name of a file")
     aside = path.with_name(f".{path.stem}.{_place()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{path.suffix}")
@@ -56,6 +58,12 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+def refuse_null_bytes(path: pathlib.Path, error: type[SurefootError]) -> None:
+    """Raise an error of the kind `error` for a path that no file can have."""
+    if "\0" in str(path):
+        raise error(f"{path}: a name can't have a null byte in it; choose another")
 
 
 def remove_asides(folder: str | os.PathLike[str], below: bool = True) -> None:
@@ -152,7 +160,8 @@ def read_json(path: str | os.PathLike[str], kind: Kind | None = None) -> Any:
         CheckpointError: the file is missing, not JSON, larger than anything that surefoot writes, or not of this kind.
     """
     try:
-        value = parse(read_regular(path, MOST_BYTES), path)
+        with enough_memory(path, CheckpointError):
+            value = parse(read_regular(path, MOST_BYTES), path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file") from error
     except OSError as error:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import yaml
 
-from surefoot.core.base.errors import ConfigError, SurefootError
+from surefoot.core.base.errors import ConfigError, SurefootError, printable
 from surefoot.core.base.files import read_regular
+from surefoot.core.base.memory import enough_memory
 from surefoot.core.base.schema import DEEPEST, shown
 from surefoot.core.base.unique_keys import UniqueKeys
 
@@ -57,6 +58,8 @@ class _Plain(UniqueKeys):
         number = node.tag in (_TAGS[2], _TAGS[3]) and isinstance(node, yaml.ScalarNode)
         if number and len(node.value) > MOST_DIGITS:
             raise _refused(f"a number has {len(node.value)} characters, and may have {MOST_DIGITS}", node)
+        if isinstance(node, yaml.ScalarNode) and printable(node.value) != node.value:
+            raise _refused(f"{shown(node.value)} has a control character, which no setting needs", node)
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError) as error:  # PyYAML's constructors, of `!!int x` and `!!bool ""`
@@ -107,6 +110,11 @@ def parse_settings(content: bytes, where: object, error: type[SurefootError] = C
         SurefootError: of the kind `error`: it is larger than `MOST_BYTES`, no YAML, has a key twice, a reference, a
             tag, more than 32 levels, or a number of more than `MOST_DIGITS` characters; with its line.
     """
+    with enough_memory(where, error):
+        return _parsed(content, where, error)
+
+
+def _parsed(content: bytes, where: object, error: type[SurefootError]) -> Any:
     if len(content) > MOST_BYTES:
         raise error(f"{where}: has more than {MOST_BYTES >> 10} KiB, too much for a file of settings")
     try:
@@ -123,5 +131,3 @@ def parse_settings(content: bytes, where: object, error: type[SurefootError] = C
         line = "" if place is None else f", line {place.line + 1}"
         problem = getattr(failure, "problem", None) or str(failure)
         raise error(f"{where}{line}: is no YAML ({problem})") from failure
-    except MemoryError as failure:
-        raise error(f"{where}: there is too little memory to read it; free memory, or raise the limit") from failure

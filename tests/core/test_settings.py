@@ -42,6 +42,7 @@ HOSTILE = {
     "a key that is no text": ("1: 2\n", r"line 1: .*key 1 is no name"),
     "a key that is a list": ("[1]: 2\n", r"line 1: .*unhashable"),
     "a null byte": ("a: 1\nb: \0\n", r", line 2: .*0x0"),
+    "a null byte by its escape": ('a: 1\nb: "x\\0"\n', r", line 2: .*control character"),
     "an escape sequence": ("a: \x1b[2J\n", r", line 1: .*0x1b"),
     "two documents": ("a: 1\n---\nb: 2\n", r", line 2: .*another document"),
     "too many bytes": ("a: " + "x" * settings.MOST_BYTES, r"more than 256 KiB"),
@@ -101,5 +102,5 @@ def test_too_little_memory_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None
         raise MemoryError
 
     monkeypatch.setattr(settings.yaml, "load", none_left)
-    with pytest.raises(ConfigError, match="f: there is too little memory"):
+    with pytest.raises(ConfigError, match="f: the memory is not enough"):
         parse_settings(b"a: 1", "f")

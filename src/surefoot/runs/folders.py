@@ -23,7 +23,7 @@ from typing import Any
 
 from surefoot.core.base.children import refuse_at_import
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.files import remove_asides, why
+from surefoot.core.base.files import refuse_null_bytes, remove_asides, why
 
 LOCK, SWEEP = ".lock", "sweep.json"
 BEFORE_THE_FIRST_STEP = ("config.json", "environment.json", "kernels.json", "dataset.safetensors")
@@ -107,6 +107,7 @@ def claim_new(out: str | os.PathLike[str]) -> Claim:
         ConfigError: it exists and holds something, or can't be made.
     """
     refuse_at_import(TRAINS)
+    refuse_null_bytes(pathlib.Path(out), ConfigError)
     folder = pathlib.Path(out).expanduser().resolve()
     made = _make(folder)
     if not _empty(folder):
@@ -144,6 +145,7 @@ def claim_begun(folder: str | os.PathLike[str]) -> Claim:
         ConfigError: it can't be written.
     """
     refuse_at_import(TRAINS)
+    refuse_null_bytes(pathlib.Path(folder), ConfigError)
     claim = Claim(pathlib.Path(folder).resolve(), new=False)
     _remove_asides(claim.folder)
     return claim
@@ -216,7 +218,10 @@ def _lock(folder: pathlib.Path) -> int:
             ) from None
         except OSError as error:
             if error.errno not in WITHOUT_LOCKS:
-                raise
+                os.close(descriptor)
+                raise ConfigError(
+                    f"{folder}: can't be locked ({why(error)}); put it on another disk, or try again"
+                ) from error
             warnings.warn(f"{folder}: this file system has no locks; resume a run only once at a time", stacklevel=4)
         if _is(descriptor, path):
             break

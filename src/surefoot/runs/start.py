@@ -9,7 +9,7 @@ import pathlib
 from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
-from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.files import read_json, refuse_null_bytes, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
 from surefoot.data import conventions
@@ -220,6 +220,7 @@ def resume(folder: str | os.PathLike[str], listener: Listener | None = None, tru
         FolderInUseError: it is still being trained.
         CheckpointError: not a run folder, another dataset than it began with, or another machine.
     """
+    refuse_null_bytes(pathlib.Path(folder), ConfigError)
     run = Run.open(pathlib.Path(folder).resolve())
     notify = listener or silent
     if not run.complete:
