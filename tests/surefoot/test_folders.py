@@ -257,3 +257,19 @@ def test_no_folder_has_a_null_byte_in_its_name(tmp_path: pathlib.Path) -> None:
             act(tmp_path / "a\0b")
     with pytest.raises(SurefootError, match=r"a name can't have a null byte"):
         write_json(tmp_path / "a\0b", {})
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+def test_a_disk_that_is_full_at_the_first_byte_leaves_no_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, full)
+        with pytest.raises(ConfigError, match=r"b: can't be written \(the disk is full"):
+            claim_new(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    with claim_new(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()

@@ -19,6 +19,7 @@ import shutil
 import socket
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from surefoot.core.base.children import refuse_at_import
@@ -59,7 +60,11 @@ class Claim:
             ConfigError: it can't be written.
         """
         self.folder, self._made, self._new = folder, made, new
-        self.descriptor = _lock(folder)
+        try:
+            self.descriptor = _lock(folder)
+        except BaseException:
+            _remove_empty(made)
+            raise
         """Of the lock, for workers to inherit."""
 
     def __enter__(self) -> Claim:
@@ -71,11 +76,7 @@ class Claim:
         removed = self._new and not (self.folder / "config.json").is_file() and self.take_back()
         self.give_free()
         if removed:
-            for folder in reversed(self._made):
-                try:
-                    folder.rmdir()
-                except OSError:  # another process has put something there
-                    break
+            _remove_empty(self._made)
 
     def give_free(self) -> None:
         """Unlock the folder."""
@@ -163,6 +164,15 @@ def remove_lock_of_the_dead(folder: pathlib.Path) -> None:
             pass
 
 
+def _remove_empty(made: Sequence[pathlib.Path]) -> None:
+    """Remove folders that were made, outermost first, as far as nothing is in them."""
+    for folder in reversed(made):
+        try:
+            folder.rmdir()
+        except OSError:  # another process has put something there
+            break
+
+
 def _make(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     """Make a folder, and those that it lies in; the new ones, outermost first. Empty where it exists."""
     missing = [folder, *itertools.takewhile(lambda parent: not parent.exists(), folder.parents)]
@@ -227,8 +237,15 @@ def _lock(folder: pathlib.Path) -> int:
             break
         os.close(descriptor)  # whoever held it has removed it meanwhile
     since = dt.datetime.now().isoformat(sep=" ", timespec="seconds")
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(
+            descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0
+        )
+    except OSError as error:  # a disk that is full at the first byte
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+        raise ConfigError(f"{folder}: can't be written ({why(error)})") from error
     return descriptor
 
 
