@@ -15,7 +15,7 @@ import stat
 import uuid
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, SurefootError
 from surefoot.core.base.memory import enough_memory
@@ -128,7 +128,7 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         return file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     """A regular file, open to be read.
 
     Raises:
