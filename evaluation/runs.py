@@ -244,6 +244,9 @@ class RunData:
         source = path / "summary.json"
         summary, config = read_json(source, SUMMARY), read_json(path / "config.json", ANY_CONFIG)
         refuse_uneven(summary.get("models", ()), source)
+        counts = {key: len(summary[key]) for key in summary if key.startswith("per_seed_") and summary[key]}
+        if len(set(counts.values())) > 1:
+            raise CheckpointError(f"{source}: holds {counts} numbers, which must be one a seed; it is damaged")
         fields = {field.name for field in dataclasses.fields(cls)} & summary.keys()
         found = {
             key: tuple(value) if isinstance(value, list) else value for key, value in summary.items() if key in fields
