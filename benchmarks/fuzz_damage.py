@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pathlib
 import random
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
+import yaml
 
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import printable
@@ -22,6 +24,8 @@ Path = pathlib.Path
 
 def bytes_damaged(path: Path, rng: random.Random) -> str:
     """Bits flipped, the end missing, a block of zeros, or an enormous number, often near the beginning or the end."""
+    if rng.random() < 0.05:
+        return replaced_by_no_file(path, rng)
     content = bytearray(path.read_bytes())
     how = rng.choice(["flip", "flip", "cut", "zero", "huge", "insert"])
     reach = rng.choice([len(content), min(len(content), 4096)])
@@ -40,6 +44,19 @@ def bytes_damaged(path: Path, rng: random.Random) -> str:
         content[start:start] = rng.randbytes(rng.choice([1, 8, 300]))
     path.write_bytes(content)
     return f"bytes: {how} at {start}"
+
+
+def replaced_by_no_file(path: Path, rng: random.Random) -> str:
+    """A pipe that nobody writes to, a device without an end, or a folder, in a file's place."""
+    path.unlink()
+    what = rng.choice(["pipe", "device", "folder"])
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    return f"a {what} in its place"
 
 
 def odd_value(rng: random.Random, old: Any) -> Any:
@@ -264,6 +281,107 @@ def csv_damaged(path: Path, rng: random.Random) -> str:
     lines[row] = ",".join(cells if rng.random() < 0.8 else cells[:-1])
     path.write_text("\n".join(lines))
     return f"row {row}, cell {at}"
+
+
+def yaml_damaged(path: Path, rng: random.Random) -> str:
+    """A file of settings with damaged bytes, another value, or what YAML has beside values."""
+    text = path.read_text()
+    how = rng.random()
+    if how < 0.2:
+        return bytes_damaged(path, rng)
+    if how < 0.5:
+        value, what = distorted(yaml.safe_load(text), rng)
+        path.write_text(yaml.safe_dump(value) if rng.random() < 0.5 else json_text(value))
+        return f"YAML: {what}"
+    levels = rng.choice([2, 9, 30])
+    grown = "".join(f"g{k}: &g{k} [{', '.join(['x'] if k == 0 else [f'*g{k - 1}'] * 9)}]\n" for k in range(levels))
+    deep, digits = rng.choice([31, 40, 2_000, 100_000]), rng.choice([30, 101, 5_000, 200_000])
+    added = {
+        "references": grown,
+        "self-reference": "odd: &odd [*odd]\n",
+        "merged self-reference": "odd: &odd\n  <<: *odd\n",
+        "tag": f"odd: !!python/object/apply:{CANARY}.x []\n",
+        "tag of a type": f"odd: !!{rng.choice(['int', 'float', 'bool', 'binary', 'set', 'omap', 'timestamp'])} ''\n",
+        "deep list": "odd: " + "[" * deep + "1" + "]" * deep + "\n",
+        "deep mapping": "odd: " + "{a: " * deep + "1" + "}" * deep + "\n",
+        "long number": "odd: " + rng.choice(["1", "0x1", "1.", "1:1"]) + "1" * digits + "\n",
+        "base 60": "odd: " + "1:" * digits + "1\n",
+        "control character": f"odd: {rng.choice([chr(0), chr(27) + '[2J', chr(0x202E), chr(0x85)])}\n",
+        "escaped control character": 'odd: "\\0\\e[2J"\n',
+        "key": rng.choice(["1: 2\n", "[1]: 2\n", "null: 1\n", "? {a: 1}\n: 2\n", "true: 1\n"]),
+        "twice": text,
+        "large": "# " + "x" * rng.choice([300_000, 5_000_000]) + "\n",
+        "long name": "x" * rng.choice([300_000, 5_000_000]) + ": 1\n",
+        "long value": "algo: " + "x" * rng.choice([100_000, 5_000_000]) + "\n",
+        "second document": "---\na: 1\n",
+    }
+    what = rng.choice(sorted(added))
+    path.write_text(text + added[what] if rng.random() < 0.5 else added[what] + text)
+    return f"YAML: {what}"
+
+
+def logs_damaged(path: Path, rng: random.Random) -> str:
+    """A mapping whose files are others, or none, or that is damaged as any file of settings."""
+    if rng.random() < 0.4:
+        return yaml_damaged(path, rng)
+    outside = ["/dev/zero", "/dev/full", "/dev", "/", "..", ".", "/*/*/*/*", "/**", "*", "~", "a" * 300]
+    odd = rng.choice([*outside, "pipe", "endless", "link.csv", "\\0", "[", "*/*", "log.csv/", "nothing*", "**/**/**"])
+    if odd in ("pipe", "endless", "link.csv"):
+        place = path.with_name(odd)
+        place.unlink(missing_ok=True)
+        os.mkfifo(place) if odd == "pipe" else place.symlink_to("/dev/zero" if odd == "endless" else "/dev/stdin")
+    value = yaml.safe_load(path.read_text()) | {"files": rng.choice([[odd], ["log.csv", odd], odd])}
+    value |= {"rate": rng.choice([1e300, 1e-9, 10])} if rng.random() < 0.1 else {}
+    path.write_text(yaml.safe_dump(value))
+    return f"files: {odd!r}"
+
+
+SCHEMAS = (
+    b"float64 x\n",
+    b"\x1b]0;a\x07\x1b[2J",
+    b"float64 x\x1b[2J\n",
+    b"odd\x1b/A x\n",
+    b"uint64 data\n",
+    b"string encoding\n",
+)
+NAMES = ("log", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage", "odd\x1b[2J/msg/A", "/", "")
+
+
+def recording_damaged(path: Path, rng: random.Random) -> str:
+    """A recording with damaged bytes, or written with odd schemas, names, times, encodings or messages."""
+    from mcap.writer import Writer
+
+    if rng.random() < 0.3:
+        return bytes_damaged(path, rng)
+    topics = {"/o": b'{"x": 1.0}', "/a": b'{"u": 0.5}'}
+    place, at = rng.choice(sorted(topics)), rng.randrange(5)
+    name, text, encoding = rng.choice(NAMES), rng.choice(SCHEMAS), rng.choice(["json", "json", "cdr", "\x1b[2J"])
+    numbers = [b"1" * rng.choice([20, 400, 5_000]), b"1e400", b"NaN", b"-Infinity", b'"x"', b"[1, [2]]", b"[]", b"{}"]
+    deep = b"[" * 40_000
+    data = rng.choice(
+        [b'{"x": ' + rng.choice([*numbers, deep]) + b', "u": 1}', b"\0\1\0\0" + rng.randbytes(20), b"", deep]
+    )
+    time = rng.choice([0, 1, 2**62, 2**63, 2**64 - 1])
+    what = rng.choice(["schema", "message", "time", "topic", "compression"])
+    with open(path, "wb") as file:
+        writer = Writer(file)
+        writer.start()
+        sound = writer.register_schema("log", "jsonschema", b"{}")
+        odd = writer.register_schema(name, rng.choice(["ros2msg", "ros2msg", "jsonschema", "\x1b"]), text)
+        channels = {}
+        for topic in topics:
+            here = topic == place
+            called = "\x1b[2J" if what == "topic" and here else topic
+            schema, kind = (odd, encoding) if what == "schema" and here else (sound, "json")
+            channels[topic] = writer.register_channel(called, kind, schema)
+        for k in range(5):
+            for topic, sound_data in topics.items():
+                here = topic == place and k == at
+                content = data if here and what in ("message", "schema") else sound_data
+                moment = time if here and what == "time" else k * 10**9
+                writer.add_message(channels[topic], moment, content, moment)
+        writer.finish()
+    return f"{what} of {place}: {name!r}, {encoding!r}, {time}"
 
 
 class Canary:

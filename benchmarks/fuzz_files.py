@@ -109,6 +109,9 @@ def one(target: Target, originals: list[Path], seed: int, mark: Path) -> dict[st
         return {**told, "outcome": outcome, "seconds": round(seconds, 3), "megabytes": max(0, grown >> 20)}
     finally:
         for one_path, content in before.items():
+            if one_path.is_dir():
+                one_path.rmdir()
+            one_path.unlink(missing_ok=True)  # a pipe or a link may lie there
             one_path.write_bytes(content)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import pathlib
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +21,11 @@ from fuzz_damage import (
     hdf5_damaged,
     json_damaged,
     lines_damaged,
+    logs_damaged,
     npz_damaged,
+    recording_damaged,
     saved_damaged,
+    yaml_damaged,
 )
 
 from surefoot.core.base.errors import SurefootError, printable
@@ -259,7 +264,80 @@ def read_safe_set(path: Path) -> None:
         one_sentence(error, None)
 
 
+def settings_files(folder: Path) -> list[Path]:
+    """What a command says, a preset, a space, a suite and a mapping."""
+    made = {
+        "config": "algo: iql\nsteps: 20000\nseeds: [0, 1]\nalgo.expectile: 0.9\nalgo.hidden: [64, 64]\n",
+        "preset": "run: {steps: 1000}\niql:\n  expectile: 0.9\n  temperature: 3\n",
+        "space": "algo.expectile: {low: 0.6, high: 0.9}\nalgo.temperature: {low: 1e-4, high: 1e-3, log: true}\n",
+        "suite": "version: 1\nwhat: a test\nseeds: [0, 1, 2, 3]\nrun: {steps: 100}\nalgorithms: [iql, bc]\n"
+        "tasks:\n  pendulum: {dataset: native/pendulum-mixed}\n",
+        "mapping": "observations: ['q*', v]\nactions: [u]\nreward: r\nepisode: k\nmax_episode_steps: 40\n",
+    }
+    for name, text in made.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return [folder / f"{name}.yaml" for name in made]
+
+
+def read_settings_file(path: Path) -> None:
+    from surefoot.cli.support import config_file, presets
+    from surefoot.data.formats import mapping
+    from surefoot.studies import leaderboard, tune
+
+    readers: dict[str, Callable[[], object]] = {
+        "config": lambda: config_file.overrides_of(str(path), []),
+        "preset": lambda: presets.read_own_preset(str(path), "iql"),
+        "space": lambda: tune.distributions(tune.read_space(path)),
+        "suite": lambda: leaderboard.suite(str(path)),
+        "mapping": lambda: mapping.read_mapping(path),
+    }
+    readers[path.stem]()
+
+
+def mapped_logs(folder: Path) -> list[Path]:
+    """A mapping and the log that it names."""
+    rows = [f"{0.1 * k:.1f},{k // 5},{k},{-k}" for k in range(20)]
+    (folder / "log.csv").write_text("\n".join(["time,trial,q,u", *rows, ""]))
+    text = "files: [log.csv]\nobservations: [q]\nactions: [u]\nepisode: trial\ntime: time\n"
+    (folder / "logs.yaml").write_text(text)
+    return [folder / "logs.yaml"]
+
+
+def recordings(folder: Path) -> list[Path]:
+    """A recording of messages in JSON, and the mapping that reads it."""
+    from mcap.writer import Writer
+
+    (folder / "m.yaml").write_text("observations: [/o.x]\nactions: [/a.u]\n")
+    with open(folder / "a.mcap", "wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("log", "jsonschema", b"{}")
+        for k in range(5):
+            for topic, data in (("/o", b'{"x": 1.0}'), ("/a", b'{"u": 0.5}')):
+                writer.add_message(writer.register_channel(topic, "json", schema), k * 10**9, data, k * 10**9)
+        writer.finish()
+    return [folder / "a.mcap"]
+
+
+def read_recording(path: Path) -> None:
+    from surefoot.data import load, validate
+    from surefoot.data.logs import draft
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        try:
+            dataset = load(path, mapping=path.with_name("m.yaml"))
+            validate(dataset)
+            assert printable(draft(path)) == draft(path), "a control character came through"
+        finally:
+            assert printable(text.getvalue()) == text.getvalue(), "a control character was printed"
+
+
 TARGETS = [
+    Target("mapping of logs", mapped_logs, read_dataset, logs_damaged),
+    Target("recording", recordings, read_recording, recording_damaged),
+    Target("settings", settings_files, read_settings_file, yaml_damaged),
     Target("HDF5 of others", hdf5_files, read_dataset, hdf5_damaged),
     Target("HDF5 of ours", own_hdf5, read_dataset, bytes_damaged, ours=True),
     Target("NPZ", npz_files, read_dataset, npz_damaged),

@@ -2,7 +2,8 @@
 
     python benchmarks/kill_resume.py [--families offline streaming] [--kills 100]
     python benchmarks/kill_resume.py --table    # only writes the table
-    python benchmarks/kill_resume.py --quick    # one family, two kills, for CI
+    python benchmarks/kill_resume.py --quick    # one short run, two kills, for CI
+    python benchmarks/kill_resume.py --quick "latent model"    # the same of one family's run
 
 Adds to results/kill_resume.json what is missing there of so many kills a family, and writes the table beside it.
 Every other time the command is killed by SIGKILL, and by SIGTERM, on which it writes a checkpoint. The process group is
@@ -86,6 +87,24 @@ FAMILIES = {
     "model-based": Family(
         ["algo=mopo", *CLOUD, "steps=1200", "evaluate_every=60", "algo.model_updates=400", "algo.model_hidden=[32,32]"]
         + ["algo.model_decays=[]", "algo.rollouts=200", "algo.imagine_every=100", *NARROW]
+    ),
+    "latent model": Family(
+        ["algo=tdmpc2", "env=native/pendulum", "algo.preset=tiny", "steps=400", "algo.initial_steps=100"]
+        + ["evaluate_every=40", "batch_size=16"],
+        kills_a_chain=5,
+    ),
+    "recurrent model": Family(
+        ["algo=dreamer", "env=native/pendulum", "algo.preset=tiny", "steps=300", "algo.initial_steps=100"]
+        + ["evaluate_every=40", "algo.windows=2", "algo.length=8", "algo.imagined=3"],
+        kills_a_chain=5,
+    ),
+    "on-policy, two learners": Family(
+        ["algo=ppo", "env=native/pendulum", "learners=2", *BLOCKS, "steps=40960", *NARROW], kills_a_chain=10
+    ),
+    "images, large buffer": Family(
+        [*SHORT_SAC, "env=native/pendulum-pixels", "steps=1500", "evaluate_every=150", "algo.encoder=small"]
+        + ["batch_size=16"],
+        kills_a_chain=5,
     ),
     "not restorable": Family([*SHORT_SAC, "env=Pendulum-v1", "steps=1000"], restorable=False),
 }
@@ -268,7 +287,7 @@ def write_table() -> None:
 def main() -> int:
     """Run the chains of some families; 1 where something was not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", nargs="?", const="", help="two kills of one short run; or of this family's run")
     parser.add_argument("--table", action="store_true", help="only write the table")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--kills", type=int, default=100, help="of each family")
@@ -279,11 +298,12 @@ def main() -> int:
         return 0
     torch.set_num_threads(1)
     commands, moments, fine = Commands(), Moments(), True
-    if arguments.quick:
+    if arguments.quick is not None:
+        family, seeds = (FAMILIES[arguments.quick], "[0]") if arguments.quick else (QUICK, "[0,1]")
         with tempfile.TemporaryDirectory() as root:
-            found = chain([*QUICK.plan, *SMALL, "seeds=[0,1]"], 2, moments, commands, pathlib.Path(root).resolve())
+            found = chain([*family.plan, *SMALL, f"seeds={seeds}"], 2, moments, commands, pathlib.Path(root).resolve())
         print(found)
-        return 0 if good(together(QUICK, None, found)) else 1
+        return 0 if good(together(family, None, found)) else 1
     for name in arguments.families:
         family = FAMILIES[name]
         while True:

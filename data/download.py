@@ -334,7 +334,12 @@ def _only_one(path: pathlib.Path) -> Iterator[None]:
         return
     file = path.with_name(path.name + ".lock")
     with open(file, "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise DownloadError(
+                f"{file}: can't be locked ({why(error)}); set SUREFOOT_CACHE to a folder on another disk"
+            ) from error
         yield
         if path.exists():
             file.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from surefoot.core.base.errors import CheckpointError
-from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.files import open_regular, read_json, write_json
 
 
 def sha256_of(path: pathlib.Path) -> str:
@@ -20,7 +20,7 @@ def sha256_of(path: pathlib.Path) -> str:
     if path.is_dir():
         inside = sorted(one for one in path.rglob("*") if one.is_file())
         return sha256_of_lines(f"{sha256_of(one)}  {one.relative_to(path).as_posix()}" for one in inside)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable
 
 from surefoot.core.base.errors import ConfigError, DataError, nearest
+from surefoot.core.base.memory import enough_memory
 from surefoot.data import logs
 from surefoot.data.catalogue import CATALOGUE, has_unit_actions
 from surefoot.data.checks import refuse_oddities
@@ -67,6 +68,22 @@ def load(
     if not isinstance(source, str | os.PathLike):
         raise ConfigError(f"a dataset is a path or an id of the catalogue, not a {type(source).__name__}")
     text = os.fspath(source)
+    with enough_memory(text, DataError):
+        return _load(text, strict, view, max_episode_steps, progress, mapping, reward, keep, files_done)
+
+
+def _load(
+    text: str,
+    strict: bool,
+    view: str,
+    max_episode_steps: int | None,
+    progress: Progress | None,
+    mapping: str | os.PathLike[str] | None,
+    reward: Reward | None,
+    keep: pathlib.Path | None,
+    files_done: logs.Done | None,
+) -> Dataset:
+    """As `load`."""
     path = pathlib.Path(text)
     known = Source(name=text, max_episode_steps=max_episode_steps)
     require_there(text)

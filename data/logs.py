@@ -42,17 +42,13 @@ def table_of(path: pathlib.Path, mapping: LogMapping | None = None) -> columns.T
         DataError: it is of no kind that is known, or damaged.
         MissingExtraError: the packages that read it are not installed.
     """
+    _require_log(path)
     if path.is_dir() and lerobot.is_lerobot(path):
         return lerobot.table(path, mapping)
     from surefoot.data.formats import bags  # the packages that read messages are an extra
 
     if bags.is_recording(path):
         return bags.table(path, mapping)
-    if not path.is_file():
-        raise DataError(
-            f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset; of a folder of logs draft one, "
-            "and name all of them under `files`"
-        )
     if is_hdf5(path):
         held = columns.hdf5_table(path)
         return robomimic.table(path, held.names) if robomimic.fits(held.names) else held
@@ -154,9 +150,23 @@ def digest(mapping: pathlib.Path, logs: Sequence[pathlib.Path] | None = None, ke
     every = [mapping, *(files_of(read_mapping(mapping)) if logs is None else logs)]
     found = []
     for one in every:
+        _require_log(one)
         with _readable(one):
             found.append(digest_of(one) if kept else sha256_of(one))
     return sha256_of_lines(found)
+
+
+def _require_log(path: pathlib.Path) -> None:
+    """Refuse what no log can be before it is opened or looked through: devices, pipes, and any other folder."""
+    from surefoot.data.formats import bags
+
+    with _readable(path):
+        known = path.is_file() or (path.is_dir() and (lerobot.is_lerobot(path) or bags.is_recording(path)))
+    if not known:
+        raise DataError(
+            f"{path}: is no log: neither a file, nor a ROS 2 bag or LeRobot dataset; of a folder of logs draft one, "
+            "and name all of them under `files`"
+        )
 
 
 @contextlib.contextmanager

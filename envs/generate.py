@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.unpacking import check_free
 from surefoot.cuda_ext.system import System
 from surefoot.envs.native import NativeVectorEnv
 from surefoot.envs.systems import system as find_system
@@ -39,7 +40,8 @@ def generate(
         there; `env_id`, a string; `behaviours`, the name of each episode's behaviour.
 
     Raises:
-        ConfigError: unknown name, behaviour or gap (nearest names given); transitions or seed out of range.
+        ConfigError: unknown name, behaviour or gap (nearest names given); transitions or seed out of range, or more
+            transitions than the free memory holds.
     """
     system = find_system(name)
     if transitions < 1 or not 0 <= seed < 1 << 32:
@@ -48,6 +50,9 @@ def generate(
     parts: list[Rows] = []
     names: list[str] = []
     for rows, block_names in _blocks(system, shares, seed, transitions, gap):
+        if not parts:  # all are there in parts, and joined
+            each = sum(part.nbytes for part in rows.values()) / len(rows["rewards"])
+            check_free(f"{system.alias}: {transitions:,} transitions", int(2 * each * transitions), ConfigError)
         parts.append(rows)
         names += block_names
     columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}

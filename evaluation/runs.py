@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import CheckpointError
-from surefoot.core.base.files import read_json
+from surefoot.core.base.files import read_json, read_regular
 from surefoot.core.base.schema import (
     MOST_BYTES,
     Flag,
@@ -244,6 +244,9 @@ class RunData:
         source = path / "summary.json"
         summary, config = read_json(source, SUMMARY), read_json(path / "config.json", ANY_CONFIG)
         refuse_uneven(summary.get("models", ()), source)
+        counts = {key: len(summary[key]) for key in summary if key.startswith("per_seed_") and summary[key]}
+        if len(set(counts.values())) > 1:
+            raise CheckpointError(f"{source}: holds {counts} numbers, which must be one a seed; it is damaged")
         fields = {field.name for field in dataclasses.fields(cls)} & summary.keys()
         found = {
             key: tuple(value) if isinstance(value, list) else value for key, value in summary.items() if key in fields
@@ -362,8 +365,7 @@ def _certificate(path: pathlib.Path) -> Json:
 
 def _read_metrics(path: pathlib.Path) -> tuple[Json, ...]:
     try:
-        with open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        content = read_regular(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing; the run folder is incomplete, run it again") from error
     except OSError as error:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import CheckpointError, SurefootError
 from surefoot.core.base.files import why, written_aside
+from surefoot.core.base.memory import ADVICE, enough_memory, short_of_memory
 from surefoot.core.base.schema import MOST_BYTES, Plain, Table, check, parse, refuse_large, shown
 
 VERSIONS: dict[str, int] = {}
@@ -112,7 +113,14 @@ def load(path: str | os.PathLike[str], kind: str | None = None) -> tuple[dict[st
     path = pathlib.Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file")
-    header, tensors = _read(path)
+    with enough_memory(path, CheckpointError):
+        return _checked(path, *_read(path), kind)
+
+
+def _checked(
+    path: pathlib.Path, header: dict[str, str], tensors: dict[str, Tensor], kind: str | None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and meta of a file that is ours, whole and of the kind; `load` says what is raised."""
     text, written = header.get("surefoot"), header.get("format")
     if text is None or "sha256" not in header:
         raise CheckpointError(f"{path}: a safetensors file, but not written by surefoot")
@@ -146,6 +154,8 @@ def _read(path: pathlib.Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             continue
         if failure is None:
             return header, tensors
+        if short_of_memory(failure):
+            raise CheckpointError(f"{path}: the memory is not enough to read it; {ADVICE}") from failure
         raise CheckpointError(
             f"{path}: damaged or not a safetensors file ({failure}); restore it from a copy or resume from an "
             "earlier checkpoint"

@@ -19,6 +19,8 @@ def printable(text: str) -> str:
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+LONGEST = 4_000
+"""Characters of an error's sentence that are shown: a name in a file may have millions."""
 _formatwarning = warnings.formatwarning
 
 
@@ -35,8 +37,11 @@ class SurefootError(Exception):
     """Base of all errors that a user can mend; the command line prints it and exits with code 2."""
 
     def __str__(self) -> str:
-        """The sentence; names that came from a file can't move the cursor."""
-        return printable(super().__str__())
+        """The sentence; names that came from a file can't move the cursor, nor fill the terminal."""
+        text = super().__str__()
+        if len(text) > LONGEST:
+            text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+        return printable(text)
 
 
 class DataError(SurefootError):
@@ -107,6 +112,8 @@ class MissingExtraError(SurefootError):
         super().__init__(f"{purpose} needs the package {package!r}, which is not installed: {how}")
 
 
+LONGEST_NAME = 1_000
+"""Characters of a name that is compared with those that are known."""
 OTHER_WORDS = {
     "lr": ("learning_rate", "actor_learning_rate", "critic_learning_rate"),
     "gamma": ("discount",),
@@ -150,6 +157,8 @@ def guesses(name: str, known: Collection[str]) -> list[str]:
 
     before, dot, last = name.rpartition(".")
     said = [f"{before}{dot}{word}" for word in OTHER_WORDS.get(last.lower(), ())]
+    if len(name) > LONGEST_NAME:  # it is like none, and to compare it takes a minute
+        return []
     return [word for word in said if word in known] or difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import json
 import os
 import pathlib
 import platform
 import re
+import stat
 import uuid
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, SurefootError
+from surefoot.core.base.memory import enough_memory
 from surefoot.core.base.schema import MOST_BYTES, Kind, check, parse
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -39,6 +42,7 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
         SurefootError: `path` is a folder, the disk is full, or the folder can't be written; `path` is as it was.
     """
     path = pathlib.Path(path)
+    refuse_null_bytes(path, error)
     if path.is_dir():
         raise error(f"{path}: is a folder; give the name of a file")
     aside = path.with_name(f".{path.stem}.{_place()}-{os.getpid()}-{uuid.uuid4().hex[:8]}{path.suffix}")
@@ -54,6 +58,12 @@ def written_aside(path: str | os.PathLike[str], error: type[SurefootError] = Sur
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+def refuse_null_bytes(path: pathlib.Path, error: type[SurefootError]) -> None:
+    """Raise an error of the kind `error` for a path that no file can have."""
+    if "\0" in str(path):
+        raise error(f"{path}: a name can't have a null byte in it; choose another")
 
 
 def remove_asides(folder: str | os.PathLike[str], below: bool = True) -> None:
@@ -106,6 +116,36 @@ def why(failure: BaseException) -> str:
     return getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
 
 
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file, or its first `most` + 1 bytes where it has more.
+
+    Neither a device, which may have no end, nor a pipe, which may never say anything, is read.
+
+    Raises:
+        OSError: it is no regular file, or can't be read.
+    """
+    with open_regular(path) as file:
+        return file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """A regular file, open to be read.
+
+    Raises:
+        OSError: it is no regular file, or can't be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "its name has a null byte", repr(path)) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        what = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise OSError(errno.EINVAL, f"it is {what}, not a file", os.fspath(path))
+    return os.fdopen(handle, "rb")
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write JSON whole or not at all."""
     text = json.dumps(value, indent=2, sort_keys=False, allow_nan=False)
@@ -120,9 +160,8 @@ def read_json(path: str | os.PathLike[str], kind: Kind | None = None) -> Any:
         CheckpointError: the file is missing, not JSON, larger than anything that surefoot writes, or not of this kind.
     """
     try:
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        value = parse(text, path)
+        with enough_memory(path, CheckpointError):
+            value = parse(read_regular(path, MOST_BYTES), path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file") from error
     except OSError as error:
@@ -137,9 +176,10 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     U+0085, where `str.splitlines` would cut it.
 
     Raises:
+        OSError: it is no regular file, or can't be read.
         UnicodeDecodeError: it is not in UTF-8.
     """
-    with open(path, encoding="utf-8") as file:
+    with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
         return [line.removesuffix("\n") for line in file]
 
 

@@ -15,6 +15,8 @@ from surefoot.core.base.spec import mapped
 
 UNHEARD = "unheard"
 """() uint8 of a saved memory: 1 where `observe` is due."""
+NUMBERS = "biuf"
+"""Kinds of dtype that an observation may have: truth values, whole numbers and real ones."""
 
 
 def as_array(observation: Any, dtype: Any = None) -> np.ndarray:
@@ -24,8 +26,13 @@ def as_array(observation: Any, dtype: Any = None) -> np.ndarray:
         EnvironmentMismatchError: it holds what is no number, or is not even an array.
     """
     try:
-        return np.asarray(observation, dtype)
-    except (TypeError, ValueError) as error:
+        if isinstance(observation, Tensor):
+            observation = observation.detach().cpu()
+        found = np.asarray(observation)
+        if found.dtype.kind not in NUMBERS:  # numpy would make numbers of dates and texts, and halve complex ones
+            raise TypeError(f"it holds {found.dtype}")
+        return found if dtype is None else found.astype(dtype, copy=False)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         pair = isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], Mapping)
         advice = "observation, info = env.reset()" if pair else "an array of numbers"
         raise EnvironmentMismatchError(

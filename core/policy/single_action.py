@@ -18,6 +18,8 @@ from surefoot.core.actors.heads import (
     TanhGaussianActor,
     UnboundedGaussianActor,
 )
+from surefoot.core.base.errors import EnvironmentMismatchError
+from surefoot.core.policy.control_loop import as_array
 
 if TYPE_CHECKING:
     from surefoot.core.policy.policy_module import PolicyModule
@@ -65,10 +67,11 @@ class SingleAction:
 
     def __call__(self, observation: Array) -> Array | None:
         """The action; None where the observation is no array of its shape, or is not finite, or gives what is not."""
-        try:
-            observation = np.asarray(observation, np.float32)
-        except (TypeError, ValueError):
-            return None
+        if type(observation) is not np.ndarray or observation.dtype != np.float32:
+            try:
+                observation = as_array(observation, np.float32)
+            except EnvironmentMismatchError:
+                return None
         if observation.shape != self.mean.shape:
             return None
         value, add = self.seen, np.add

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.losses.flow import times
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.residual import ResidualMLP
 from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
+from surefoot.core.policy.control_loop import as_array
 
 if TYPE_CHECKING:
     from surefoot.core.policy.policy_module import PolicyModule
@@ -123,8 +125,8 @@ class SingleFlow:
     def __call__(self, observation: Array) -> Array | None:
         """The action; None, with the memory as it was, where the observation or the action is not as it should be."""
         try:
-            observation = np.asarray(observation, np.float32)
-        except (TypeError, ValueError):
+            observation = as_array(observation, np.float32)
+        except EnvironmentMismatchError:
             return None
         if observation.shape != self.mean.shape:
             return None

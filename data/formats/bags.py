@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot.core.base.errors import DataError, MissingExtraError
-from surefoot.core.base.schema import shown
+from surefoot.core.base.library_output import held_output
+from surefoot.core.base.schema import DEEPEST, parse, shown
 from surefoot.core.base.unpacking import Unpacked, check_picture, too_much, unpack_limit
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import split
@@ -38,6 +38,10 @@ ENCODINGS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4, "8UC1": 1
 """Of raw pictures -> their channels."""
 
 
+LATEST = 2**62
+"""Nanoseconds of a message's time must be below it, so that differences and sums fit 64 bits."""
+
+
 @dataclasses.dataclass
 class Track:
     """What one column's messages said: times in nanoseconds, and values."""
@@ -50,6 +54,8 @@ def is_recording(path: pathlib.Path) -> bool:
     """Whether a path is an MCAP file, or the folder of a ROS 2 bag."""
     if path.is_dir():
         return ((path / "metadata.yaml").is_file() and any(path.glob("*.mcap"))) or any(path.glob("*.db3"))
+    if not path.is_file():
+        return False
     with open(path, "rb") as file:
         return file.read(len(SIGNATURE)) == SIGNATURE
 
@@ -64,13 +70,15 @@ def table(path: pathlib.Path, mapping: LogMapping | None = None) -> Table:
     files = _files(path)
     for file in files:
         _check_chunks(file)
-    names = _names(files)
+    with held_output(path):
+        names = _names(files)
 
     def read(wanted: Sequence[str], text: str | None) -> dict[str, Array]:
         if mapping is None:
             raise DataError(f"{path}: messages become steps only by a mapping (docs/own_data.md)")
         size = sum(file.stat().st_size for file in files)
-        tracks = _tracks(path, files, wanted, mapping.image_size, size)
+        with held_output(path):
+            tracks = _tracks(path, files, wanted, mapping.image_size, size)
         return _sampled(path, tracks, mapping, wanted, size)
 
     return Table(path, names, read, sampled=True)
@@ -84,7 +92,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
             f"{path}: is a ROS 2 bag in SQLite, which does not say what its messages mean; store it as MCAP: "
             "ros2 bag convert, or record with `-s mcap`"
         )
-    return sorted(path.glob("*.mcap"), key=lambda file: (len(file.name), file.name))
+    return sorted(filter(pathlib.Path.is_file, path.glob("*.mcap")), key=lambda file: (len(file.name), file.name))
 
 
 def _packages(path: pathlib.Path) -> tuple[Any, Any]:
@@ -140,6 +148,11 @@ def _messages(path: pathlib.Path, topics: set[str] | None) -> Iterator[tuple[str
             for schema, channel, message in reader.iter_messages(topics=None if topics is None else sorted(topics)):
                 if channel.id not in decoders:
                     decoders[channel.id] = _decoder(path, ros, schema, channel)
+                if message.log_time >= LATEST:
+                    raise DataError(
+                        f"{path}: a message of {channel.topic} says that it is of {message.log_time} ns after 1970, "
+                        "beyond the year 2116; the recording is damaged"
+                    )
                 kind = "" if schema is None else schema.name
                 decode, data = decoders[channel.id], message.data
                 yield channel.topic, kind, message.log_time, functools.partial(decode, data)
@@ -153,7 +166,7 @@ def _messages(path: pathlib.Path, topics: set[str] | None) -> Iterator[tuple[str
 
 def _decoder(path: pathlib.Path, ros: Any, schema: Any, channel: Any) -> Callable[[bytes], Any]:
     if channel.message_encoding == "json":
-        return lambda data: json.loads(data)
+        return lambda data: parse(data, f"{path}, {channel.topic}", DataError)
     found = ros.decoder_for(channel.message_encoding, schema)
     if found is None:
         raise DataError(
@@ -190,8 +203,10 @@ def _names(files: Sequence[pathlib.Path]) -> dict[str, str]:
     return found
 
 
-def _fields(message: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """(`.field.inner`, what it is) of the numbers in a message."""
+def _fields(message: Any, place: str = "", depth: int = DEEPEST) -> Iterator[tuple[str, str]]:
+    """(`.field.inner`, what it is) of the numbers in a message, as far as `depth` levels down."""
+    if depth == 0:
+        return
     if isinstance(message, bool | int | float):
         yield place, "a number"
     elif isinstance(message, list | tuple | np.ndarray | bytes | memoryview):
@@ -200,7 +215,7 @@ def _fields(message: Any, place: str = "") -> Iterator[tuple[str, str]]:
             yield place, f"{len(message)} numbers"
     else:
         for name, value in _parts(message):
-            yield from _fields(value, f"{place}.{name}")
+            yield from _fields(value, f"{place}.{name}", depth - 1)
 
 
 def _parts(message: Any) -> Iterator[tuple[str, Any]]:
@@ -250,6 +265,8 @@ def _count(unpacked: Unpacked, name: str, value: Array, times: int = 1) -> None:
 def _decoded(path: pathlib.Path, topic: str, message: Callable[[], Any]) -> Any:
     try:
         return message()
+    except DataError:
+        raise
     except Exception as error:  # the decoders raise struct.error, UnicodeDecodeError, JSONDecodeError and more
         raise DataError(
             f"{path}: a message of {topic} can't be decoded ({type(error).__name__}: {error}); the recording is damaged"
@@ -264,7 +281,7 @@ def _value(path: pathlib.Path, name: str, message: Any, fields: Sequence[str]) -
         message = found
     try:
         array = np.asarray(message, np.float64)
-    except (TypeError, ValueError) as error:  # texts, objects, lists of different lengths
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # texts, objects, lists of several lengths
         raise DataError(f"{path}: {name!r} is {shown(message)} in a message, must be a number or a list") from error
     if array.ndim > 1:
         raise DataError(f"{path}: {name!r} is {array.shape}, must be a number or a list of them")
@@ -273,16 +290,25 @@ def _value(path: pathlib.Path, name: str, message: Any, fields: Sequence[str]) -
 
 def _picture(path: pathlib.Path, topic: str, message: Any, size: pictures.Size | None) -> Array:
     """(H, W, 3) of a message of `sensor_msgs`."""
-    if not hasattr(message, "encoding"):
-        return pictures.decoded(f"{path}, {topic}", bytes(message.data), size)
-    if message.encoding not in ENCODINGS:
-        raise DataError(f"{path}: pictures of {topic} are {message.encoding!r}; {', '.join(ENCODINGS)} are read")
-    channels, height, width = ENCODINGS[message.encoding], int(message.height), int(message.width)
+    raw = hasattr(message, "encoding")
+    try:
+        content = memoryview(message.data).cast("B").tobytes()
+        height, width, step = (int(getattr(message, name)) if raw else 1 for name in ("height", "width", "step"))
+        if raw and not min(height, width) > 0:
+            raise ValueError(f"{height} x {width}")
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:  # what the schema calls a picture is none
+        raise DataError(f"{path}: a message of {topic} is no picture ({type(error).__name__}: {error})") from error
+    if not raw:
+        return pictures.decoded(f"{path}, {topic}", content, size)
+    if not isinstance(message.encoding, str) or message.encoding not in ENCODINGS:
+        odd = shown(message.encoding)
+        raise DataError(f"{path}: pictures of {topic} are {odd}; {', '.join(ENCODINGS)} are read")
+    channels = ENCODINGS[message.encoding]
     check_picture(f"{path}: {topic!r}", (height, width, pictures.COLORS), DataError)
-    rows = np.frombuffer(bytes(message.data), np.uint8)
-    if int(message.step) < width * channels or len(rows) < height * int(message.step):
+    rows = np.frombuffer(content, np.uint8)
+    if step < width * channels or len(rows) < height * step:
         raise DataError(f"{path}: a picture of {topic} has fewer bytes than {height} x {width} need")
-    cells = rows[: height * message.step].reshape(height, message.step)[:, : width * channels]
+    cells = rows[: height * step].reshape(height, step)[:, : width * channels]
     picture = cells.reshape(height, width, channels)
     if message.encoding.startswith("bgr"):
         picture = picture[..., [2, 1, 0]]
@@ -313,6 +339,8 @@ def _sampled(
         _check_samples(f"{path}, at a step for each message of {leader!r}", len(ticks), samples, tracks, file_bytes)
     else:
         period = 1e9 / mapping.rate
+        if period < 1:
+            raise DataError(f"{mapping.path}: 'rate' is {mapping.rate:g}, more than a step a nanosecond")
         wait = int(period) - 1  # how long after a step its last message may come
         begin = max(int(column[0]) - (0 if name in before else wait) for name, column in times.items())
         count = max(0, int((int(clock[-1]) - begin) / period) + 1)

@@ -192,7 +192,7 @@ def _files(folder: pathlib.Path, within: str) -> list[pathlib.Path]:
     """The Parquet files of a part of a dataset of version 3, or the data files of one of version 2, in their order."""
     found: list[pathlib.Path] = []
     for name in ("file-*.parquet", "episode_*.parquet"):
-        found = found or [*(folder / within).glob(f"chunk-*/{name}")]
+        found = found or [path for path in (folder / within).glob(f"chunk-*/{name}") if path.is_file()]
     if not found:
         raise DataError(
             f"{folder}: has no file {within}/chunk-*/file-*.parquet, nor episode_*.parquet as version 2; fetch it again"

@@ -7,7 +7,6 @@ may be CSV, Parquet, NPZ, HDF5, MCAP, a ROS 2 bag or a LeRobot dataset; each fil
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import json
 import pathlib
@@ -15,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import yaml
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.schema import Many, Number, Plain, Record, Text, check
 from surefoot.core.base.schema import Table as Object
+from surefoot.core.base.settings import read_settings
 from surefoot.core.base.spec import IMAGE, VECTOR
-from surefoot.core.base.unique_keys import UniqueKeys
 from surefoot.core.base.unpacking import check_free
 from surefoot.data.checks import INSIDE, PAUSED, check_extra, check_finite, exact_vector, flags
 from surefoot.data.choices import CHOICES
@@ -29,6 +27,7 @@ from surefoot.data.dataset import ACTION_HIGH, ACTION_LOW, ACTION_NAMES, NO_REWA
 from surefoot.data.formats import pictures
 from surefoot.data.formats.chosen import names_in, picked, split
 from surefoot.data.formats.columns import LATER, RULES_HELP, Table
+from surefoot.data.formats.file_patterns import files_like
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
 from surefoot.data.formats.named import PREFIXES
 from surefoot.data.formats.repairs import (
@@ -46,7 +45,6 @@ from surefoot.data.formats.repairs import (
 Array = np.ndarray[Any, Any]
 
 SUFFIXES = (".yaml", ".yml")
-MOST_BYTES = 1 << 20
 STATE = "state"
 """Key of the vector beside images."""
 OWN = frozenset(field.name for field in dataclasses.fields(Dataset))
@@ -142,30 +140,13 @@ class LogMapping:
         return (*self.known_before, *self.said_after)
 
 
-class _Loader(UniqueKeys):
-    """Plain values only, no key twice, and no references: those can make a small text grow without end."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("it has references (*name), which are not read")
-        return super().compose_node(parent, index)
-
-
 def read_mapping(path: pathlib.Path) -> LogMapping:
     """The mapping in a YAML file.
 
     Raises:
         DataError: it can't be read, is no YAML, or has a key that is unknown, missing or of another kind.
     """
-    try:
-        text = path.read_bytes()[: MOST_BYTES + 1]
-        if len(text) > MOST_BYTES:
-            raise DataError(f"{path}: has more than {MOST_BYTES >> 20} MiB, too much for a mapping")
-        value = yaml.load(text, Loader=_Loader)
-    except OSError as error:
-        raise DataError(f"{path}: can't be read: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not readable as YAML ({' '.join(str(error).split())[:200]})") from error
+    value = read_settings(path, DataError)
     if isinstance(value, dict):
         value = {key: [one] if key in LISTS and isinstance(one, str) else one for key, one in value.items()}
         if isinstance(value.get("images"), str):
@@ -205,9 +186,7 @@ def files_of(mapping: LogMapping) -> list[pathlib.Path]:
     found: dict[pathlib.Path, str] = {}
     missing: list[str] = []
     for name in mapping.files:
-        matched = (
-            [folder / name] if (folder / name).exists() else sorted(map(pathlib.Path, glob.glob(str(folder / name))))
-        )
+        matched = files_like(folder / name, mapping.path)
         if not matched:
             missing.append(f"{name}, and {folder / name} does not exist")
         for one in matched:

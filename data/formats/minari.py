@@ -32,6 +32,7 @@ from surefoot.core.base.errors import (
     nearest,
 )
 from surefoot.core.base.files import why
+from surefoot.core.base.library_output import held_output
 from surefoot.core.base.spec import IMAGE
 from surefoot.data.checks import concatenated, validate
 from surefoot.data.choices import CHOICES
@@ -71,9 +72,10 @@ def read_id(name: str, source: Source, view: str = "corrected") -> Dataset:
             f"minari dataset {name!r} is not local and could not be fetched: {_line(error)}; local: "
             f"{nearest(name, local)}"
         ) from error
-    with _refusals(name):
-        loaded = minari.load_dataset(name)
-    return _convert(loaded, source, view)
+    with held_output(name):
+        with _refusals(name):
+            loaded = minari.load_dataset(name)
+        return _convert(loaded, source, view)
 
 
 def _check_id(name: str) -> None:
@@ -95,9 +97,10 @@ def read_folder(path: pathlib.Path, source: Source, view: str = "corrected") -> 
             "mapping whose `files` name the logs in it (docs/own_data.md)"
         )
     minari = _minari()
-    with _refusals(str(path)):
-        loaded = minari.MinariDataset(folder)
-    return _convert(loaded, source, view)
+    with held_output(path):
+        with _refusals(str(path)):
+            loaded = minari.MinariDataset(folder)
+        return _convert(loaded, source, view)
 
 
 def _convert(loaded: Any, source: Source, view: str) -> Dataset:

@@ -16,6 +16,8 @@ from surefoot.core.base.unpacking import PICTURE_BYTES, check_picture, memory_li
 Array = np.ndarray[Any, Any]
 Size = tuple[int, int]
 COLORS = 3
+ALONE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,h264,hevc,av1", "protocol_whitelist": "file"}
+"""Of a video: formats that are lists of other files and addresses are not read, whatever the file is called."""
 
 
 def decoded(name: str, content: bytes, size: Size | None = None) -> Array:
@@ -117,11 +119,13 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
         import av
     except ImportError as error:
         raise MissingExtraError("av", "video", f"decoding {path.name}") from error
+    if not path.is_file():
+        raise DataError(f"{path}: is no file; fetch the dataset whole")
     wanted = iter(seconds)
     target = next(wanted, None)
     most = {"max_pixels": str(PICTURE_BYTES // COLORS)}  # the decoder takes no memory for more, whatever the head says
     try:
-        with av.open(str(path), options=most) as container:
+        with av.open(f"file:{path}", options=ALONE | most) as container:
             stream = container.streams.video[0]
             said = (stream.codec_context.height, stream.codec_context.width)
             check_picture(str(path), (*said, COLORS), DataError)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -349,3 +351,23 @@ def test_observations_of_the_wrong_kind_are_refused(kind: str) -> None:
             tested.act(torch.zeros(4, width), {})
     with pytest.raises(EnvironmentMismatchError, match="observations are a dict"):
         tested.act({"observations": torch.zeros(4, 3)}, {})
+
+
+def test_an_observation_is_of_real_numbers_and_may_require_grad() -> None:
+    policy = Policy(DeterministicActor(3, 2, (8,)), Normalizer(3), torch.full((2,), -1.0), torch.ones(2))
+    plain = copy.deepcopy(policy)
+    plain._single, plain._prepared = None, True
+    for one in (policy, plain):
+        expected = one.select_action(np.full(3, 0.5, np.float32))
+        given: list[Any] = [torch.full((3,), 0.5, requires_grad=True), [0.5] * 3, np.full(3, 0.5, np.float64)]
+        for observation in given:
+            np.testing.assert_array_equal(one.select_action(observation), expected)
+        one.select_action([1, True, np.int8(3)])
+        odd: list[Any] = [
+            np.full(3, 0.5 + 1j), ["0.5"] * 3, np.array(["0.5"] * 3), np.array(["2026-01-01"] * 3, "datetime64[D]"),
+            np.ones(3, "timedelta64[s]"), [None] * 3, [10**30] * 3, np.array([0.5] * 3, object), b"abc",
+            torch.full((3,), 0.5 + 1j),
+        ]  # fmt: skip
+        for observation in odd:
+            with pytest.raises(EnvironmentMismatchError, match="makes no array of numbers"):
+                one.select_action(observation)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.library_output import held_output
 from surefoot.data import load
 from surefoot.data.formats import bags
 from surefoot.data.formats.columns import Table
@@ -282,13 +284,17 @@ def test_a_chunk_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        (b'{"x": 3', r"a message of /o can't be decoded \(JSONDecodeError.*the recording is damaged"),
+        (b'{"x": 3', r"a\.mcap, /o: not readable as JSON"),
         (b'{"y": 3}', r"a message of /o holds no 'x', which '/o.x' names"),
         (b'{"x": null}', r"a message of /o holds no 'x'"),
         (b"3", r"a message of /o holds no 'x'"),
         (b'{"x": "up"}', r"'/o.x' is 'up' in a message, must be a number or a list"),
         (b'{"x": [1, [2]]}', r"'/o.x' is \[1, \[2\]\] in a message"),
         (b'{"x": {"z": 1}}', r"'/o.x' is \{'z': 1\} in a message"),
+        (b'{"x": ' + b"9" * 400 + b"}", r"'/o.x' is 9+\.\.\.9+ in a message, must be a number"),
+        (b'{"x": ' + b"9" * 5_000 + b"}", r"a\.mcap, /o: not readable as JSON \(Exceeds the limit"),
+        (b'{"x": ' + b"[" * 300 + b"1" + b"]" * 300 + b"}", r"'/o.x' is \[\[\[.*in a message"),
+        (b'{"x": ' + b"[" * 30_000 + b"}", r"a\.mcap, /o: not readable as JSON"),
     ],
 )
 @pytest.mark.parametrize("place", [0, 2])
@@ -306,5 +312,91 @@ def test_a_message_unlike_the_others_is_refused_in_a_sentence(
                 writer.add_message(channel, log_time=k * SECOND, publish_time=k * SECOND, data=text)
         writer.finish()
     (tmp_path / "m.yaml").write_text("observations: /o.x\nactions: /a.u\n")
-    with pytest.raises(DataError, match=sentence if place else r"has no column '/o.x'|can't be decoded|in a message"):
+    with pytest.raises(DataError, match=sentence if place else r"has no column '/o.x'|not readable as|in a message"):
+        load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")
+
+
+def logged(path: pathlib.Path, schema: str, text: bytes, data: bytes, time: int = 0, encoding: str = "cdr") -> None:
+    """Two messages of each of two topics; what /o is of, and what it and its second message say, is given."""
+    writing = pytest.importorskip("mcap.writer", reason=MCAP)
+    with open(path, "wb") as file:
+        writer = writing.Writer(file)
+        writer.start()
+        odd = writer.register_schema(name=schema, encoding="ros2msg", data=text)
+        plain = writer.register_schema(name="log", encoding="jsonschema", data=b"{}")
+        channels = [(writer.register_channel("/o", encoding, odd), data)]
+        channels.append((writer.register_channel("/a", "json", plain), b'{"u": 0.5}'))
+        for k in range(2):
+            for channel, content in channels:
+                writer.add_message(channel, log_time=k * max(1, time), publish_time=0, data=content)
+        writer.finish()
+
+
+@pytest.mark.parametrize(
+    "text", [b"\x1b]0;owned\x07\x1b[2J", b"float64 x\x1b[2J\n", b"\x1b[2J 3 4\n", b"odd\x1b[2J/A x\n"]
+)
+def test_what_a_library_prints_of_a_schema_does_not_reach_the_terminal(
+    tmp_path: pathlib.Path, text: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logged(tmp_path / "a.mcap", "odd\x1b[2J/msg/Type", text, b"\0\1\0\0" + bytes(8))
+    (tmp_path / "m.yaml").write_text("observations: /o.x\nactions: /a.u\n")
+    with pytest.raises(DataError) as caught:
+        load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")
+    assert "\x1b" not in str(caught.value) + "".join(capfd.readouterr())
+
+
+def printing(*texts: str, fails: bool = False) -> None:
+    """A library that prints, and perhaps fails then."""
+    with held_output("a.mcap"):
+        for text in texts:
+            print(text)
+            print(text, file=sys.stderr)
+        if fails:
+            raise DataError("the reason")
+
+
+def test_what_a_library_prints_while_it_reads_is_a_warning_without_escape_sequences(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.warns(UserWarning, match=r"^a\.mcap: a library that reads it printed: b\\x1b\[2J b\\x1b\[2J c c$"):
+        printing("b\x1b[2J", "c\n")
+    with pytest.warns(UserWarning, match=r"^a\.mcap: .* printed: a{300} a{199}\.\.\.$"):
+        printing(*["a" * 300] * 10_000)
+    with pytest.raises(DataError, match=r"^the reason$"):
+        printing("b", fails=True)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("time", [2**62, 2**64 - 1])
+def test_times_beyond_64_bits_are_refused(tmp_path: pathlib.Path, time: int) -> None:
+    logged(tmp_path / "a.mcap", "log", b"{}", b'{"x": 1}', time, "json")
+    (tmp_path / "m.yaml").write_text("observations: /o.x\nactions: /a.u\n")
+    with pytest.raises(DataError, match=rf"a\.mcap: a message of /[oa] says that it is of {time} ns after 1970"):
+        load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")
+
+
+def test_a_rate_of_more_than_a_step_a_nanosecond_is_refused(tmp_path: pathlib.Path) -> None:
+    logged(tmp_path / "a.mcap", "log", b"{}", b'{"x": 1}', SECOND, "json")
+    (tmp_path / "m.yaml").write_text("observations: /o.x\nactions: /a.u\nrate: 1e300\n")
+    with pytest.raises(DataError, match=r"m\.yaml: 'rate' is 1e\+300, more than a step a nanosecond"):
+        load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")
+    (tmp_path / "m.yaml").write_text("observations: /o.x\nactions: /a.u\nrate: 1e9\n")
+    with pytest.raises(DataError, match=r"a\.mcap, at 1e\+09 steps a second: unpacks to \d+ bytes"):
+        load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "data", "encoding"),
+    [
+        ("sensor_msgs/msg/Image", b"{}", b'{"data": 1000000000000}', "json"),
+        ("sensor_msgs/msg/CompressedImage", b"uint64 data\n", b"\0\1\0\0" + (10**12).to_bytes(8, "little"), "cdr"),
+        ("sensor_msgs/msg/Image", b"uint64 encoding\nuint8[2] data\n", bytes([0, 1]) + bytes(12), "cdr"),
+    ],
+)
+def test_what_only_calls_itself_a_picture_is_refused(
+    tmp_path: pathlib.Path, schema: str, text: bytes, data: bytes, encoding: str
+) -> None:
+    logged(tmp_path / "a.mcap", schema, text, data, SECOND, encoding)
+    (tmp_path / "m.yaml").write_text("images: /o\nactions: /a.u\n")
+    with pytest.raises(DataError, match=r"a\.mcap: a message of /o is no picture"):
         load(tmp_path / "a.mcap", mapping=tmp_path / "m.yaml")

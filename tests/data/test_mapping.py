@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import time
@@ -15,8 +16,10 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, info, load, logs, save
 from surefoot.data.checks import INSIDE, PAUSED
 from surefoot.data.dataset import BEST_RETURN
+from surefoot.data.formats import file_patterns
 from surefoot.data.formats import mapping as mappings
 from surefoot.data.formats.columns import csv_table
+from surefoot.data.formats.file_patterns import files_like
 from surefoot.data.prepare import best_return
 from surefoot.data.rewards import rewarded
 
@@ -115,8 +118,8 @@ def test_parts_of_array_columns_and_patterns_are_chosen(tmp_path: pathlib.Path) 
         ("files: log.csv\nobservations: q\nactions: torque\nrate: 10", r"'rate' is of recorded messages.*log.csv"),
         ("files: log.csv\nobservations: q\nactions: torque\nimage_size: 8", r"'image_size' scales pictures, and none"),
         ("files: log.csv\nobservations: q\nactions: torque\ntermination: dq", r"'dq' holds 10.0 in row 0"),
-        ("a: &b [c]\nd: *b", r"log.yaml: is not readable as YAML \(it has references"),
-        ("{{{", r"log.yaml: is not readable as YAML"),
+        ("a: &b [c]\nd: *b", r"log.yaml, line 2: is no YAML \(it has references"),
+        ("{{{", r"log.yaml, line 1: is no YAML"),
     ],
 )
 def test_a_mapping_that_does_not_fit_is_refused_in_a_sentence(
@@ -380,3 +383,30 @@ def test_a_reward_function_takes_the_best_return_of_other_rewards_away(tmp_path:
     data = data.replace(attributes={**data.attributes, BEST_RETURN: 1e6})
     assert best_return(data) == 1e6
     assert best_return(rewarded(data, lambda o, a, after: np.ones(4), "ones")) == 4
+
+
+@pytest.mark.parametrize("name", ["pipe", "endless", "folder", "/dev/zero", "/dev", "..", "a\\0b"])
+def test_files_that_a_mapping_names_are_files_or_logs_in_folders(tmp_path: pathlib.Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    path = written(tmp_path, f'files: ["{name}"]\nobservations: q\nactions: torque\n')
+    with pytest.raises(DataError, match=r"is no log: neither|without control characters"):
+        load(path)
+
+
+def test_a_pattern_of_files_does_not_walk_the_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_patterns, "MOST_LOOKED_AT", 30)
+    for run in range(4):
+        (tmp_path / f"run{run}").mkdir()
+        for log in ("b.csv", "a.csv", ".hidden.csv", "c.txt"):
+            (tmp_path / f"run{run}" / log).write_text(LOG)
+    found = files_like(tmp_path / "run[0-2]" / "?.csv", "m.yaml")
+    assert found == [tmp_path / f"run{run}" / log for run in range(3) for log in ("a.csv", "b.csv")]
+    assert files_like(tmp_path / "run0" / ".*", "m.yaml") == [tmp_path / "run0" / ".hidden.csv"]
+    assert files_like(tmp_path / "*" / "gone.csv", "m.yaml") == []
+    (tmp_path / "run[0]").mkdir()
+    assert files_like(tmp_path / "run[0]", "m.yaml") == [tmp_path / "run[0]"]
+    path = written(tmp_path, "files: ['/*/*/*/*']\nobservations: q\nactions: torque\n")
+    with pytest.raises(DataError, match=r"log\.yaml: 'files' names /\*/\*/\*/\*, for which more than 30 files"):
+        load(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -272,6 +273,23 @@ def test_a_video_whose_pictures_are_not_as_large_as_its_head_says_is_refused(tmp
     (tmp_path / "b.mp4").write_bytes(small + large)  # the decoder refuses it before it takes memory
     with pytest.raises(DataError, match=r"b\.mp4: .*pictures of more than 22369621 pixels"):
         list(pictures.frames(tmp_path / "b.mp4", [1e9], 0.05))
+
+
+def test_a_video_is_a_file_and_no_list_of_others(tmp_path: pathlib.Path) -> None:
+    av = pytest.importorskip("av", reason=VIDEO)
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "endless.mp4").symlink_to("/dev/zero")
+    for name in ("pipe.mp4", "endless.mp4", "gone.mp4"):
+        with pytest.raises(DataError, match=rf"{name}: is no file"):
+            next(pictures.frames(tmp_path / name, [0.0], 0.05))
+    encoded(av, tmp_path / "elsewhere.mp4", 2, 64, 48, 10)
+    assert next(pictures.frames(tmp_path / "elsewhere.mp4", [0.0], 0.05)).shape == (64, 48, 3)
+    (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile elsewhere.mp4\n")
+    playlist = ("#EXTM3U", "#EXT-X-TARGETDURATION:1", "#EXTINF:1,", "elsewhere.mp4", "#EXT-X-ENDLIST", "")
+    (tmp_path / "stream.mp4").write_text("\n".join(playlist))
+    for name in ("list.mp4", "stream.mp4"):
+        with pytest.raises(DataError, match=rf"{name}: is a damaged video"):
+            next(pictures.frames(tmp_path / name, [0.0], 0.05))
 
 
 def test_pictures_in_parquet_are_decoded_a_few_at_a_time(

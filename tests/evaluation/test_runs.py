@@ -153,3 +153,9 @@ def test_metrics_are_means_of_the_seeds_that_have_them_or_of_what_stands_side_by
     assert grouped({0: {100: 1, 200: 2}, 1: {100: 3}}) == [(100, [1, 3]), (200, [2])]
     assert grouped({0: {100: 1, 200: 2}, 1: {104: 3, 206: 4}}) == [(102, [1, 3]), (203, [2, 4])]
     assert grouped({}) == []
+
+
+def test_scores_and_costs_of_different_numbers_of_seeds_are_refused(make_run: MakeRun) -> None:
+    folder = make_run(seeds=[0, 1], per_seed_returns=[1.0, 2.0], per_seed_costs=[0.0])
+    with pytest.raises(CheckpointError, match=r"summary\.json: holds .*'per_seed_costs': 1.*must be one a seed"):
+        RunData.load(folder)

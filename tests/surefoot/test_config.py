@@ -237,3 +237,22 @@ def test_what_a_config_checks_itself_is_told_by_the_algorithms_name_too() -> Non
     ):
         with pytest.raises(ConfigError, match=rf"^{name}\.{wrong} is 0"):
             EVERY[name].configure(**{wrong: 0})
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("algo.hidden=" + "[" * 2_000 + "]" * 2_000, "is nested deeper than 32 levels"),
+        ("algo.hidden=" + "[" * 33 + "1" + "]" * 33, "is nested deeper than 32 levels"),
+        ("algo.hidden=" + "{a: " * 200 + "1" + "}" * 200, "is nested deeper than 32 levels"),
+        ("steps=" + "1" * 5_000, "has a number of too many digits"),
+        ("seeds=[0," + "1" * 5_000 + "]", "has a number of too many digits"),
+        ("x" * 1_000_000 + "=1", "..."),
+    ],
+)
+def test_values_that_python_can_not_read_are_refused_in_a_short_sentence(override: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.check_overrides([override], False)
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 5_000
+    assert grammar.parse(["out='" + "[" * 40 + "'"])[0].values == ["[" * 40]

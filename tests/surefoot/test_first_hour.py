@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import re
+import resource
 import shutil
 import sys
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from surefoot.cli import main
+from surefoot.core.base.errors import SurefootError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -235,6 +237,16 @@ def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> 
     with Image.open(tmp_path / "two.gif") as frames:
         assert frames.n_frames == 10
         assert frames.info["duration"] == 100
+    before = (tmp_path / "two.gif").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # a disk that is full
+    try:
+        with pytest.raises(SurefootError, match=r"two\.gif: can.t be written: the disk is full"):
+            film.write_video([first, second], tmp_path / "two.gif")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "two.gif").read_bytes() == before
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     with pytest.raises(ConfigError, match="draws nothing"):
         film.rendered_episodes(policy, "SurefootBlank-v0", 1)
     with pytest.raises(EnvironmentMismatchError, match=r"ZeroDivisionError.*mend its render\(\)") as refused:

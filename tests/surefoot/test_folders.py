@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -20,7 +21,8 @@ from small_runs import TINY, small_dataset
 
 from surefoot.api.fit import fit
 from surefoot.cli import main
-from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.errors import ConfigError, SurefootError
+from surefoot.core.base.files import write_json
 from surefoot.offline import BC
 from surefoot.runs.folders import LOCK, FolderInUseError, claim_begun, claim_named, claim_new
 from surefoot.runs.start import resume
@@ -238,3 +240,36 @@ def test_temporary_files_of_a_killed_process_are_removed_and_nothing_else(tmp_pa
     (tmp_path / "config.json").touch()
     with claim_begun(tmp_path):
         assert [name for name in names if (tmp_path / name).exists()] == names[3:]
+
+
+def test_a_lock_that_fails_is_a_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("fcntl.flock", failing)
+    with pytest.raises(ConfigError, match=r"new: can't be locked \(Input/output error\); put it on another disk"):
+        claim_new(tmp_path / "new")
+
+
+def test_no_folder_has_a_null_byte_in_its_name(tmp_path: pathlib.Path) -> None:
+    for act in (claim_new, claim_begun, resume):
+        with pytest.raises(SurefootError, match=r"a name can't have a null byte"):
+            act(tmp_path / "a\0b")
+    with pytest.raises(SurefootError, match=r"a name can't have a null byte"):
+        write_json(tmp_path / "a\0b", {})
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+def test_a_disk_that_is_full_at_the_first_byte_leaves_no_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, full)
+        with pytest.raises(ConfigError, match=r"b: can't be written \(the disk is full"):
+            claim_new(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    with claim_new(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()

@@ -229,7 +229,7 @@ def test_seeds_that_meet_and_test_seeds_that_decide_nothing_are_refused() -> Non
         ("algo.x: [1]", "at least two choices"),
         ("algo.x: {low: a, high: 1}", "must be finite numbers"),
         ("[1, 2]", "must name what varies"),
-        ("a: [", "is not a space in YAML"),
+        ("a: [", "is no YAML"),
     ],
 )
 def test_a_bad_space_is_refused_by_name(tmp_path: pathlib.Path, text: str, words: str) -> None:

@@ -16,6 +16,7 @@ import surefoot
 from surefoot.cli.support.parser import Parser
 from surefoot.core.base.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
 from surefoot.core.base.files import FULL, why
+from surefoot.core.base.memory import ADVICE, short_of_memory
 from surefoot.runs.processes.stopping import Terminated, terminable
 
 EXAMPLES = """\
@@ -61,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _silence(sys.stdout)
         return 0
-    except OSError as error:
+    except (MemoryError, OSError, RuntimeError) as error:
+        if short_of_memory(error):
+            return _end(2, f"surefoot: error: the memory is not enough ({printable(_line(error))}); {ADVICE}")
+        if not isinstance(error, OSError):
+            raise
         if error.errno == errno.ENAMETOOLONG:
             return _end(2, f"surefoot: error: {error.filename}: no file system takes a name this long; choose another")
         if error.errno not in FULL:
@@ -69,6 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence(sys.stdout)
         return _end(2, f"surefoot: error: the output can't be written: {why(error)}")
     return code
+
+
+def _line(error: BaseException) -> str:
+    """What an error says first, without the places in C++ that torch adds."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def _end(code: int, text: str | None) -> int:

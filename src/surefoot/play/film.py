@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import pathlib
 import traceback
@@ -275,16 +276,13 @@ def write_video(episodes: Sequence[Episode], path: str | pathlib.Path, rate: flo
         raise MissingExtraError(str(error.name), "video", f"writing {path.name}") from error
     given = min(50.0, 1 / episodes[0].time_step) if rate is None else rate
     with written_aside(path) as aside:
-        place = aside.with_name(f"{aside.name}{path.suffix}")  # imageio goes by the ending
-        try:
-            if path.suffix == ".gif":
-                imageio.mimwrite(place, frames, duration=1000 / given, loop=0)  # type: ignore[arg-type]
-            else:
-                even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
-                imageio.mimwrite(place, even, fps=given, macro_block_size=2)  # type: ignore[arg-type]
-            place.replace(aside)
-        finally:
-            place.unlink(missing_ok=True)
+        if path.suffix == ".gif":
+            made = io.BytesIO()  # pillow tries to end a file that can't be written, and hides why it can't
+            imageio.mimwrite(made, frames, format="gif", duration=1000 / given, loop=0)  # type: ignore[call-overload]
+            aside.write_bytes(made.getbuffer())
+        else:
+            even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
+            imageio.mimwrite(aside, even, fps=given, macro_block_size=2)  # type: ignore[arg-type]
 
 
 def write_rerun(episodes: Sequence[Episode], path: str | pathlib.Path) -> None:

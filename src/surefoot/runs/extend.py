@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from surefoot.core.base.errors import CheckpointError, ConfigError
-from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.files import read_json, refuse_null_bytes, write_json
 from surefoot.core.engine.agent import Update
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs import start as training
@@ -47,6 +47,7 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
         CheckpointError: not a run folder, another dataset than it began with, checkpoints that are not there or can't
             go on to so many steps, or another machine.
     """
+    refuse_null_bytes(pathlib.Path(folder), ConfigError)
     run = Run.open(pathlib.Path(folder).resolve())
     notify = listener or silent
     if steps <= run.plan.steps:

@@ -7,7 +7,6 @@ tried again when the run is resumed, and given up after `MOST_TRIES`.
 
 from __future__ import annotations
 
-import errno
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ import numpy as np
 
 from surefoot.core.base.errors import DivergenceError, SurefootError
 from surefoot.core.base.files import read_json
+from surefoot.core.base.memory import short_of_memory
 from surefoot.core.base.schema import Number, Record
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Array, Dataset
@@ -53,8 +53,7 @@ def why(error: BaseException) -> str:
     text = lines[0] if lines else type(error).__name__
     if isinstance(error, DivergenceError):
         return text.partition(";")[0]
-    short_of_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if short_of_memory or (isinstance(error, RuntimeError) and "allocate memory" in text):
+    if short_of_memory(error):
         return f"the memory was not enough ({text[:200]}); free some, or train on fewer rows"
     return text if isinstance(error, SurefootError) else f"{type(error).__name__}: {text[:200]}"
 

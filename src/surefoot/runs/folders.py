@@ -19,11 +19,12 @@ import shutil
 import socket
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from surefoot.core.base.children import refuse_at_import
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.files import remove_asides, why
+from surefoot.core.base.files import refuse_null_bytes, remove_asides, why
 
 LOCK, SWEEP = ".lock", "sweep.json"
 BEFORE_THE_FIRST_STEP = ("config.json", "environment.json", "kernels.json", "dataset.safetensors")
@@ -59,7 +60,11 @@ class Claim:
             ConfigError: it can't be written.
         """
         self.folder, self._made, self._new = folder, made, new
-        self.descriptor = _lock(folder)
+        try:
+            self.descriptor = _lock(folder)
+        except BaseException:
+            _remove_empty(made)
+            raise
         """Of the lock, for workers to inherit."""
 
     def __enter__(self) -> Claim:
@@ -71,11 +76,7 @@ class Claim:
         removed = self._new and not (self.folder / "config.json").is_file() and self.take_back()
         self.give_free()
         if removed:
-            for folder in reversed(self._made):
-                try:
-                    folder.rmdir()
-                except OSError:  # another process has put something there
-                    break
+            _remove_empty(self._made)
 
     def give_free(self) -> None:
         """Unlock the folder."""
@@ -107,6 +108,7 @@ def claim_new(out: str | os.PathLike[str]) -> Claim:
         ConfigError: it exists and holds something, or can't be made.
     """
     refuse_at_import(TRAINS)
+    refuse_null_bytes(pathlib.Path(out), ConfigError)
     folder = pathlib.Path(out).expanduser().resolve()
     made = _make(folder)
     if not _empty(folder):
@@ -144,6 +146,7 @@ def claim_begun(folder: str | os.PathLike[str]) -> Claim:
         ConfigError: it can't be written.
     """
     refuse_at_import(TRAINS)
+    refuse_null_bytes(pathlib.Path(folder), ConfigError)
     claim = Claim(pathlib.Path(folder).resolve(), new=False)
     _remove_asides(claim.folder)
     return claim
@@ -159,6 +162,15 @@ def remove_lock_of_the_dead(folder: pathlib.Path) -> None:
     if (folder / LOCK).exists():
         with contextlib.suppress(ConfigError), claim_begun(folder):
             pass
+
+
+def _remove_empty(made: Sequence[pathlib.Path]) -> None:
+    """Remove folders that were made, outermost first, as far as nothing is in them."""
+    for folder in reversed(made):
+        try:
+            folder.rmdir()
+        except OSError:  # another process has put something there
+            break
 
 
 def _make(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
@@ -216,14 +228,24 @@ def _lock(folder: pathlib.Path) -> int:
             ) from None
         except OSError as error:
             if error.errno not in WITHOUT_LOCKS:
-                raise
+                os.close(descriptor)
+                raise ConfigError(
+                    f"{folder}: can't be locked ({why(error)}); put it on another disk, or try again"
+                ) from error
             warnings.warn(f"{folder}: this file system has no locks; resume a run only once at a time", stacklevel=4)
         if _is(descriptor, path):
             break
         os.close(descriptor)  # whoever held it has removed it meanwhile
     since = dt.datetime.now().isoformat(sep=" ", timespec="seconds")
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(
+            descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode(), 0
+        )
+    except OSError as error:  # a disk that is full at the first byte
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+        raise ConfigError(f"{folder}: can't be written ({why(error)})") from error
     return descriptor
 
 

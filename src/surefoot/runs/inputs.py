@@ -18,7 +18,7 @@ from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
-from surefoot.envs.names import gymnasium_id, device_scheme
+from surefoot.envs.names import device_scheme, gymnasium_id
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces

@@ -19,7 +19,6 @@ import os
 import pathlib
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,6 +40,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import learnable
 from surefoot.envs.make import only_here
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
+from surefoot.runs.commit import commit_of
 from surefoot.runs.plan import Plan, agent_class, as_made, told_options
 from surefoot.runs.trust import demand, module_of
 from surefoot.streaming import StreamingAgent
@@ -263,27 +263,10 @@ def describe_machine() -> dict[str, Any]:
     return {
         "versions": versions,
         "machine": f"{platform.system()} {platform.machine()}",
-        "git": _git_commit(),
+        "git": commit_of(pathlib.Path(__file__)),
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
     }
-
-
-def _git_commit() -> str | None:
-    """Commit of the checkout that surefoot is imported from, with + where it was changed; None elsewhere."""
-    folder = pathlib.Path(__file__).resolve().parent
-    try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return commit.stdout.strip() or None
 
 
 def write_columns(dataset: Dataset, path: pathlib.Path) -> None:

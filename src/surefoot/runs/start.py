@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
-from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.files import read_json, refuse_null_bytes, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
 from surefoot.data import conventions, left_out
@@ -300,6 +300,7 @@ def resume(
         FolderInUseError: it is still being trained.
         CheckpointError: not a run folder, another dataset than it began with, or another machine.
     """
+    refuse_null_bytes(pathlib.Path(folder), ConfigError)
     run = Run.open(pathlib.Path(folder).resolve())
     notify = listener or silent
     if env is not None:

@@ -35,6 +35,8 @@ BATCH = 1 << 16
 """Episodes between two reports of progress."""
 FILTERED_BATCH = 1 << 13
 """The same behind a filter, whose numbers then fit into a core's cache."""
+MOST_EPISODES = 10**12
+"""That one certificate takes: ten days at a million a second."""
 FILE = "certificate"
 """In the run folder; what makes it another question than that of the run's own policy comes behind, and .json."""
 QUESTION = ("gap", "varied", "steps", "planner", "plans", "policy_seed", "sampled")
@@ -185,6 +187,8 @@ def check_numbers(episodes: int, seed: int, confidence: float, until: float | No
         raise ConfigError(
             f"{episodes} episodes and seed {seed}: at least 1 episode, and a seed of 0 or more, are needed"
         )
+    if episodes > MOST_EPISODES:
+        raise ConfigError(f"{episodes:.3g} episodes are more than the {MOST_EPISODES:.3g} that one certificate takes")
     certificate(0, 1, confidence)
     if until is not None and not 0 < until < 1:
         raise ConfigError(f"until is {until}; it must be a probability between 0 and 1, as in 0.001")

@@ -19,6 +19,7 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.files import read_json, written_aside
 from surefoot.core.base.schema import Many, Number, Plain, Record, Table, Text, check
+from surefoot.core.base.settings import parse_settings, read_settings
 from surefoot.data import normalized_score, reference_scores
 from surefoot.evaluation.one_look import permutation_p, too_few
 from surefoot.evaluation.runs import SUMMARY
@@ -96,21 +97,16 @@ def suite(name: str) -> Suite:
     Raises:
         ConfigError: there is none, or the file is not a suite.
     """
-    from omegaconf import OmegaConf
-
     own = pathlib.Path(name)
     if name in names():
         file: Any = importlib.resources.files("surefoot") / "conf" / "suite" / f"{name}.yaml"
-    elif own.suffix == ".yaml" and own.is_file():
+        value = parse_settings(file.read_bytes(), file)
+    elif own.suffix == ".yaml" and own.exists():
         file, name = own, own.stem
+        value = read_settings(file)
     else:
         raise ConfigError(f"no suite is called {name!r}: {nearest(name, names())}; or give a .yaml file of your own")
-    try:
-        value = OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")))
-    except Exception as error:  # of three libraries
-        raise ConfigError(f"{file}: not a suite in YAML ({str(error).splitlines()[0]})") from error
     check(value, SUITE, file, ConfigError)
-    assert isinstance(value, dict)
     tasks: Any = value["tasks"]
     if not tasks or not isinstance(tasks, dict) or not all(isinstance(task, dict) for task in tasks.values()):
         raise ConfigError(f"{file}: tasks: name at least one, as in pendulum: {{dataset: native/pendulum-mixed}}")

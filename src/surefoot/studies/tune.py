@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DivergenceError, MissingExtraError
-from surefoot.core.base.files import read_json, why, write_json
+from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Many, Number, Plain, Record, Text
+from surefoot.core.base.settings import read_settings
 from surefoot.evaluation.deciding import LOOK_PLAN, Look, LookPlan
 from surefoot.evaluation.results import TUNING
 from surefoot.evaluation.selection import expected_maximum
@@ -143,22 +144,13 @@ def read_space(path: str | pathlib.Path) -> dict[str, Any]:
     Raises:
         ConfigError: a name that may not vary, or a range that is none.
     """
-    from omegaconf import OmegaConf
-
-    try:
-        found = OmegaConf.to_container(OmegaConf.load(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read ({why(error)})") from error
-    except Exception as error:  # of three libraries
-        raise ConfigError(
-            f"{path}: is not a space in YAML ({type(error).__name__}: {str(error).splitlines()[0]})"
-        ) from error
+    found = read_settings(path)
     if not isinstance(found, dict) or not found:
         raise ConfigError(f"{path}: must name what varies, as in algo.expectile: {{low: 0.6, high: 0.9}}")
     space: dict[str, Any] = {}
-    for name, given in dict[Any, Any](found).items():
+    for name, given in found.items():
         where = f"{path}: {name}"
-        if not isinstance(name, str) or not (name.startswith("algo.") or name in MAY_VARY):
+        if not (name.startswith("algo.") or name in MAY_VARY):
             raise ConfigError(f"{where}: may not vary; options begin with algo., and {' and '.join(MAY_VARY)} may")
         space[name] = _choices(given, where) if isinstance(given, list) else _range(given, where)
     return space

@@ -9,7 +9,7 @@ from typing import Any
 
 from surefoot.cli.support import file_overrides, grammar
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.files import why
+from surefoot.core.base.settings import read_settings
 
 PLAIN, WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*"), ("true", "false", "null", "nan", "inf")
 """Texts that Hydra's grammar reads as they are, and those of them that it reads as something else."""
@@ -18,25 +18,13 @@ SAME = ("envs", "algo.num_envs")
 
 
 def read_mapping(path: pathlib.Path) -> dict[str, Any]:
-    """A YAML file with names and values; no tags, so that nothing is executed.
+    """A YAML file with names and values.
 
     Raises:
         ConfigError: it can't be read, or holds something else.
     """
-    import yaml
-
-    from surefoot.core.base.unique_keys import UniqueKeys
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = yaml.load(file, UniqueKeys)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: can't be read ({why(error)})") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        place = getattr(error, "problem_mark", None)
-        line = "" if place is None else f", line {place.line + 1}"
-        raise ConfigError(f"{path}{line}: is no YAML ({getattr(error, 'problem', None) or error})") from error
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+    value = read_settings(path)
+    if not isinstance(value, dict):
         raise ConfigError(f"{path}: must hold names and values, as in `steps: 20000`, one a line")
     return value
 
@@ -75,10 +63,10 @@ def _value(path: str, key: str, value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and value.is_integer() and key in grammar.WHOLE_NUMBERS:
+        return f"{value:.0f}"  # 1e5
     if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, str) and key in grammar.WHOLE_NUMBERS:
-        return value  # YAML reads 1e5 as a text
     if isinstance(value, str):
         value = str(pathlib.Path(value).expanduser()) if value.startswith("~/") else value  # as a shell does
         return value if PLAIN.fullmatch(value) and value.lower() not in WORDS else grammar.quoted(value)

@@ -12,9 +12,15 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.schema import DEEPEST
 
 WHOLE_NUMBERS = ("steps", "batch_size", "episodes", "evaluate_every", "checkpoint_every", "evaluate_episodes", "envs")
 """Fields that may also be written as 1e5."""
+
+
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+SHOWN = 60
+"""Characters of each end of a value that a message shows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +45,14 @@ def parse(overrides: Sequence[str]) -> list[Parsed]:
 
     parser, found = OverridesParser.create(), []
     for text in overrides:
+        if _depth(text) > DEEPEST:
+            raise ConfigError(f"{shortened(text)}: is nested deeper than {DEEPEST} levels")
         try:
             override = parser.parse_override(text)
         except HydraException as error:
             raise ConfigError(unreadable(text)) from error
+        except ValueError as error:  # of python, which reads no whole number of thousands of digits
+            raise ConfigError(f"{shortened(text)}: has a number of too many digits") from error
         changes = override.is_delete() or override.is_add() or override.is_force_add()
         sweep = override.is_sweep_override()
         chosen: list[str] = []
@@ -53,11 +63,25 @@ def parse(overrides: Sequence[str]) -> list[Parsed]:
     return found
 
 
+def _depth(text: str) -> int:
+    """How deep lists and the like stand in each other in an override, those in quotes not counted."""
+    deepest = level = 0
+    for sign in _QUOTED.sub("", text):
+        level += (sign in "[{(") - (sign in "]})")
+        deepest = max(deepest, level)
+    return deepest
+
+
+def shortened(text: str) -> str:
+    """A text as a message shows it, the middle of a long one left out."""
+    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}...{text[-SHOWN:]}"
+
+
 def unreadable(text: str) -> str:
     """The sentence for an override that Hydra's grammar can't read."""
-    key, found, value = text.partition("=")
+    key, found, value = map(shortened, text.partition("="))
     if not found:
-        return f"{text!r} is not of the form name=value, as in steps=1000"
+        return f"{key!r} is not of the form name=value, as in steps=1000"
     return (
         f"{key}={value}: the value can't be read; where it is one text with signs in it, quote it: {key}=\"'{value}'\""
     )

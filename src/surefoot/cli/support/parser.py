@@ -8,6 +8,9 @@ from typing import NoReturn
 
 from surefoot.core.base.errors import ConfigError
 
+LONGEST = 500
+"""Characters of a message that are shown: it holds the value that was given."""
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours."""
@@ -17,4 +20,5 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
-        raise ConfigError(f"{message}; `{self.prog} --help` shows what it takes")
+        text = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
+        raise ConfigError(f"{text}; `{self.prog} --help` shows what it takes")

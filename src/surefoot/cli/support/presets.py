@@ -9,11 +9,10 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from surefoot.cli.support import grammar
 from surefoot.cli.support.config_file import read_mapping
 from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.settings import parse_settings
 from surefoot.runs.plan import agent_class
 
 ENDINGS = (".yaml", ".yml")
@@ -24,9 +23,7 @@ def presets() -> dict[str, dict[str, Any]]:
     folder = importlib.resources.files("surefoot") / "conf" / "preset"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     return {
-        file.name.removesuffix(".yaml"): typing.cast(
-            dict[str, Any], OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8")))
-        )
+        file.name.removesuffix(".yaml"): typing.cast(dict[str, Any], parse_settings(file.read_bytes(), file))
         for file in files
     }
 

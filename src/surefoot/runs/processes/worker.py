@@ -72,6 +72,7 @@ def main(arguments: list[str]) -> int:
     import torch
 
     from surefoot.core.base.errors import SimulatorError, SurefootError
+    from surefoot.core.base.memory import ADVICE, short_of_memory
     from surefoot.core.nn.native import kernels
     from surefoot.runs import trust
     from surefoot.runs.processes.sharing import join
@@ -112,6 +113,10 @@ def main(arguments: list[str]) -> int:
         return 2
     except Exception as error:
         traceback.print_exc()
+        if short_of_memory(error):
+            text = f"{name}: the memory is not enough ({str(error)[:200]}); {ADVICE}, then: {run.resume_command}"
+            send({"kind": "error", "type": SurefootError.__name__, "text": text})
+            return 2
         send({"kind": "error", "type": "unexpected", "text": f"{type(error).__name__}: {error}"})
         return 1
     finally:
