@@ -152,10 +152,8 @@ def _task_or_reward(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _of_other(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of an environment in another python, that it executes that python."""
-    from surefoot.envs.other.client import names
-
-    return names(rest, options)
+    """Of an environment in another python, PYTHON:MODULE:ID, that python and the module in it."""
+    return ("other:" + rest.rpartition(":")[0],)
 
 
 SCHEMES: dict[str, Scheme] = {

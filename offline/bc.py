@@ -47,11 +47,10 @@ class BC(Agent):
     PRESETS = {"bc": {}, "ten_percent": {"fraction": 0.1}}  # noqa: RUF012
     reads = ("observations", "actions")
     config: BCConfig
-    actor: DeterministicActor
+    actor: DeterministicActor | CategoricalActor
 
     def build(self) -> None:
         """One deterministic actor, or one of probabilities of choices."""
-        self.actor: DeterministicActor | CategoricalActor
         if self.spec.discrete:
             self.actor = CategoricalActor(self.features, self.spec.action_dim, self.config.hidden, activation="relu")
         else:

@@ -50,12 +50,6 @@ def parts(rest: str) -> tuple[str, str, str]:
     return python, module, name
 
 
-def names(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What executes code: the other python, and the module in it."""
-    python, module, _ = parts(rest)
-    return (f"{PREFIX}{python}:{module}",)
-
-
 def make(rest: str, num_envs: int, **options: Any) -> OtherVectorEnv:
     """`num_envs` environments of `PYTHON:MODULE:ID`.
 

@@ -84,7 +84,7 @@ def bounds(values: Any) -> Any:
 def one_of(module_name: str, name: str, options: dict[str, Any]) -> Any:
     """One environment of a module: what it calls `name`, what its own `make` makes, or an id of either gym."""
     module = importlib.import_module(module_name)
-    found = module
+    found: Any = module
     for part in name.split(".") if all(part.isidentifier() for part in name.split(".")) else ():
         found = getattr(found, part, None)
     if found is not module and callable(found):

@@ -278,7 +278,8 @@ def write_video(episodes: Sequence[Episode], path: str | pathlib.Path, rate: flo
     with written_aside(path) as aside:
         if path.suffix == ".gif":
             made = io.BytesIO()  # pillow tries to end a file that can't be written, and hides why it can't
-            imageio.mimwrite(made, frames, format="gif", duration=1000 / given, loop=0)  # type: ignore[call-overload]
+            pictures: Any = frames
+            imageio.mimwrite(made, pictures, format="gif", duration=1000 / given, loop=0)
             aside.write_bytes(made.getbuffer())
         else:
             even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]

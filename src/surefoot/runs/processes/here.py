@@ -52,9 +52,16 @@ def work_here(run: Run, groups: list[list[int]], notify: Listener) -> None:
 
 
 def _train(run: Run, seeds: list[int], notify: Listener, stop: threading.Event) -> None:
+    finish = threading.Event()
+
+    def send(event: dict[str, Any]) -> None:
+        if notify(event) is False:  # a listener ends these seeds, as it does those of a worker process
+            finish.set()
+
     try:
-        trainer = seed_trainer(run, seeds, notify, stop.is_set)
-        notify({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})
+        trainer = seed_trainer(run, seeds, send, stop.is_set)
+        trainer.asked_to_finish = finish.is_set
+        send({"kind": "ready", "seeds": trainer.seeds, "step": trainer.step})
         trainer.train()
         trainer.finish()
     except SimulatorError as error:
