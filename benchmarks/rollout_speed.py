@@ -88,7 +88,7 @@ def measure_step(seconds: float) -> dict[str, Any]:
     import gymnasium
     import numpy as np
 
-    vector = gymnasium.make_vec("surefoot/CartPoleBalance-v0", num_envs=ENVS)
+    vector = gymnasium.make_vec("surefoot:surefoot/CartPoleBalance-v0", num_envs=ENVS)
     vector.reset(seed=0)
     actions = [np.asarray(vector.action_space.sample()) for _ in range(8)]
     for action in actions:

@@ -302,3 +302,20 @@ def test_the_server_needs_numpy_alone_and_is_read_by_an_old_python() -> None:
     assert names <= {*sys.stdlib_module_names, "numpy", "__future__"}
     assert json.loads(json.dumps(server.bounds(np.array([1.0, 2.0])))) == [1.0, 2.0]
     assert server.bounds(np.array([3.0, 3.0])) == 3.0
+
+
+def test_the_doctor_names_what_another_python_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    from surefoot.cli import main
+
+    assert main(["doctor", "--other", f"{sys.executable}:there", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["numpy"] == np.__version__
+    assert found["problems"] == []
+    assert main(["doctor", "--other", f"{sys.executable}:no_such_module"]) == 2
+    said = capsys.readouterr().out
+    assert "no_such_module" in said
+    assert "error: no_such_module does not import there (ModuleNotFoundError" in said
+    assert main(["doctor", "--other", "/no/such/python"]) == 2
+    assert "there is no such program" in capsys.readouterr().err
+    assert main(["doctor", "--other", "/bin/true"]) == 2
+    assert "is no python that answers" in capsys.readouterr().err

@@ -24,12 +24,19 @@ LEAST_DISK = 2 * 2**30
 def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser("doctor", help="versions, GPU, compiler, extras, and how to mend what is missing")
+    parser.add_argument(
+        "--other",
+        metavar="PYTHON[:MODULE]",
+        help="examine another python instead, whose environments train as env=other:PYTHON:MODULE:ID",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=doctor)
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what was found; exit code 2 where something that surefoot can't do without is missing."""
+    if arguments.other is not None:
+        return _other(arguments.other, arguments.json)
     found = examine()
     if arguments.json:
         output.print_json(found)
@@ -45,6 +52,25 @@ def doctor(arguments: argparse.Namespace) -> int:
             output.say(f"{problem['level']}: {problem['what']}; {problem['mend']}")
         if not found["problems"]:
             output.say("nothing is wrong")
+    return 2 if any(problem["level"] == "error" for problem in found["problems"]) else 0
+
+
+def _other(named: str, as_json: bool) -> int:
+    """Print what another python has, and what it lacks."""
+    from surefoot.envs.other.examine import examine as examine_other
+
+    python, _, module = named.partition(":")
+    found = examine_other(python, os.getcwd(), module or None)
+    if as_json:
+        output.print_json(found)
+    else:
+        known = {name: version or "missing" for name, version in found["versions"].items()}
+        output.print_facts({"python": found["python"], **known})
+        output.say()
+        for problem in found["problems"]:
+            output.say(f"{problem['level']}: {problem['what']}; {problem['mend']}")
+        if not found["problems"]:
+            output.say(f"nothing is missing: env=other:{python}:{module or 'MODULE'}:ID")
     return 2 if any(problem["level"] == "error" for problem in found["problems"]) else 0
 
 
