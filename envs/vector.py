@@ -24,7 +24,6 @@ from surefoot.core.base.spec import VECTOR, in_words
 from surefoot.core.base.spec import Array as NamedArray
 from surefoot.envs import make, suites
 from surefoot.envs.choices import numbered
-from surefoot.envs.given import pausable
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import PREFIX, gymnasium_id, native_names
@@ -112,6 +111,8 @@ def behind(env_id: str, num_envs: int, options: Mapping[str, Any], **hints: Any)
     given = make.with_hints(maker, env_id, options, hints)
     made = maker(scheme[1], num_envs, **given) if scheme else make.made_of(maker, env_id, num_envs, given)
     if not isinstance(made, list):
+        from surefoot.envs.given import pausable  # it imports torch, which gymnasium's users don't wait for
+
         return pausable(made, num_envs, env_id)
     beside = _beside([_flat(numbered(env)) for env in made], env_id)
     beside.called = env_id
@@ -168,6 +169,8 @@ def batched(env_id: str, num_envs: int, kwargs: Mapping[str, Any], **hints: Any)
     here = make.with_hints(creator, env_id, here, {make.LIMIT: spec.max_episode_steps, **hints})
     env = make.called(creator, env_id, {"num_envs": num_envs, **here})
     env.spec = spec
+    from surefoot.envs.given import pausable
+
     return pausable(env, num_envs, env_id)
 
 

@@ -37,6 +37,10 @@ class Lazy(Mapping[str, type[T]]):
         """Both; of a name that both have, the other's."""
         return Lazy(self.homes | other.homes)
 
+    def __ror__(self, other: Mapping[str, type[T]]) -> dict[str, type[T]]:
+        """A dict and these; all are imported."""
+        return {**other, **self}
+
     def name_of(self, attribute: str) -> str | None:
         """The name under which a class of this name is found; None where there is none."""
         return next((name for name, home in self.homes.items() if home.endswith(f":{attribute}")), None)

@@ -282,6 +282,7 @@ class _Process:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.out, self.into = self.child.stdin.fileno(), self.child.stdout.fileno()
+        os.set_blocking(self.into, False)
         self.poll = select.poll()
         self.poll.register(self.into, select.POLLIN)
         self.said: collections.deque[str] = collections.deque(maxlen=LINES)
@@ -346,7 +347,7 @@ class _Process:
         Raises:
             SimulatorError: the environment failed, or the process is gone.
         """
-        if self._take(1) == server.FAILED:
+        if (server.soon(self.into, server.AWAKE) or self._take(1)) == server.FAILED:
             try:
                 self.answer()
             except EnvironmentMismatchError as error:

@@ -17,6 +17,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -26,8 +27,24 @@ EXTRAS = ("cost", "margin", "success", "is_success")
 """Entries of a step's info that are handed on, where they are numbers."""
 
 
+AWAKE = 2e-4
+"""Seconds that either side looks for the other's byte before it sleeps: to be woken takes longer than most steps."""
+
+
 class ToldError(Exception):
     """An error that is a sentence already."""
+
+
+def soon(file: int, seconds: float) -> bytes | None:
+    """A byte of a pipe that does not block, b"" where the other side is gone; None where none comes in time."""
+    until = time.perf_counter() + seconds
+    while True:
+        try:
+            return os.read(file, 1)
+        except BlockingIOError:
+            if time.perf_counter() > until:
+                return None
+            os.sched_yield()
 
 
 class Pipe:
@@ -47,6 +64,15 @@ class Pipe:
             if not part:
                 return None
             found += part
+        return found
+
+    def command(self) -> bytes:
+        """The next command; b"" where the other side is gone."""
+        found = soon(self.inward, AWAKE)
+        if found is None:
+            os.set_blocking(self.inward, True)
+            found = os.read(self.inward, 1)
+            os.set_blocking(self.inward, False)
         return found
 
     def send(self, value: Any) -> None:
@@ -294,9 +320,10 @@ def main() -> None:
         return
     server.map(json.loads(line.decode()))
     os.write(pipe.outward, DONE)
+    os.set_blocking(pipe.inward, False)
     acts = {RESET: server.reset, STEP: server.step}
     while True:
-        command = os.read(pipe.inward, 1)
+        command = pipe.command()
         if command not in acts:
             for row in server.rows:
                 if hasattr(row.env, "close"):

@@ -107,7 +107,8 @@ def learner(
 
 def own_sources(agent: Agent, store: Store) -> dict[str, Source]:
     """The agent's sources of rows that lie in episodes of seven steps."""
-    episodes = types.SimpleNamespace(valid=np.ones(len(store), bool), episode_ids=np.arange(len(store)) // 7)
+    known = np.ones(len(store), bool)
+    episodes = types.SimpleNamespace(valid=known, transitions=known, episode_ids=np.arange(len(store)) // 7)
     return dict(agent.sources(Stores(episodes, store)))
 
 

@@ -73,7 +73,8 @@ def signs() -> Store:
 def trained(kind: type[Agent], store: Store, steps: int, episode: int = 1, **options: Any) -> Agent:
     """An agent that learned from rows that lie in episodes of so many steps."""
     agent = kind(SPEC, **{"hidden": (32, 32), "learning_rate": 3e-3, **options}).fresh(0)
-    episodes = types.SimpleNamespace(valid=np.ones(len(store), bool), episode_ids=np.arange(len(store)) // episode)
+    known = np.ones(len(store), bool)
+    episodes = types.SimpleNamespace(valid=known, transitions=known, episode_ids=np.arange(len(store)) // episode)
     learner = Learner(
         [agent], [0], dict(agent.sources(Stores(episodes, store))), batch_size=64, planned_steps=steps, kernels=True
     )
