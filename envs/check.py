@@ -16,7 +16,7 @@ from surefoot.envs import suites
 from surefoot.envs.check_vector import GOES_ON, Finding, Findings, RaisedError, check_vector
 from surefoot.envs.choices import numbered
 from surefoot.envs.interface import Array
-from surefoot.envs.names import device_scheme
+from surefoot.envs.make import scheme_of, split_options
 from surefoot.envs.returned import AGREE, FLAGS, NUMBERS, kind, reset_parts, step_parts
 from surefoot.envs.spaces import arrays_of
 from surefoot.envs.vector import BOUND, DISCRETE_SPACES, make_vec
@@ -43,7 +43,7 @@ def check_environment(
     Raises:
         ConfigError, EnvironmentMismatchError, MissingExtraError: the id is unknown or can't be made.
     """
-    if isinstance(env, str) and device_scheme(env) is not None:
+    if isinstance(env, str) and scheme_of(split_options(env)[0]) is not None:
         simulated: Any = make_vec(env, ROWS)
         return _sorted(_closing(simulated, lambda: check_vector(simulated, steps, seed)))
     if isinstance(env, str):

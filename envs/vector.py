@@ -230,10 +230,15 @@ def describe(env_id: str, **kwargs: Any) -> EnvironmentDescription:
 def _probe(env_id: str, kwargs: Mapping[str, Any]) -> Any:
     """What tells the spaces: a single environment of an id that has one, else a row of its vector environment."""
     base, options = _resolved(env_id, kwargs)
+    return _make(base, options) if _is_single(base) else make_vec(base, 1, **options)
+
+
+def _is_single(base: str) -> bool:
+    """Whether a name without arguments is a registered id that gymnasium can make one environment of."""
+    if make.scheme_of(base) is not None:
+        return False
     spec = gymnasium.registry.get(_registered(base))
-    if make.is_plain(base) and (spec is None or spec.entry_point is not None):
-        return _make(base, options)
-    return make_vec(base, 1, **options)
+    return make.is_plain(base) and (spec is None or spec.entry_point is not None)
 
 
 def limit_of(env_id: str, **kwargs: Any) -> int | None:
@@ -358,10 +363,9 @@ def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         ConfigError, EnvironmentMismatchError, MissingExtraError: as in `make_vec`.
     """
     base, options = _resolved(env_id, kwargs)
-    spec = gymnasium.registry.get(_registered(base))
-    if make.is_plain(base) and (spec is None or spec.entry_point is not None):
+    if _is_single(base):
         return _make(base, options)
-    found = make.object_of(base)
+    found = None if make.scheme_of(base) is not None else make.object_of(base)
     made = None if found is None else make.made_of(found, base, 1, options)
     if isinstance(made, list):
         return _flat(numbered(made[0]))

@@ -319,3 +319,15 @@ def test_the_doctor_names_what_another_python_lacks(capsys: pytest.CaptureFixtur
     assert "there is no such program" in capsys.readouterr().err
     assert main(["doctor", "--other", "/bin/true"]) == 2
     assert "is no python that answers" in capsys.readouterr().err
+
+
+def test_a_run_is_resumed_and_evaluated_and_the_environment_checked(tmp_path: pathlib.Path) -> None:
+    from surefoot.cli import main
+
+    name, run = f"other:{sys.executable}:there:Costly", str(tmp_path / "run")
+    small = ["--quiet", "algo=ppo", "seeds=1", "algo.horizon=16", "envs=2", "episodes=2", "evaluate_episodes=1"]
+    given = ["env_options.gain=0.1", "max_episode_steps=4", "steps=64", f"env={name}", f"out={run}"]
+    assert main(["train", *small, *given]) == 0
+    assert main(["train", "--quiet", "--trust", "--resume", run, "steps=128"]) == 0
+    assert main(["evaluate", run, "--trust", "--episodes", "2", "--json"]) == 0
+    assert main(["envs", "check", f"{name}?max_episode_steps=4"]) == 0
