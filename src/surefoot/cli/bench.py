@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.cli.support import file_overrides as received
 from surefoot.cli.support import output
 from surefoot.core.base.errors import ConfigError
 
@@ -112,6 +111,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from surefoot.cli.support import file_overrides as received
     from surefoot.cli.support.training import Style
     from surefoot.core.base.files import write_json
     from surefoot.runs.embedded import require_known
@@ -167,6 +167,7 @@ def _tasks(suite: Suite, said: str | None) -> list[str]:
 def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Name -> what its entry.json holds: one of the user's own, or those of the suite."""
     from surefoot.cli.support import config, grammar
+    from surefoot.cli.support import file_overrides as received
 
     def facts(overrides: Sequence[str], runs: int) -> dict[str, Any]:
         shown = shlex.join(["surefoot", "bench", "run", arguments.suite, *overrides])

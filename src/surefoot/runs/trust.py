@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, MainGuardError
-from surefoot.envs.make import names_in
 
 KNOWN = ("surefoot", "gymnasium")
 """Packages of which anyone may name an agent's class or an environment, which is one or is refused; not a function."""
@@ -46,6 +45,13 @@ def module_of(name: str | None) -> str | None:
     return next(iter(_asking(name).values()), None)
 
 
+def _names_in(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`envs.make.names_in`, which `surefoot --help` does not wait for: it imports gymnasium."""
+    from surefoot.envs.make import names_in
+
+    return names_in(name)
+
+
 def _asking(name: str | None) -> dict[str, str]:
     """What of a name asks for trust -> its module; an environment's name may say functions too, as arguments."""
     found: dict[str, str] = {}
@@ -54,7 +60,7 @@ def _asking(name: str | None) -> dict[str, str]:
     if isinstance(name, FunctionName):
         functions = (str(name),)
     elif name:
-        environments, functions = names_in(name)
+        environments, functions = _names_in(name)
     for one in (*environments, *functions):
         module = one.rpartition(":")[0]
         if module and (module.split(".")[0] not in KNOWN or one in functions):
@@ -78,7 +84,7 @@ def demand(name: str | None, source: object, trust: bool = False) -> None:
     """
     asking = {one: module for one, module in _asking(name).items() if one not in _allowed}
     for one, module in asking.items():
-        called = isinstance(name, FunctionName) or one in names_in(str(name))[1]
+        called = isinstance(name, FunctionName) or one in _names_in(str(name))[1]
         if not trust:
             what = "which would be called" if called else f"for which {module!r} would be executed"
             raise ConfigError(f"{source} names {one!r}, {what}; if you trust it, add --trust (trust=True in python)")
