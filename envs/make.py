@@ -1,5 +1,7 @@
 """What a user names as an environment -> environments: the one place that knows every form of name.
 
+::
+
     Pendulum-v1                      an id that gymnasium, a benchmark or this process has registered
     native/quadrotor-2d              a native system
     my_robots:Arm-v0                 an id that a module registers when it is imported
@@ -46,7 +48,7 @@ HERE = "here:"
 MJCF = (".xml", ".mjcf")
 """Endings of names that are files of MuJoCo."""
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""A function's name, `module:function`."""
+"""A function's name: its module and its own."""
 VERSIONED = re.compile(r"-v\d+$")
 """The end of gymnasium's ids, which may have a scheme's name before their slash."""
 LIMIT = "max_episode_steps"
@@ -130,7 +132,7 @@ class Scheme:
     """How the environments behind one prefix are made."""
 
     maker: str
-    """`module:function` of surefoot: `make(rest, num_envs, **options)`."""
+    """A function of surefoot by its module and name, which is called with (rest, num_envs, ...options)."""
     names: Callable[[str, Mapping[str, Any]], tuple[str, ...]] = lambda rest, options: ()
     """(rest, options) -> what of a name needs trust where a file says it, each as `module:name`; () if nothing does."""
 

@@ -22,7 +22,7 @@ FUNCTIONS = {
     "margin": "margin",
     "reset": "initial",
 }
-"""Options that name a function, `module:function`, and what `MjcfTask` calls it."""
+"""Options that name a function of a module, and what `MjcfTask` calls it."""
 TAKES = {
     "reward": ("sim", "actions"),
     "observation": ("sim",),
