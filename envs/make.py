@@ -10,7 +10,9 @@
     walker.xml                       an MJCF file (envs/mujoco/mjcf.py)
     here:Arm                         an object of this process (`keep`): what no other process can import
     NAME?gain=2&reward=my:reward     any of them with arguments (`with_options`), so that one text says all of it
-    prefix:rest, prefix/rest         a scheme
+    other:PYTHON:MODULE:ID           an environment in another python (envs/other)
+    playground/NAME, brax/, mjx/, warp/   of a simulator that may be on a GPU (envs/adapters/named.py)
+    prefix:rest, prefix/rest         any other scheme
 
 A further scheme is one entry in `SCHEMES`: its prefix, with the ":" or "/" that ends it, and a `Scheme` that names its
 maker, `make(rest, num_envs, **options)`. The maker gives a `gymnasium.vector.VectorEnv` of that many rows, of any
