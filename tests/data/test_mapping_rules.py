@@ -15,7 +15,7 @@ from surefoot.data.formats.repairs import applied
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "own_data.md"
 SECTION = re.search(r"## Gaps and status\n(.*?)\n## ", PAGE.read_text(), re.DOTALL)
 assert SECTION is not None
-LOG = re.findall(r"```csv\n(.*?)```", SECTION[1], re.DOTALL)[0]
+LOG = re.findall(r"```text\n(.*?)```", SECTION[1], re.DOTALL)[0]
 EXAMPLES = re.findall(r"```yaml\n((?:(?!```)[\s\S])*)```\ngives episodes of ([\d, ]+) steps; (.*)", SECTION[1])
 
 
