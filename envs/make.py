@@ -44,6 +44,7 @@ from urllib.parse import quote, unquote
 import gymnasium
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MainGuardError, SurefootError, nearest
+from surefoot.envs.names import device_scheme
 
 HERE = "here:"
 """Prefix of what only this process has."""
@@ -51,8 +52,6 @@ MJCF = (".xml", ".mjcf")
 """Endings of names that are files of MuJoCo."""
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """A function's name: its module and its own."""
-VERSIONED = re.compile(r"-v\d+$")
-"""The end of gymnasium's ids, which may have a scheme's name before their slash."""
 LIMIT = "max_episode_steps"
 _OPTIONS, _BETWEEN = "?", "&"
 _kept: dict[str, Any] = {}
@@ -175,7 +174,7 @@ _MJCF = Scheme("surefoot.envs.mujoco.mjcf:make", _functions)
 def scheme_of(base: str) -> tuple[Scheme, str] | None:
     """The scheme of a name without arguments, and what it is given; None: an id of gymnasium's or a module's name."""
     for prefix in sorted(SCHEMES, key=len, reverse=True):
-        if base.startswith(prefix) and not (prefix.endswith("/") and VERSIONED.search(base)):
+        if base.startswith(prefix) and (not prefix.endswith("/") or device_scheme(base) is not None):
             return SCHEMES[prefix], base.removeprefix(prefix)
     return (_MJCF, base) if base.lower().endswith(MJCF) else None
 

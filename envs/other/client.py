@@ -32,7 +32,7 @@ EXAMPLE = "other:/opt/old/bin/python:safety_gymnasium:SafetyPointGoal1-v0"
 PATIENCE = 300.0
 """Seconds that a call of the other process may take."""
 LINES = 20
-"""Of what the other process said last, that an error shows."""
+"""Of the other process's last output that an error shows."""
 OWN = ("processes", "patience", LIMIT)
 """Arguments that are read here; all others are the environment's."""
 
@@ -196,7 +196,7 @@ class OtherVectorEnv(VectorEnvironment):
         if mask is not None and not mask.any():
             raise ConfigError("reset_mask selects no row: leave the call out")
         if mask is not None and not self._began and not mask.all():
-            raise EnvironmentMismatchError(f"{self.called}: the first reset begins all rows; leave reset_mask out")
+            raise EnvironmentMismatchError(f"{self.called}: the first reset is of all rows; leave reset_mask out")
         self._arrays["marked"][:] = 1 if mask is None else mask
         self._arrays["seeds"][:] = [-1 if one is None else one for one in row_seeds(seed, self.num_envs)]
         self._ask(server.RESET)
@@ -285,7 +285,7 @@ class _Process:
         os.set_blocking(self.into, False)
         self.poll = select.poll()
         self.poll.register(self.into, select.POLLIN)
-        self.said: collections.deque[str] = collections.deque(maxlen=LINES)
+        self.lines: collections.deque[str] = collections.deque(maxlen=LINES)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         self._write(text.encode() + b"\n")
@@ -294,7 +294,7 @@ class _Process:
         assert self.child.stderr is not None
         with contextlib.suppress(OSError, ValueError):
             for line in self.child.stderr:
-                self.said.append(line.decode(errors="replace").rstrip()[:500])
+                self.lines.append(line.decode(errors="replace").rstrip()[:500])
 
     def _write(self, data: bytes) -> None:
         try:
@@ -362,7 +362,7 @@ class _Process:
 
     def _words(self) -> str:
         self.reader.join(1.0)
-        return "" if not self.said else "; it said last:\n" + "\n".join(f"  {line}" for line in self.said)
+        return "" if not self.lines else "; its last output:\n" + "\n".join(f"  {line}" for line in self.lines)
 
     def end(self) -> None:
         """Ask it to close, and end it where it does not."""
@@ -403,24 +403,24 @@ def executable(python: str) -> str:
     return found
 
 
-def space_of(said: Mapping[str, Any]) -> gymnasium.Space[Any]:
+def space_of(described: Mapping[str, Any]) -> gymnasium.Space[Any]:
     """The space that the other python described.
 
     Raises:
         EnvironmentMismatchError: none that is read.
     """
-    kind = said.get("kind")
+    kind = described.get("kind")
     if kind == "Box":
-        shape, dtype = tuple(said["shape"]), np.dtype(said["dtype"])
+        shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
         low, high = (
-            np.broadcast_to(np.reshape(said[k], shape if isinstance(said[k], list) else ()), shape)
+            np.broadcast_to(np.reshape(described[k], shape if isinstance(described[k], list) else ()), shape)
             for k in ("low", "high")
         )
         return gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
     if kind == "Discrete":
-        return gymnasium.spaces.Discrete(int(said["n"]), start=int(said["start"]))
-    if kind == "Dict" and all(one["kind"] == "Box" for one in said["spaces"].values()):
-        return gymnasium.spaces.Dict({key: space_of(one) for key, one in said["spaces"].items()})
+        return gymnasium.spaces.Discrete(int(described["n"]), start=int(described["start"]))
+    if kind == "Dict" and all(one["kind"] == "Box" for one in described["spaces"].values()):
+        return gymnasium.spaces.Dict({key: space_of(one) for key, one in described["spaces"].items()})
     raise EnvironmentMismatchError(f"a space of kind {kind} is not read; Box, Discrete and Dict of Boxes are")
 
 

@@ -53,7 +53,9 @@ def examine(python: str, folder: str, module: str | None = None) -> dict[str, An
         raise ConfigError(f"{path}: did not answer within {PATIENCE:g} s") from error
     except (OSError, ValueError) as error:
         words = (
-            "" if isinstance(error, OSError) else "; it said: " + (done.stderr.strip().splitlines() or ["nothing"])[-1]
+            ""
+            if isinstance(error, OSError)
+            else "; its output: " + (done.stderr.strip().splitlines() or ["nothing"])[-1]
         )
         raise ConfigError(f"{path}: is no python that answers ({error}){words}") from error
     modules, problems = found["modules"], []

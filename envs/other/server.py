@@ -31,7 +31,7 @@ AWAKE = 2e-4
 """Seconds that either side looks for the other's byte before it sleeps: to be woken takes longer than most steps."""
 
 
-class ToldError(Exception):
+class RefusedError(Exception):
     """An error that is a sentence already."""
 
 
@@ -99,7 +99,7 @@ def described(space: Any, np: Any) -> dict[str, Any]:
         return {"kind": "Discrete", "n": int(space.n), "start": int(getattr(space, "start", 0))}
     if kind == "Dict":
         return {"kind": "Dict", "spaces": {str(key): described(one, np) for key, one in space.spaces.items()}}
-    raise ToldError("a space of kind " + kind + " is not read; Box, Discrete and Dict of Boxes are")
+    raise RefusedError("a space of kind " + kind + " is not read; Box, Discrete and Dict of Boxes are")
 
 
 def bounds(values: Any) -> Any:
@@ -130,7 +130,7 @@ def one_of(module_name: str, name: str, options: dict[str, Any]) -> Any:
                 raise
             tried.append(maker + ".make: " + (str(error).strip().splitlines() or [type(error).__name__])[0])
     names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    raise ToldError(
+    raise RefusedError(
         "the module " + module_name + " has nothing called " + name + " that makes an environment, and no gym knows "
         "the id (" + "; ".join(tried) + "). It has: " + (", ".join(sorted(names)[:20]) or "nothing")
     )
@@ -183,7 +183,7 @@ class Row:
         """Observation, reward, whether it terminated and was truncated, and {name: number} of the extras."""
         result = self.env.step(int(action) if self.discrete else self.np.array(action))
         if not isinstance(result, tuple) or len(result) not in (4, 5, 6):
-            raise ToldError("step gave " + type(result).__name__ + ", not a tuple of 4, 5 or 6 values")
+            raise RefusedError("step gave " + type(result).__name__ + ", not a tuple of 4, 5 or 6 values")
         self.steps += 1
         cost = None
         if len(result) == 4:
@@ -248,7 +248,7 @@ class Server:
             value = self.np.asarray(value)
             if value.shape != place.shape:
                 what = "an observation" if self.single else "the observation " + repr(part)
-                raise ToldError(
+                raise RefusedError(
                     what + " has shape " + str(tuple(value.shape)) + ", and its space says " + str(tuple(place.shape))
                 )
             place[...] = value
@@ -277,7 +277,7 @@ class Server:
 
 def failure(error: BaseException) -> dict[str, str]:
     """What went wrong, in a line, and where."""
-    if isinstance(error, ToldError):
+    if isinstance(error, RefusedError):
         return {"error": str(error), "trace": ""}
     line = (str(error).strip().splitlines() or ["no message"])[0]
     return {"error": type(error).__name__ + ": " + line, "trace": traceback.format_exc()[-4000:]}

@@ -210,7 +210,7 @@ def test_several_processes_give_what_one_gives() -> None:
 @pytest.mark.parametrize(
     ("how", "error", "why"),
     [
-        ("dies", SimulatorError, r"process ended with exit code 7; it said last:\n(.*\n)*  last words"),
+        ("dies", SimulatorError, r"process ended with exit code 7; its last output:\n(.*\n)*  last words"),
         ("hangs", SimulatorError, r"did not answer within 0\.5 s"),
         ("raises", SimulatorError, "ValueError: the motor is off"),
         ("shape", SimulatorError, r"an observation has shape \(3,\), and its space says \(2,\)"),
@@ -312,9 +312,9 @@ def test_the_doctor_names_what_another_python_lacks(capsys: pytest.CaptureFixtur
     assert found["versions"]["numpy"] == np.__version__
     assert found["problems"] == []
     assert main(["doctor", "--other", f"{sys.executable}:no_such_module"]) == 2
-    said = capsys.readouterr().out
-    assert "no_such_module" in said
-    assert "error: no_such_module does not import there (ModuleNotFoundError" in said
+    shown = capsys.readouterr().out
+    assert "no_such_module" in shown
+    assert "error: no_such_module does not import there (ModuleNotFoundError" in shown
     assert main(["doctor", "--other", "/no/such/python"]) == 2
     assert "there is no such program" in capsys.readouterr().err
     assert main(["doctor", "--other", "/bin/true"]) == 2
