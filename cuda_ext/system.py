@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
+import math
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -38,6 +39,15 @@ class Range(NamedTuple):
     points: int
     periodic: bool = False
     """`high` is the same state as `low`."""
+
+
+class Goal(NamedTuple):
+    """Where a task ends, or is to be held, in the coordinates of some states."""
+
+    place: Mapping[str, str | float]
+    """State -> the parameter that says its value there, or the value."""
+    radius: float = 0.0
+    """Distance within which the goal counts as reached, in the unit of these states; 0 where there is none."""
 
 
 class Step(NamedTuple):
@@ -86,6 +96,13 @@ class System(abc.ABC):
     """Steps after which an episode is truncated."""
     margin_of: ClassVar[str]
     """What the safety margin measures, in words with its unit."""
+    state_units: ClassVar[tuple[str, ...]] = ()
+    """Of each state, "" of a number without one; () where they are not known."""
+    action_units: ClassVar[tuple[str, ...]] = ()
+    """The same of each action."""
+    reward_bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    """What the reward of a step lies within, whatever the parameters are."""
+    goal: ClassVar[Goal | None] = None
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {}
     """Preset of altered dynamics -> parameters that it sets."""
     behaviours: ClassVar[Mapping[str, Behaviour]] = {}

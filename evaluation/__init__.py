@@ -37,6 +37,7 @@ from surefoot.evaluation.selection import (
 from surefoot.evaluation.smoothness import Met, smoothness
 from surefoot.evaluation.statistics import (
     Interval,
+    bounded_interval,
     cost_interval,
     difference_interval,
     hierarchical_interval,
@@ -71,6 +72,7 @@ __all__ = [
     "Safety",
     "ScriptedPolicy",
     "adastop",
+    "bounded_interval",
     "broken_promise",
     "certificate",
     "cost_interval",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from surefoot.evaluation.statistics import hierarchical_interval
+from surefoot.evaluation.statistics import ANY, bounded_interval
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ class CurvePoint:
     high: float
 
 
-def side_by_side(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list[T]]]:
+def side_by_side(by_seed: Mapping[Any, Mapping[int, T]]) -> list[tuple[int, list[T]]]:
     """(step, what each seed had then), in the order of steps; what only some seeds have is left out.
 
     Seeds are evaluated at the same steps, but for those of agents that decide in chunks: episodes end within a chunk,
@@ -66,14 +67,52 @@ def grouped(by_seed: Mapping[int, Mapping[int, T]]) -> list[tuple[int, list[T]]]
     ]
 
 
-def point_of(
-    step: int, rows: Sequence[Mapping[str, Any]], mean: str, episodes: str, bounds: tuple[float, float]
+class Logged(NamedTuple):
+    """What lines of metrics.jsonl say of a metric."""
+
+    mean: str
+    """Key of an evaluation's mean."""
+    episodes: str
+    """Key of what each of its episodes gave."""
+    bounds: tuple[float, float] = ANY
+    """What it lies within wherever it is measured."""
+
+
+LOGGED: Mapping[str, Logged] = {
+    "return": Logged("return_mean", "returns"),
+    "success": Logged("success_mean", "successes", (0.0, 1.0)),
+    "cost": Logged("cost_mean", "costs", (0.0, math.inf)),
+    "pass_k": Logged("pass_k_mean", "passes", (0.0, 1.0)),
+}
+"""Metric -> how it is logged."""
+
+
+def curve_of(
+    by_seed: Mapping[Any, Mapping[int, Mapping[str, Any]]], metric: str, returns: tuple[float, float] = ANY
+) -> list[CurvePoint]:
+    """Mean over seeds at each step that was evaluated, with its 95 % interval.
+
+    Where every seed logged what each episode gave, the interval is `bounded_interval`'s; else Student's t over the
+    means of seeds.
+
+    Args:
+        by_seed: seed -> step -> values of the evaluation.
+        metric: of `LOGGED`.
+        returns: what an episode's return lies within.
+    """
+    logged = LOGGED[metric]
+    bounds = returns if metric == "return" else logged.bounds
+    return [_point(step, rows, logged, bounds) for step, rows in side_by_side(by_seed)]
+
+
+def _point(
+    step: int, rows: Sequence[Mapping[str, Any]], logged: Logged, bounds: tuple[float, float]
 ) -> CurvePoint:
-    """The point of what each seed had at a step: its `episodes`, or where those are not alike its `mean` alone."""
-    found = [np.asarray(row.get(episodes) or (), dtype=np.float64) for row in rows]
+    """The point of what each seed had at a step: its episodes, or where those are not alike its mean alone."""
+    found = [np.asarray(row.get(logged.episodes) or (), dtype=np.float64) for row in rows]
     if len({len(values) for values in found}) == 1 and len(found[0]) > 0:
-        interval = hierarchical_interval(found, bounds=bounds)
+        interval = bounded_interval(found, bounds)
     else:
-        means = [np.array([row[mean]], dtype=np.float64) for row in rows]
-        interval = hierarchical_interval(means, shared_episodes=False, bounds=bounds)
+        means = [np.array([row[logged.mean]], dtype=np.float64) for row in rows]
+        interval = bounded_interval(means, bounds, shared_episodes=False)
     return CurvePoint(step, interval.estimate, interval.low, interval.high)

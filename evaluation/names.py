@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,11 @@ def settings(run: RunData) -> dict[str, Any]:
     options = plan.pop("config", None)
     own = options if isinstance(options, Mapping) else {}
     return {**own, **{key: plan.get(key) for key in OF_THE_PLAN}, **{key: plan.get(key, USUAL[key]) for key in USUAL}}
+
+
+def setting_key(run: RunData) -> str:
+    """The same text of runs that differ in nothing but their seeds, their task and the file that they learned from."""
+    return json.dumps([run.algorithm, run.preset, settings(run)], sort_keys=True, default=str)
 
 
 def labels(runs: Sequence[RunData]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -16,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError, MissingExtraError, SurefootError
-from surefoot.core.base.files import read_json, written_aside
-from surefoot.core.base.schema import Many, Number, Record
-from surefoot.evaluation.names import labels, settings
+from surefoot.core.base.files import read_json, read_regular, written_aside
+from surefoot.core.base.schema import MOST_BYTES, Many, Number, Record
+from surefoot.evaluation.names import labels, setting_key
 from surefoot.evaluation.rollout import EPISODES
 from surefoot.evaluation.runs import RunData
 
@@ -63,6 +64,8 @@ class Results:
     table: list[Row]
     left_out: dict[str, str]
     """Folder -> why it is in no table."""
+    copies: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Folder -> the one that it is a copy of, which is in the tables in its place."""
 
 
 def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> Results:
@@ -81,10 +84,15 @@ def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> 
     table: list[Row] = []
     left_out: dict[str, str] = {}
     splits: dict[pathlib.Path, str] = {}
+    copies: dict[str, str] = {}
+    seen: dict[bytes, str] = {}
     for folder in run_folders(roots):
         name = str(folder)
         try:
             run = RunData.load(folder)
+            if (first := seen.setdefault(identity(run), name)) != name:
+                copies[name] = first
+                continue
             split = _split(folder, splits)
             rows = list(_numbers(name, run, split, folder if episodes else None))
             row = _run_row(name, run, split, folder)
@@ -95,7 +103,35 @@ def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> 
         names.append(name)
         numbers += rows
         table.append(row)
-    return Results(tuple(runs), tuple(names), numbers, table, left_out)
+    return Results(tuple(runs), tuple(names), numbers, table, left_out, copies)
+
+
+def identity(run: RunData) -> bytes:
+    """The same of a finished run and its copies, and of no other run: what its configuration and its summary say.
+
+    A summary has the run's speed to all its digits, which no two runs share.
+    """
+    assert run.folder is not None
+    digest = hashlib.sha256()
+    for name in ("config.json", "summary.json"):
+        digest.update(read_regular(run.folder / name, MOST_BYTES))
+    return digest.digest()
+
+
+def without_copies(runs: Sequence[RunData]) -> tuple[list[RunData], list[str]]:
+    """Runs that were loaded, without copies of those before them, and a sentence for each copy."""
+    kept: dict[bytes, RunData] = {}
+    told = []
+    for run in runs:
+        first = kept.setdefault(identity(run), run)
+        if first is not run:
+            told.append(copied(str(run.folder), str(first.folder)))
+    return list(kept.values()), told
+
+
+def copied(folder: str, first: str) -> str:
+    """What is to be said of a copy."""
+    return f"{folder} is a copy of the run {first}: counted once"
 
 
 def run_folders(roots: Sequence[str | os.PathLike[str]]) -> Iterator[pathlib.Path]:
@@ -256,8 +292,7 @@ def groups(results: Results) -> dict[str, dict[str, list[RunData]]]:
     for run, row in zip(results.runs, results.table, strict=True):
         about = dict(zip(RUNS, row, strict=True))
         splits = tasks.setdefault((run.task, _data(run, about["dataset_sha256"])), {})
-        key = json.dumps([run.algorithm, run.preset, settings(run)], sort_keys=True, default=str)
-        splits.setdefault(about["split"], {}).setdefault(key, []).append(run)
+        splits.setdefault(about["split"], {}).setdefault(setting_key(run), []).append(run)
     counts = Counter(name for name, _ in tasks)
     named = {}
     for (task, data), splits in tasks.items():

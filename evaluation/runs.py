@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import math
 import os
 import pathlib
@@ -30,7 +29,7 @@ from surefoot.core.base.schema import (
     refuse_large,
 )
 from surefoot.envs.acting import short_name
-from surefoot.evaluation.curves import CurvePoint, grouped, point_of, side_by_side
+from surefoot.evaluation.curves import LOGGED, CurvePoint, curve_of, grouped
 from surefoot.evaluation.label import labelled
 from surefoot.evaluation.model_calibration import MODEL, MOST, refuse_uneven
 from surefoot.evaluation.safety import Safety, with_limit
@@ -128,6 +127,7 @@ SUMMARY = Record(
         "safety": Maybe(Record.of(Safety)),
         "smoothness": Maybe(Record({"action_change": Maybe(INTERVAL), "jacobian": Maybe(INTERVAL)}, others=True)),
         "steps_of": Text(),
+        "return_bounds": Maybe(Many(Maybe(Number()), 2, 2)),
         "preset": Maybe(Text()),
         "options": Table(_FINITE),
         "alarm": Maybe(ALARM),
@@ -226,6 +226,7 @@ class RunData:
     missing: tuple[str, ...] = ()  # sentences: what could not be estimated, of which seeds and why
     models: tuple[Json, ...] = ()  # how far the world that each seed learned is to be believed
     folder: pathlib.Path | None = None  # where the run lies
+    return_bounds: tuple[float | None, float | None] | None = None  # of an episode, as the environment declares them
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RunData:
@@ -289,6 +290,12 @@ class RunData:
         return " or ".join(sorted({run.steps_of for run in runs}))
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """What an episode's return lies within; infinite where the environment declares nothing."""
+        low, high = self.return_bounds or (None, None)
+        return -math.inf if low is None else low, math.inf if high is None else high
+
+    @property
     def cost_limit(self) -> float | None:
         """The limit of an episode's cost that it was trained or is judged for."""
         return None if self.safety is None else self.safety.limit
@@ -306,21 +313,30 @@ class RunData:
         Student's t over the seeds' `return_mean`. Steps that only some seeds have reached are left out; where seeds
         count steps of their own, since they decide in chunks, their evaluations stand beside each other in order.
         """
-        return self._curve("return_mean", "returns", (-math.inf, math.inf))
+        return self._curve("return")
 
     def success_curve(self) -> list[CurvePoint]:
         """The same of the share of episodes that end solved; empty where the environment says nothing of it."""
-        return self._curve("success_mean", "successes", (0.0, 1.0))
+        return self._curve("success")
 
     def cost_curve(self) -> list[CurvePoint]:
         """The same of an episode's summed cost; empty where the environment gives none."""
-        found = [line["values"].get("costs") or [] for line in self.metrics if line["kind"] == "eval"]
-        least = min(itertools.chain.from_iterable(found), default=0.0)  # none is below 0, unless some of these are
-        return self._curve("cost_mean", "costs", (0.0 if least >= 0 else -math.inf, math.inf))
+        return self._curve("cost")
 
     def pass_curve(self) -> list[CurvePoint]:
         """The same of pass@k, the share of prompts of which at least one of k answers is right."""
-        return self._curve("pass_k_mean", "passes", (0.0, 1.0))
+        return self._curve("pass_k")
+
+    def logged(self, metric: str) -> dict[int, dict[int, Json]]:
+        """Seed -> step -> the values of its evaluation while it trained, where these have the metric (`LOGGED`)."""
+        found: dict[int, dict[int, Json]] = {}
+        for line in self.metrics:
+            if line["kind"] == "eval" and LOGGED[metric].mean in line["values"]:
+                found.setdefault(int(line["seed"]), {})[int(line["step"])] = line["values"]
+        return found
+
+    def _curve(self, metric: str) -> list[CurvePoint]:
+        return curve_of(self.logged(metric), metric, self.bounds)
 
     def training_curves(self) -> dict[str, list[tuple[int, float]]]:
         """Name of each loss and metric -> (step, mean over the seeds that have it) along training.
@@ -335,13 +351,6 @@ class RunData:
                         found.setdefault(name, {}).setdefault(int(line["seed"]), {})[int(line["step"])] = float(value)
         return {name: [(step, float(np.mean(values))) for step, values in grouped(by_seed)]
                 for name, by_seed in found.items()}  # fmt: skip
-
-    def _curve(self, mean: str, episodes: str, bounds: tuple[float, float]) -> list[CurvePoint]:
-        by_seed: dict[int, dict[int, Json]] = {}
-        for line in self.metrics:
-            if line["kind"] == "eval" and mean in line["values"]:
-                by_seed.setdefault(int(line["seed"]), {})[int(line["step"])] = line["values"]
-        return [point_of(step, rows, mean, episodes, bounds) for step, rows in side_by_side(by_seed)]
 
 
 def task_name(dataset: str | None, environment: str | None) -> str:

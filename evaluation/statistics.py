@@ -21,6 +21,10 @@ ENOUGH = 10
 """Runs below which a percentile bootstrap's intervals are noticeably too narrow."""
 ROUNDING = 1e-14
 """Of equal numbers the mean may differ from them by this share of them."""
+ANY = (-math.inf, math.inf)
+"""Bounds of what is not known to have any."""
+SLACK = 1e-4
+"""What a sum of float32 rewards may be beyond a bound by, as a share of it, and the bound still be believed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +166,7 @@ def hierarchical_interval(
     returns: Sequence[Array],
     confidence: float = 0.95,
     shared_episodes: bool = True,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
+    bounds: tuple[float, float] = ANY,
 ) -> Interval:
     """Interval of the mean return over new training seeds and new initial states: the one printed in tables.
 
@@ -199,12 +203,34 @@ def hierarchical_interval(
     return dataclasses.replace(found, low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
 
 
+def bounded_interval(
+    values: Sequence[Array], bounds: tuple[float, float], confidence: float = 0.95, shared_episodes: bool = True
+) -> Interval:
+    """`hierarchical_interval` of values that are said to lie within `bounds`, such as those of an episode's return.
+
+    A bound that some value is beyond, by more than rounding, is wrong, and is not used.
+
+    Args:
+        values: as there.
+        bounds: lowest and highest value, infinite where there is none.
+        confidence: as there.
+        shared_episodes: as there.
+
+    Raises:
+        ConfigError: as there, but for the bounds.
+    """
+    seen = [float(one) for group in values if np.size(group) for one in (np.min(group), np.max(group))]
+    if not seen:
+        return hierarchical_interval(values, confidence, shared_episodes)
+    low, high = bounds
+    least = min(low, min(seen)) if min(seen) >= low - SLACK * max(1.0, abs(low)) else -math.inf
+    most = max(high, max(seen)) if max(seen) <= high + SLACK * max(1.0, abs(high)) else math.inf
+    return hierarchical_interval(values, confidence, shared_episodes, (least, most))
+
+
 def cost_interval(costs: Sequence[Array], shared_episodes: bool = True) -> Interval:
     """`hierarchical_interval` of what episodes cost: not below 0, as costs are, unless some of these are."""
-    least = min((float(np.min(one)) for one in costs if np.size(one)), default=0.0)
-    return hierarchical_interval(
-        costs, shared_episodes=shared_episodes, bounds=(0.0 if least >= 0 else -math.inf, math.inf)
-    )
+    return bounded_interval(costs, (0.0, math.inf), shared_episodes=shared_episodes)
 
 
 def difference_interval(

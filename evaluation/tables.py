@@ -7,11 +7,9 @@ import dataclasses
 import json
 import math
 import os
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len
 from rich.table import Table
 
 from surefoot.core.base.errors import printable
@@ -20,6 +18,7 @@ from surefoot.evaluation import names
 from surefoot.evaluation.label import labelled
 from surefoot.evaluation.runs import RunData, task_name
 from surefoot.evaluation.safety import Safety
+from surefoot.evaluation.sheets import blocks
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
 INTERVAL_PARTS = ("mean", "low", "high")
@@ -261,10 +260,6 @@ DETAILS: tuple[Column, ...] = (
     ),
 )  # fmt: skip
 """Further columns, of evaluations and reports: what ends a training run stays narrow."""
-GAP = 2
-"""Blanks between columns of a terminal's table."""
-NARROWEST = 16
-"""Letters that the first column has at least, however narrow the terminal."""
 
 
 def _of_language(listed: Sequence[Row]) -> list[Column]:
@@ -292,55 +287,9 @@ def to_rich(listed: Sequence[Row], title: str | None = None, details: bool = Fal
     No number is ever cut or broken; only names are folded, between words.
     """
     columns = columns_of(listed, details)
-    cells = {column.heading: [printable(column.cell(row)) for row in listed] for column in columns}
-    wide = {c.heading: max(map(cell_len, [*_heading(c.heading), *cells[c.heading]])) for c in columns}
-    first, rest = columns[0], columns[1:]
-    most = max([wide[column.heading] for column in rest], default=0) + GAP
-    names_wide = min(wide[first.heading], max(NARROWEST, width - most, width // 3))
-    blocks: list[list[Column]] = [[]]
-    used = names_wide
-    for column in rest:
-        if used + GAP + wide[column.heading] > width and blocks[-1]:
-            blocks.append([])
-            used = names_wide
-        blocks[-1].append(column)
-        used += GAP + wide[column.heading]
-    if len(blocks) == 1:
-        names_wide = min(wide[first.heading], max(names_wide, width - used + names_wide))
-    else:
-        names_wide = min(names_wide, max(NARROWEST, width // 3))
-    return [
-        _block(listed, first, block, cells, names_wide, title if i == 0 else None) for i, block in enumerate(blocks)
-    ]
-
-
-def _block(
-    listed: Sequence[Row], first: Column, rest: Sequence[Column], cells: Mapping[str, list[str]], wide: int,
-    title: str | None,
-) -> Table:  # fmt: skip
-    table = Table(
-        title=title, title_justify="left", header_style="bold", box=None, padding=(0, GAP, 0, 0), pad_edge=False
-    )
-    for column in (first, *rest):
-        heading = "\n".join(_heading(column.heading)) if column is not first else column.heading
-        justify: Any = column.alignment
-        table.add_column(heading.replace("[", r"\["), justify=justify, no_wrap=True, vertical="bottom")
-    for i, row in enumerate(listed):
-        name = "\n  ".join(textwrap.wrap(cells[first.heading][i], wide - 2) if len(cells[first.heading][i]) > wide else
-                           [cells[first.heading][i]])  # fmt: skip
-        others = [cells[column.heading][i] for column in rest]
-        table.add_row(
-            *(text.replace("[", r"\[") for text in (name, *others)), style="dim" if row.seeds is None else None
-        )
-    return table
-
-
-def _heading(text: str) -> list[str]:
-    """A heading in two lines where it names an interval or has several words."""
-    words, bracket, bounds = text.partition(" [")
-    if bracket:
-        return [words, f"[{bounds}"]
-    return text.split(" ") if " / " not in text and " " in text else [text]
+    lines = [[printable(column.cell(row)) for column in columns] for row in listed]
+    headings = [(column.heading, column.alignment) for column in columns]
+    return blocks(headings, lines, [row.seeds is None for row in listed], width, title)
 
 
 def to_text(listed: Sequence[Row], details: bool = False) -> str:

@@ -93,6 +93,9 @@ class Acrobot(System):
     time_step = 0.2
     max_steps = 500
     margin_of = "smaller of 1 - |elbow velocity| / speed_limit and (ceiling - tip height) / 1 m, no unit"
+    state_units = ("rad", "rad", "rad/s", "rad/s")
+    action_units = ("",)
+    reward_bounds = (-1.0, 0.0)
     reach_box = (
         Range(-math.pi, math.pi, 24, periodic=True),
         Range(-math.pi, math.pi, 24, periodic=True),

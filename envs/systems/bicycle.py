@@ -128,6 +128,8 @@ class Bicycle(System):
     time_step = 0.1
     max_steps = 200
     margin_of = "distance of the nearest car less the clearance, or of the car's side to the edge of the road, m"
+    state_units = ("m", "m", "rad", "m/s", *("m",) * 6)
+    action_units = ("rad", "m/s^2")
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "friction0.3": {"grip": 0.24},
         "wheelbase1.5": {"wheelbase": 3.75},

@@ -106,6 +106,8 @@ class CartPoleBalance(System):
     uniforms, normals = 4, 1
     time_step, max_steps = 0.02, 500
     margin_of = "the smaller of 2.4 m less |position| and 0.2 rad less |angle|"
+    state_units, action_units = ("m", "m/s", "rad", "rad/s"), ("N",)
+    reward_bounds = (1.0, 1.0)
     reach_box = (Range(-2.8, 2.8, 21), Range(-6.0, 6.0, 31), Range(-0.28, 0.28, 21), Range(-3.0, 3.0, 31))
     control_affine = True
     gaps = GAPS

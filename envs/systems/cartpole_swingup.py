@@ -63,6 +63,8 @@ class CartPoleSwingUp(System):
     uniforms, normals = 4, 1
     time_step, max_steps = 0.02, 500
     margin_of = "2.0 m less |position|"
+    state_units, action_units = ("m", "m/s", "rad", "rad/s"), ("N",)
+    reward_bounds = (0.0, 1.0)
     reach_box = (
         Range(-2.4, 2.4, 25),
         Range(-8.0, 8.0, 33),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Range, Step, System
+from surefoot.cuda_ext.system import Behaviour, Goal, Parameter, Range, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -103,6 +103,10 @@ class DoubleIntegrator(System):
     time_step = TIME_STEP
     max_steps = 100
     margin_of = "distance to the nearest wall, m, negative outside"
+    state_units = ("m", "m", "m/s", "m/s")
+    action_units = ("", "")
+    reward_bounds = (-np.inf, 0.0)
+    goal = Goal({"x": "goal_x", "y": "goal_y"})
     reach_box = (Range(-1.5, 1.5, 31), Range(-1.5, 1.5, 31), Range(-2.4, 2.4, 31), Range(-2.4, 2.4, 31))
     control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Range, Step, System
+from surefoot.cuda_ext.system import Behaviour, Goal, Parameter, Range, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -125,6 +125,9 @@ class DubinsObstacles(System):
     time_step = 0.05
     max_steps = 200
     margin_of = "signed distance to the nearest obstacle, m"
+    state_units = ("m", "m", "rad")
+    action_units = ("rad/s",)
+    goal = Goal({"x": "goal_x", "y": "goal_y"}, GOAL_RADIUS)
     reach_box = (Range(-4.0, 4.0, 61), Range(-4.0, 4.0, 61), Range(-math.pi, math.pi, 48, periodic=True))
     control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {

@@ -96,6 +96,8 @@ class Pendulum(System):
     uniforms, normals = 2, 1
     time_step, max_steps = 0.05, 200
     margin_of = "angle outside the forbidden sector of 20 to 30 degrees, rad"
+    state_units, action_units = ("rad", "rad/s"), ("N m",)
+    reward_bounds = (-math.inf, 0.0)
     reach_box = (Range(-math.pi, math.pi, 121, periodic=True), Range(-8.0, 8.0, 161))
     control_affine = True
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {

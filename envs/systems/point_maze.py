@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Goal, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -134,6 +134,10 @@ class PointMaze(System):
     time_step = 0.1
     max_steps = 200
     margin_of = "signed distance of the ball's centre to the hazard square, m"
+    state_units = ("m", "m", "m/s", "m/s")
+    action_units = ("", "")
+    reward_bounds = (0.0, 1.0)
+    goal = Goal({"x": "goal_x", "y": "goal_y"}, GOAL_REACH)
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "mass2": {"mass": 2.0},
         "friction0.3": {"drag": 0.3},

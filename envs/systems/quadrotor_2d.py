@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Goal, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]
 
@@ -108,6 +108,10 @@ class Quadrotor2D(System):
     time_step = 1 / 60
     max_steps = 300
     margin_of = "distance to side, floor or ceiling of the safe box, m, or tilt left to its limit, rad, if that is less"
+    state_units = ("m", "m/s", "m", "m/s", "rad", "rad/s")
+    action_units = ("N", "N")
+    reward_bounds = (0.0, 1.0)
+    goal = Goal({"x": "target_x", "z": "target_z"})
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 2 * GRAVITY},
         "mass1.3": {"mass": 1.3 * MASS},

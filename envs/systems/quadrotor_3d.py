@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Goal, Parameter, Step, System
 
 Array = np.ndarray[Any, Any]
 Params = dict[str, Tensor]
@@ -152,6 +152,10 @@ class Quadrotor3D(System):
     time_step = 1 / 60
     max_steps = 300
     margin_of = "smallest of distance to the sphere, height above 0.1 m, 2.5 m - |x|, |y| or z (m) and cosine of tilt"
+    state_units = ("m",) * 3 + ("m/s",) * 3 + ("",) * 4 + ("rad/s",) * 3 + ("N",) * 4
+    action_units = ("",) * 4
+    reward_bounds = (0.0, 1.0)
+    goal = Goal({"x": 0.0, "y": 0.0, "z": GOAL_HEIGHT})
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "gravity2": {"gravity": 2 * GRAVITY},
         "friction0.3": {"drag": 0.3 * 5.6e-3},

@@ -134,6 +134,9 @@ class Reacher(System):
     time_step = 0.02
     max_steps = 100
     margin_of = "smaller of the links' distance to the obstacle and the elbow's distance to its limit as arc, m"
+    state_units = ("rad", "rad", "rad/s", "rad/s", "m", "m")
+    action_units = ("", "")
+    reward_bounds = (-np.inf, 0.0)
     gaps: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "tilted": {"gravity": 3.0},
         "friction0.3": {"friction": 3e-4},

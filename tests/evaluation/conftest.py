@@ -36,6 +36,7 @@ def make_run(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
             "date": "2026-11-21",
         }
         summary.update(changes)
+        summary["made_as"] = name  # a copy of a run is one whose summary says the same
         (folder / "summary.json").write_text(json.dumps(summary))
         (folder / "config.json").write_text(json.dumps({"algo": {"expectile": 0.7}}))
         lines = [

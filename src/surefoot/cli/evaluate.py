@@ -234,9 +234,10 @@ def _range(arguments: argparse.Namespace) -> tuple[float, float] | None:
 def _row(judged: Judged, found: list[Any]) -> Row:
     """The row of this evaluation, with intervals over seeds and initial states."""
     from surefoot.data import normalized_score, reference_scores
-    from surefoot.evaluation import cost_interval, hierarchical_interval, safety, success_rate, tables
+    from surefoot.envs.return_bounds import return_bounds
+    from surefoot.evaluation import bounded_interval, cost_interval, safety, success_rate, tables
 
-    returns = hierarchical_interval([episodes.returns for episodes in found]).to_json()
+    returns = bounded_interval([episodes.returns for episodes in found], return_bounds(judged.env_id)).to_json()
     reference = reference_scores(judged.env_id)
     normalized = None
     if reference is not None:

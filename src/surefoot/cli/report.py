@@ -27,6 +27,7 @@ def report(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
     from surefoot.evaluation.estimates import estimate_lines
     from surefoot.evaluation.passes import pass_lines
+    from surefoot.evaluation.results import without_copies
     from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
     from surefoot.evaluation.safety import check_limit
 
@@ -38,7 +39,11 @@ def report(arguments: argparse.Namespace) -> int:
     folders, left_out = finished_runs(arguments.folders)
     for why in left_out:
         output.say(f"left out: {why}", stderr=True)
-    runs = [run.judged_by(arguments.cost_limit) for run in load_runs(folders)]
+    loaded, copies = without_copies(load_runs(folders))
+    for said in copies:
+        output.say(f"note: {said}", stderr=True)
+    left_out += copies
+    runs = [run.judged_by(arguments.cost_limit) for run in loaded]
     write_report(runs, path)
     if arguments.csv is not None:
         tables.write_csv(tables.rows(runs), arguments.csv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ from surefoot.data import normalized_score, reference_scores
 from surefoot.data.conventions import scored
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
+from surefoot.envs.return_bounds import return_bounds
 from surefoot.evaluation import (
     Episodes,
     Interval,
+    bounded_interval,
     cost_interval,
     hierarchical_interval,
     names,
@@ -150,7 +153,9 @@ def sum_up(run: Run) -> dict[str, Any]:
     jacobians = [result.get("jacobian") for result in results]  # not in results of before it was measured
     if plan.evaluates:
         episodes = [Episodes.from_json(result["evaluation"]) for result in results]
-        returns = hierarchical_interval([e.returns for e in episodes])
+        bounds = return_bounds(str(plan.environment))
+        returns = bounded_interval([e.returns for e in episodes], bounds)
+        summary["return_bounds"] = [bound if math.isfinite(bound) else None for bound in bounds]
         summary["per_seed_returns"] = [float(e.returns.mean()) for e in episodes]
         summary["returns"] = _interval_json(returns)
         summary["normalized"] = None if reference is None else _interval_json(returns, reference)
