@@ -105,9 +105,7 @@ def curve_of(
     return [_point(step, rows, logged, bounds) for step, rows in side_by_side(by_seed)]
 
 
-def _point(
-    step: int, rows: Sequence[Mapping[str, Any]], logged: Logged, bounds: tuple[float, float]
-) -> CurvePoint:
+def _point(step: int, rows: Sequence[Mapping[str, Any]], logged: Logged, bounds: tuple[float, float]) -> CurvePoint:
     """The point of what each seed had at a step: its episodes, or where those are not alike its mean alone."""
     found = [np.asarray(row.get(logged.episodes) or (), dtype=np.float64) for row in rows]
     if len({len(values) for values in found}) == 1 and len(found[0]) > 0:

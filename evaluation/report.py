@@ -175,17 +175,21 @@ def _figures(group: list[RunData]) -> list[str]:
     final = {label: run.returns for label, run in named if run.returns}
     curves = {label: points for label, run in named if (points := run.learning_curve())}
     drawn = []
+    steps_of = RunData.steps_of_all(group)
     if curves:
-        figure = plots.learning_curves(curves, "Learning curves", behaviour, RunData.steps_of_all(group))
-        drawn.append(_figure(figure, f"Mean evaluation return {over}."))
+        figure = plots.learning_curves(curves, "Learning curves", behaviour, steps_of, finals=final)
+        drawn.append(_figure(figure, f"Mean evaluation return {over}. {_ends(group)}"))
     solved = {label: points for label, run in named if (points := run.success_curve())}
     if solved:
-        figure = plots.learning_curves(solved, "Success", None, RunData.steps_of_all(group), plots.SHARE)
+        ends = {label: run.success for label, run in named if run.success}
+        figure = plots.learning_curves(solved, "Success", None, steps_of, plots.SHARE, finals=ends)
         drawn.append(_figure(figure, f"Share of evaluation episodes that end solved, {over}."))
     costs = {label: points for label, run in named if (points := run.cost_curve())}
+    limits = _limits(group)
     if costs:
-        figure = plots.learning_curves(costs, "Cost", None, RunData.steps_of_all(group), plots.COST)
-        drawn.append(_figure(figure, f"Mean cost of an evaluation episode, {over}."))
+        ends = {label: run.cost for label, run in named if run.cost}
+        figure = plots.learning_curves(costs, "Cost", None, steps_of, plots.COST, limits, ends)
+        drawn.append(_figure(figure, f"Mean cost of an evaluation episode, {over}. {_limit_words(limits)}"))
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
         drawn.append(_figure(figure, f"Mean final return {over.replace('band', 'bar')}."))
@@ -200,6 +204,33 @@ def _figures(group: list[RunData]) -> list[str]:
         head, body, note = known
         parts += [table(head, body), f'<p class="note">{html.escape(note)}</p>']
     return parts
+
+
+def _ends(group: Sequence[RunData]) -> str:
+    """What tells the end of a learning curve from the final evaluation."""
+    finals = sorted({run.episodes for run in group if run.returns and run.episodes})
+    lasts = [len(last.get("returns") or ()) for run in group for last in run.last_evaluations()]
+    if not finals or not any(lasts):
+        return ""
+    along = _span(sorted({count for count in lasts if count}))
+    return (
+        f"Lines: evaluations while it trained, of {along} episodes of each seed. Hollow marks behind them: the final "
+        f"evaluation, of {_span(finals)} episodes of each seed from other initial states; the table of scores has it."
+    )
+
+
+def _span(counts: Sequence[int]) -> str:
+    return f"{counts[0]:,}" if counts[0] == counts[-1] else f"{counts[0]:,} to {counts[-1]:,}"
+
+
+def _limits(group: Sequence[RunData]) -> list[float]:
+    """Cost limits of these runs, each once."""
+    return sorted({run.cost_limit for run in group if run.cost_limit is not None})
+
+
+def _limit_words(limits: Sequence[float]) -> str:
+    drawn = " and ".join(f"{limit:g}" for limit in limits)
+    return f"The dashed line is the cost limit, {drawn} an episode." if limits else "No run has a cost limit."
 
 
 def _language(named: list[tuple[str, RunData]]) -> list[str]:
@@ -236,13 +267,11 @@ def _return_against_cost(group: list[RunData], labels: list[str]) -> list[str]:
     }
     if not points:
         return []
-    limits = sorted({run.cost_limit for run in group if run.cost_limit is not None})
+    limits = _limits(group)
     data = next((run.behaviour for run in group if run.behaviour and run.behaviour.get("cost")), None)
     behaviour = None if data is None else (float(data["mean"]), float(data["cost"]["mean"]))
     figure = plots.return_against_cost(points, "Return against cost", limits, behaviour)
-    drawn = " and ".join(f"{limit:g}" for limit in limits)
-    said = f"The dashed line is the cost limit, {drawn} an episode." if limits else "No run has a cost limit."
-    return [_figure(figure, f"A small mark is a seed, the large one a run's mean. {said}")]
+    return [_figure(figure, f"A small mark is a seed, the large one a run's mean. {_limit_words(limits)}")]
 
 
 def _figure(figure: plots.Figure, caption: str) -> str:

@@ -335,6 +335,10 @@ class RunData:
                 found.setdefault(int(line["seed"]), {})[int(line["step"])] = line["values"]
         return found
 
+    def last_evaluations(self) -> list[Json]:
+        """The values of each seed's last evaluation while it trained."""
+        return [points[max(points)] for points in self.logged("return").values()]
+
     def _curve(self, metric: str) -> list[CurvePoint]:
         return curve_of(self.logged(metric), metric, self.bounds)
 

@@ -18,6 +18,8 @@ from surefoot.core.base.errors import printable
 
 GAP = 2
 """Blanks between columns of a terminal's table."""
+BOLD = "Bold: "
+"""A note that says what is in bold begins so."""
 NARROWEST = 16
 """Letters that the first column has at least, however narrow the terminal."""
 
@@ -110,7 +112,12 @@ def to_text(sheet: Sheet) -> str:
     lines = [[column.text for column in sheet.columns]]
     lines += [[printable(_plain(value)) for value in row] for row in sheet.rows]
     widths = [max(cell_len(line[i]) for line in lines) for i in range(len(sheet.columns))]
-    return "\n".join([*(_aligned(line, widths, sheet.columns) for line in lines), *map(printable, sheet.notes)])
+    return "\n".join([*(_aligned(line, widths, sheet.columns) for line in lines), *map(printable, told(sheet))])
+
+
+def told(sheet: Sheet) -> list[str]:
+    """The notes of a sheet where letters have no weight: what is in bold elsewhere has an asterisk."""
+    return [f"*: {note.removeprefix(BOLD)}" if note.startswith(BOLD) else note for note in sheet.notes]
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Heading]) -> str:

@@ -297,18 +297,23 @@ def possible_returns(rewards: Array, estimates: Sequence[Array]) -> tuple[float,
 
 def draw_curves(runs: Sequence[Run], path: pathlib.Path) -> None:
     """Learning curves of complete runs on one dataset, with the behaviour's return as a dashed line; none where no
-    evaluation is of all seeds."""
+    evaluation is of all seeds. Where a run has a cost limit, the curves of the cost stand beside them, with the limit.
+    """
     from surefoot.evaluation import RunData, plots
 
     data = [RunData.load(run.folder) for run in runs]
     first = data[0]
-    curves = {label: item.learning_curve() for label, item in zip(names.labels(data), data, strict=True)}
+    named = dict(zip(names.labels(data), data, strict=True))
+    curves = {label: item.learning_curve() for label, item in named.items()}
     if not any(curves.values()):
         return
-    figure = plots.learning_curves(
-        curves,
-        title=first.task,
-        behaviour=None if first.behaviour is None else first.behaviour["mean"],
-        steps_of=RunData.steps_of_all(data),
-    )
-    plots.save_png(figure, path)
+    behaviour = None if first.behaviour is None else first.behaviour["mean"]
+    finals = {label: item.returns for label, item in named.items() if item.returns}
+    panels = [plots.Panel(curves, first.task, behaviour=behaviour, finals=finals)]
+    limits = sorted({item.cost_limit for item in data if item.cost_limit is not None})
+    costs = {label: item.cost_curve() for label, item in named.items()}
+    if limits and any(costs.values()):
+        ends = {label: item.cost for label, item in named.items() if item.cost}
+        panels.append(plots.Panel(costs, "Cost", plots.COST, limits=limits, finals=ends))
+    size = (7.2, 3.8) if len(panels) == 1 else (10.0, 3.8)
+    plots.save_png(plots.curve_panels(panels, RunData.steps_of_all(data), size), path)

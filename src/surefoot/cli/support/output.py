@@ -22,6 +22,7 @@ from rich.table import Table
 from surefoot.core.base.errors import ConfigError, printable
 
 if TYPE_CHECKING:
+    from surefoot.evaluation.sheets import Sheet
     from surefoot.evaluation.tables import Row
 
 WIDE = 400
@@ -183,6 +184,22 @@ def print_table(rows: Sequence[Row], details: bool = False) -> None:
             shown.print(table)
     else:
         say(tables.to_text(rows, details))
+
+
+def print_sheet(sheet: Sheet) -> None:
+    """A table of pooled runs, and its notes; an entry in bold has an asterisk."""
+    from surefoot.evaluation import sheets
+
+    if sys.stdout.isatty():
+        shown = console()
+        for i, table in enumerate(sheets.to_rich(sheet, shown.width)):
+            if i:
+                shown.print()
+            shown.print(table)
+        for note in sheets.told(sheet):
+            say(note)
+    else:
+        say(f"{sheet.caption}\n{sheets.to_text(sheet)}")
 
 
 def counted(count: int, what: str) -> str:

@@ -43,7 +43,7 @@ class Watcher:
         self._last_line: dict[int, float] = {}
         self._lines: dict[int, int] = {}
         self._seen: dict[int, collections.deque[tuple[float, int]]] = {}
-        self._returns: dict[int, float] = {}
+        self._limit: float | None = None
         self._tasks: dict[int, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -93,7 +93,7 @@ class Watcher:
         elif kind == "progress":
             self._show_progress(seed, event)
         elif kind == "eval":
-            self._show_score(seed, event["step"], event["return_mean"], event.get("success_mean"))
+            self._show_score(seed, event["step"], event)
         elif kind == "done":
             self._show_done(seed)
 
@@ -103,6 +103,7 @@ class Watcher:
             self.console.print(f"{self.label}{text}", markup=False)
 
     def _show_start(self, plan: dict[str, Any], device: str) -> None:
+        self._limit = (plan.get("config") or {}).get("cost_limit")
         seeds = ", ".join(map(str, plan["seeds"]))
         place = plan["environment"] or "without a simulator"
         if plan["dataset"] is not None:
@@ -163,9 +164,12 @@ class Watcher:
             return ""
         return duration((steps - step) * elapsed / (step - begun))
 
-    def _show_score(self, seed: Any, step: int, score: float, solved: float | None) -> None:
-        self._returns[seed] = score
-        text = f"return {score:,.1f}" + ("" if solved is None else f", success {100 * solved:.0f} %")
+    def _show_score(self, seed: Any, step: int, event: dict[str, Any]) -> None:
+        text = f"return {event['return_mean']:,.1f}"
+        if (cost := event.get("cost_mean")) is not None:
+            text += f", cost {cost:,.1f}" + ("" if self._limit is None else f" (limit {self._limit:g})")
+        if (solved := event.get("success_mean")) is not None:
+            text += f", success {100 * solved:.0f} %"
         if self.bars and seed in self._tasks:
             self._progress.update(self._tasks[seed], score=text)
         elif not self.bars:
