@@ -8,7 +8,7 @@ import math
 import pathlib
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -22,8 +22,8 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.names import beneath
-from surefoot.envs.systems import system
-from surefoot.envs.vector import make_env, make_vec
+from surefoot.envs.systems import System, system
+from surefoot.envs.vector import GOAL_KEYS, make_env, make_vec
 from surefoot.safe.filters.filtered import FilteredPolicy
 
 MOST_STEPS = 5_000
@@ -32,6 +32,8 @@ MOST_FRAMES = 80
 """Of a native episode, which are drawn by matplotlib."""
 VIDEOS = (".mp4", ".gif")
 FRAMES_PER_SECOND = 30
+MOST_STATES = 12
+"""Numbers of an observation that stand beside the frames of an environment that draws itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,16 @@ class Episode:
     """Seconds; 1 where it is not known, and times are steps."""
     frames: tuple[Array, ...] = ()
     """(H, W, 3) uint8, before each action and at the end."""
+    units: tuple[str, ...] = ()
+    """Of the states, "" of one without; () where they are not known."""
+    action_units: tuple[str, ...] = ()
+    """The same of the actions."""
+    action_names: tuple[str, ...] = ()
+    """Of the actions; () where they have none."""
+    goal: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """State -> its value where the task ends or is to be held; empty where there is no such place."""
+    goal_radius: float = 0.0
+    """Distance within which the goal counts as reached; 0 where there is none."""
 
     @property
     def violates(self) -> bool:
@@ -78,6 +90,7 @@ def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, se
         rows: list[dict[str, list[Any]]] = [
             {key: [] for key in ("states", "actions", "rewards", "costs", "margins")} for _ in range(count)
         ]
+        goals = _goals(known, getattr(env, "inner", env).parameters, count)
         while env.active.any():
             active, states = env.active.copy(), as_numpy(getattr(env, "inner", env).state)
             with torch.no_grad():
@@ -96,7 +109,20 @@ def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, se
             env.active[active & over] = False
     finally:
         env.close()
-    return [_episode({key: np.array(values) for key, values in row.items()}, known) for row in rows]
+    return [
+        _episode({key: np.array(values) for key, values in row.items()}, known, goal)
+        for row, goal in zip(rows, goals, strict=True)
+    ]
+
+
+def _goals(known: System, parameters: Mapping[str, Any], count: int) -> list[dict[str, float]]:
+    """The goal of each row, by the parameters that it has."""
+    place = {} if known.goal is None else known.goal.place
+    rows = {
+        state: np.full(count, said) if isinstance(said, float) else as_numpy(parameters[said])
+        for state, said in place.items()
+    }
+    return [{state: float(values[row]) for state, values in rows.items()} for row in range(count)]
 
 
 def _tensor(values: Any) -> torch.Tensor:
@@ -105,7 +131,7 @@ def _tensor(values: Any) -> torch.Tensor:
     return torch.from_numpy(found if found.dtype == np.uint8 else found.astype(np.float32))
 
 
-def _episode(row: dict[str, Array], known: Any) -> Episode:
+def _episode(row: dict[str, Array], known: System, goal: Mapping[str, float]) -> Episode:
     bounded = bool(np.isfinite(row["margins"]).all())
     return Episode(
         row["states"],
@@ -115,6 +141,11 @@ def _episode(row: dict[str, Array], known: Any) -> Episode:
         row["costs"] if bounded else None,
         row["margins"] if bounded else None,
         known.time_step,
+        units=known.state_units,
+        action_units=known.action_units,
+        action_names=tuple(known.actions),
+        goal=goal,
+        goal_radius=0.0 if known.goal is None else known.goal.radius,
     )
 
 
@@ -176,11 +207,27 @@ def _rendered(env: gymnasium.Env[Any, Any], policy: Policy, seed: int, rate: flo
         if terminated or truncated:
             break
     arrays = {key: np.array(values) for key, values in found.items()}
-    small = arrays["states"].ndim == 2 and arrays["states"].shape[1] <= 12
-    names = tuple(f"observation {i}" for i in range(arrays["states"].shape[1])) if small else ()
-    states = arrays["states"] if small else np.zeros((len(arrays["rewards"]), 0))
+    states, names = arrays["states"], tuple(f"observation {i}" for i in range(arrays["states"].shape[-1]))
+    if (goals := _goal_columns(env, states)) is not None:  # what it is at, and what it is to be at
+        states, names = states[:, list(goals)], tuple(goals.values())
+    elif states.ndim != 2 or states.shape[1] > MOST_STATES:
+        states, names = np.zeros((len(arrays["rewards"]), 0)), ()
     costs = arrays["costs"] if has_costs else None
     return Episode(states, names, arrays["actions"], arrays["rewards"], costs, None, 1 / rate, tuple(frames))
+
+
+def _goal_columns(env: gymnasium.Env[Any, Any], states: Array) -> dict[int, str] | None:
+    """Column -> name of the goals, achieved and desired, in observations of a goal environment; None of any other."""
+    space = env.unwrapped.observation_space
+    if not isinstance(space, gymnasium.spaces.Dict) or not {"achieved_goal", "desired_goal"} <= set(space.spaces):
+        return None
+    found, column = dict[int, str](), 0
+    for key in GOAL_KEYS:
+        width = gymnasium.spaces.flatdim(space[key]) if key in space.spaces else 0
+        if key != "observation":
+            found |= {column + i: f"{key} {i}".replace("_", " ") for i in range(width)}
+        column += width
+    return found if states.ndim == 2 and states.shape[1] == column else None
 
 
 def _frame(env: gymnasium.Env[Any, Any], env_id: str) -> Array:
@@ -229,19 +276,23 @@ def animated(episode: Episode, ground: tuple[Array, Array, Array] | None) -> Epi
             axes[0].set_aspect("equal", adjustable="box")
             for set_limits, k in ((axes[0].set_xlim, 0), (axes[0].set_ylim, 1)):
                 places = episode.states[:, mapped[k]]
+                if (held := episode.goal.get(episode.names[mapped[k]])) is not None:
+                    places = np.append(places, held)
                 box = (places.min() - 0.3, places.max() + 0.3) if ground is None else (ground[k][0], ground[k][-1])
                 set_limits(*box)
         else:
-            for i, name in enumerate(episode.names):
+            for i, name in enumerate(trajectories.with_units(episode.names, episode.units)):
                 axes[0].plot(times[: now + 1], episode.states[: now + 1, i], linewidth=1, label=name)
             axes[0].legend(fontsize=6, frameon=False, loc="upper right")
             axes[0].set_xlim(0, times[-1] or 1)
-        for i in range(episode.actions.shape[1]):
-            axes[1].plot(times[: now + 1], episode.actions[: now + 1, i], linewidth=1, label=f"action {i}")
+            axes[0].set_xlabel(f"time ({trajectories.clock(episode)})", fontsize=8)
+        for i, name in enumerate(trajectories.action_labels(episode)):
+            axes[1].plot(times[: now + 1], episode.actions[: now + 1, i], linewidth=1, label=name)
         if episode.margins is not None:
             axes[1].plot(times[: now + 1], episode.margins[: now + 1], linewidth=1, color="black", label="margin")
             axes[1].axhline(0.0, color=plots.GREY, linewidth=0.8)
         axes[1].set_xlim(0, times[-1] or 1)
+        axes[1].set_xlabel(f"time ({trajectories.clock(episode)})", fontsize=8)
         axes[1].legend(fontsize=6, frameon=False, loc="upper right")
         canvas: Any = figure.canvas
         canvas.draw()
