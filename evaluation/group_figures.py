@@ -19,6 +19,8 @@ OF_A_TASK = ("task", "dataset", "environment")
 """Keys that the title of a panel says."""
 NARROWEST = 1.55
 """Inches of a panel."""
+LABELS = 0.45
+"""Inches of a panel that its ticks' labels take."""
 HEIGHT = 1.5
 """Inches of a row of panels."""
 SHORT = {"return": "return", "success": plots.SHARE, "cost": "cost of an episode", "pass_k": "pass@k"}
@@ -95,7 +97,10 @@ def _curves(
     size = (width, 0.35 + HEIGHT * -(-len(panels) // across))
     figure = plots.curve_panels(panels, RunData.steps_of_all(every), size, across, plots.PRINT)
     counts = sorted({len(units(runs)) for mine in lines.values() for runs in mine.values()})
-    return figure, f"Mean {SHORT[metric.name]} of evaluations during training; {_bands(counts)}"
+    caption = f"Mean {SHORT[metric.name]} of evaluations during training; {_bands(counts)}"
+    return figure, f"{caption} Triangles: an interval goes on beyond the axis." if any(
+        map(plots.is_cut, panels)
+    ) else caption
 
 
 def _scores(
@@ -128,7 +133,7 @@ def _scores(
 
 def _title(text: str, width: float) -> str:
     """A task's name as a panel has room for it, in several lines."""
-    return "\n".join(textwrap.wrap(text, max(12, int(width / plots.LETTER)), break_on_hyphens=True))
+    return "\n".join(textwrap.wrap(text, max(12, int((width - LABELS) / plots.LETTER)), break_on_hyphens=True))
 
 
 def _bands(seeds: Sequence[int]) -> str:

@@ -184,8 +184,10 @@ def group(results: Results, keys: Sequence[str]) -> list[Group]:
     }
     found: dict[tuple[str, ...], tuple[tuple[Any, ...], dict[str, list[RunData]]]] = {}
     rows = []
+    short = _short_tasks(results.runs)
     for i, run in enumerate(results.runs):
         task, label = placed[id(run)]
+        task = task.replace(f" in {run.environment}", "", 1) if short else task
         known = {
             "task": task, "setting": label, "algorithm": run.algorithm, "preset": run.preset, "dataset": run.dataset,
             "environment": run.environment, "split": splits[i], "run": results.names[i],
@@ -199,6 +201,14 @@ def group(results: Results, keys: Sequence[str]) -> list[Group]:
         tasks.setdefault(str(row["task"]), []).append(run)
     listed = [Group(values, {task: tuple(runs) for task, runs in tasks.items()}) for values, tasks in found.values()]
     return sorted(listed, key=_order(listed))
+
+
+def _short_tasks(runs: Sequence[RunData]) -> bool:
+    """Whether datasets alone name the tasks: all runs have one, and each is judged in one environment."""
+    judged: dict[str | None, set[str | None]] = {}
+    for run in runs:
+        judged.setdefault(run.dataset, set()).add(run.environment)
+    return None not in judged and all(len(environments) == 1 for environments in judged.values())
 
 
 def splits_of(results: Results) -> list[str]:

@@ -134,8 +134,13 @@ def curve_panels(
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
     figure, axes = beside("", size, len(panels), across, style)
     with mpl.rc_context(style):
-        cut = [_draw_panel(at, panel, names) for at, panel in zip(axes, panels, strict=True)]
-        _below(figure, axes, f"{steps_of}\n({CUT})" if any(cut) else steps_of)
+        for at, panel in zip(axes, panels, strict=True):
+            _draw_panel(at, panel, names)
+        if style is PRINT:  # whose caption says what triangles are
+            for at in axes[-min(len(axes), across or len(axes)) :]:
+                at.set_xlabel(steps_of)
+        else:
+            _below(figure, axes, f"{steps_of}\n({CUT})" if any(map(is_cut, panels)) else steps_of)
         _legend(figure, below=style is PRINT)
     return figure
 
@@ -148,22 +153,29 @@ BEYOND = 0.035
 """Share of the steps by which the final evaluation stands behind the last one of a curve."""
 
 
-def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> bool:
-    """Draw into the axes; whether an interval is cut."""
+def is_cut(panel: Panel) -> bool:
+    """Whether an interval goes on beyond the picture, where a triangle says so."""
+    bottom, top = _frame(panel)
+    ends = [end for points in panel.curves.values() for p in points for end in (p.low, p.high)]
+    ends += [float(one[key]) for one in panel.finals.values() for key in ("low", "high") if one.get(key) is not None]
+    return any(end < bottom or end > top for end in ends)
+
+
+def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
+    """Draw into the axes."""
     axes.set_title(panel.title)
     axes.set_ylim(*_frame(panel))
     last = max((points[-1].step for points in panel.curves.values() if points), default=0)
-    cut = False
     for name, points in panel.curves.items():
         i = names.index(name)
         steps = np.array([point.step for point in points])
         mean, low, high = (np.array([getattr(p, k) for p in points], float) for k in ("mean", "low", "high"))
         axes.plot(steps, mean, color=_colour(i), linestyle=_line(i), marker=_marker(i), markersize=_size(), label=name)
         axes.fill_between(steps, low, high, color=_colour(i), alpha=0.18, linewidth=0)
-        cut = _mark_cuts(axes, steps, low, high, _colour(i)) or cut
+        _mark_cuts(axes, steps, low, high, _colour(i))
         final = panel.finals.get(name)
         if final is not None and final.get("mean") is not None:
-            cut = _draw_final(axes, last * (1 + BEYOND), final, _colour(i)) or cut
+            _draw_final(axes, last * (1 + BEYOND), final, _colour(i))
     if panel.finals:
         axes.plot([], [], marker="D", markersize=5.5, color=GREY, markerfacecolor="white", linestyle="", label=FINAL)
     if panel.behaviour is not None:
@@ -173,29 +185,25 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> bool:
     axes.xaxis.set_major_formatter(_thousands)
     axes.set_ylabel(panel.label)
     axes.grid(axis="y", alpha=0.25)
-    return cut
 
 
-def _draw_final(axes: Axes, step: float, bounds: Mapping[str, Any], colour: str) -> bool:
-    """The hollow mark of a final evaluation; whether its interval is cut."""
+def _draw_final(axes: Axes, step: float, bounds: Mapping[str, Any], colour: str) -> None:
+    """The hollow mark of a final evaluation, with its interval."""
     low, high = (np.nan if bounds.get(key) is None else float(bounds[key]) for key in ("low", "high"))
     axes.plot([step, step], [low, high], color=colour, linewidth=1.2, alpha=0.7)
     axes.plot([step], [bounds["mean"]], marker="D", markersize=5.5, color=colour, markerfacecolor="white")
-    return _mark_cuts(axes, np.array([step]), np.array([low]), np.array([high]), colour)
+    _mark_cuts(axes, np.array([step]), np.array([low]), np.array([high]), colour)
 
 
-def _mark_cuts(axes: Axes, steps: Array, low: Array, high: Array, colour: str) -> bool:
-    """Triangles at the edges of the axes where an interval goes on beyond; whether there are some."""
+def _mark_cuts(axes: Axes, steps: Array, low: Array, high: Array, colour: str) -> None:
+    """Triangles at the edges of the axes where an interval goes on beyond."""
     bottom, top = axes.get_ylim()
-    found = False
     for edge, marker, beyond in ((bottom, "v", low < bottom), (top, "^", high > top)):
         if beyond.any():
-            found = True
             places = np.full(int(beyond.sum()), edge)
             axes.plot(
                 steps[beyond], places, marker=marker, markersize=_size(), color=colour, linestyle="", clip_on=False
             )
-    return found
 
 
 def _frame(panel: Panel) -> tuple[float, float]:

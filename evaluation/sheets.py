@@ -265,33 +265,36 @@ def _markdown(text: str) -> str:
 _LATEX: Mapping[str, str] = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "†": r"\dag{}", "‡": r"\ddag{}", "±": r"$\pm$", "×": r"$\times$",
+    "|": r"\textbar{}", '"': "''", "†": r"\dag{}", "‡": r"\ddag{}", "±": r"$\pm$", "×": r"$\times$",
 }  # fmt: skip
-"""Letter -> what LaTeX prints as it, with any of its fonts; of quotes \\textquotedbl needs the encoding T1."""
+"""Letter -> what LaTeX prints as it, whatever the encoding of its fonts."""
 
 
 def latex(text: str) -> str:
     """A text as LaTeX prints it.
 
     >>> print(latex("td3_bc, 50 % & more"))
-    td3\\_bc, 50 \\% \\& more
+    td3\\_bc, 50~\\% \\& more
     """
-    return "".join(_LATEX.get(letter, letter) for letter in printable(text)).replace(r"\textquotedbl{}", "''")
+    return "".join(_LATEX.get(letter, letter) for letter in printable(text)).replace(r" \%", r"~\%")
 
 
 def to_latex(sheet: Sheet) -> str:
     r"""A `table` of the package booktabs, with caption, label and the notes below; `\input` it.
 
-    Columns are as wide as they need: a table of many is set in a smaller size, or turned by the package rotating.
+    One that is too wide for a column spans the page; one that is too wide for that is made smaller.
     """
     columns = "".join("r" if column.right else "l" for column in sheet.columns)
     label = re.sub(r"[^a-z0-9]+", "-", sheet.caption.lower().split(":")[0]).strip("-")
+    letters = _letters(sheet)
+    kind = "table" if letters <= COLUMN else "table*"  # which spans both columns of a page
     lines = [
-        r"% \usepackage{booktabs}",
-        r"\begin{table}[t]",
+        r"% \usepackage{booktabs, graphicx}" if letters > PAGE else r"% \usepackage{booktabs}",
+        rf"\begin{{{kind}}}[t]",
         r"\centering",
         rf"\caption{{{latex(sheet.caption)}}}",
         rf"\label{{tab:{label}}}",
+        *([r"\resizebox{\textwidth}{!}{%"] if letters > PAGE else []),
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
         _latex_row([latex(column.text) for column in sheet.columns]),
@@ -302,10 +305,20 @@ def to_latex(sheet: Sheet) -> str:
         if sheet.names > 1 and row[0] != above[0] and len({one[0] for one in sheet.rows}) < len(sheet.rows):
             lines.append(r"\addlinespace")
         lines.append(_latex_row([_latex_cell(value) for value in row]))
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [r"\bottomrule", r"\end{tabular}" + ("}" if letters > PAGE else "")]
     if sheet.notes:
         lines += [r"\par\smallskip", rf"{{\footnotesize {' '.join(map(latex, sheet.notes))}\par}}"]
-    return "\n".join([*lines, r"\end{table}", ""])
+    return "\n".join([*lines, rf"\end{{{kind}}}", ""])
+
+
+COLUMN, PAGE = 44, 96
+"""Letters of a row that fit into a column, and into a page of two columns; wider tables are made smaller."""
+
+
+def _letters(sheet: Sheet) -> int:
+    return sum(
+        max(map(len, [column.text, *(_plain(row[i]) for row in sheet.rows)])) for i, column in enumerate(sheet.columns)
+    )
 
 
 def _latex_row(cells: Sequence[str]) -> str:

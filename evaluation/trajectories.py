@@ -122,7 +122,7 @@ def clock(episode: Played) -> str:
 
 
 def draw_goals(axes: Axes, episodes: Sequence[Played]) -> None:
-    """A star where each task ends or is to be held, once where all have the same place, and a circle where it counts."""
+    """A star where each task ends or is to be held, once for the same place, and a circle where that is reached."""
     found = plane(episodes[0].names)
     assert found is not None
     across, up = (episodes[0].names[i] for i in found)
