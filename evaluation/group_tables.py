@@ -327,7 +327,8 @@ def pivot_sheet(results: Results, keys: Sequence[str], across: Sequence[str], me
     body: list[tuple[Value, ...]] = []
     marks: set[str] = set()
     for name, row in rows.items():
-        best = _best([_allowed(one, cell, metric) for one, cell in row.values()], metric)
+        allowed = [_allowed(one, cell, metric) for one, cell in row.values()]
+        best = _best(allowed, metric) if len(allowed) > 1 else None  # alone, nothing is best
         cells: list[Value] = []
         for head in heads:
             if head not in row:
@@ -347,7 +348,7 @@ def pivot_sheet(results: Results, keys: Sequence[str], across: Sequence[str], me
     seeds = sorted({one.seeds for one in listed})
     many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     plural = "" if seeds[-1] == 1 else "s"
-    caption = f"{_capital(heading(metric, language))} by {_words([keys[k] for k in down])} and {_words(across)}: mean "
+    caption = f"{_capital(heading(metric, language))} by {_words([*(keys[k] for k in down), *across])}: mean "
     caption += f"and 95 % interval of {many} seed{plural}, {_all_episodes(listed)} episodes each"
     notes = [_bold_rule(metric, any(one.limit is not None for one in listed)), *_mark_notes(marks)]
     notes += _notes(listed, {metric: found})

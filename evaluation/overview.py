@@ -14,7 +14,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
 from surefoot.evaluation.curves import CurvePoint, side_by_side
-from surefoot.evaluation.pooling import Pooled, pooled, pooled_interval, repeated
+from surefoot.evaluation.pooling import Pooled, pooled, pooled_curve, pooled_interval, repeated
 from surefoot.evaluation.report import STYLE, profiles_figure, table
 from surefoot.evaluation.results import Results, groups
 from surefoot.evaluation.runs import RunData
@@ -101,6 +101,12 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         figure = plots.learning_curves(curves, "Learning curves", data, steps_of, "IQM of return over seeds")
         few = _few([len(seed_curves(settings[label])) for label in drawn if names[label] in curves])
         figures.append(_figure(figure, f"IQM over seeds; 95 % band, the same resampled seeds at all steps.{few}"))
+    limited = sorted({run.cost_limit for label in drawn for run in settings[label] if run.cost_limit is not None})
+    costs = {names[label]: points for label in drawn if (points := pooled_curve(settings[label], "cost"))}
+    if limited and costs:
+        steps_of = RunData.steps_of_all([run for label in drawn for run in settings[label]])
+        figure = plots.learning_curves(costs, "Cost", None, steps_of, plots.COST, limited)
+        figures.append(_figure(figure, "Mean cost of an evaluation episode; 95 % band, of one seed over its episodes."))
     if len(drawn) > 1:
         figures.append(_profiles({names[label]: scores[label] for label in drawn}))
     more = f" The pictures show the {MOST_DRAWN} best of {len(order)} settings." if len(order) > MOST_DRAWN else ""

@@ -90,7 +90,7 @@ def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> 
         name = str(folder)
         try:
             run = RunData.load(folder)
-            if (first := seen.setdefault(identity(run), name)) != name:
+            if (first := seen.setdefault(identity(folder), name)) != name:
                 copies[name] = first
                 continue
             split = _split(folder, splits)
@@ -106,15 +106,14 @@ def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> 
     return Results(tuple(runs), tuple(names), numbers, table, left_out, copies)
 
 
-def identity(run: RunData) -> bytes:
+def identity(folder: str | os.PathLike[str]) -> bytes:
     """The same of a finished run and its copies, and of no other run: what its configuration and its summary say.
 
     A summary has the run's speed to all its digits, which no two runs share.
     """
-    assert run.folder is not None
     digest = hashlib.sha256()
     for name in ("config.json", "summary.json"):
-        digest.update(read_regular(run.folder / name, MOST_BYTES))
+        digest.update(read_regular(pathlib.Path(folder, name), MOST_BYTES))
     return digest.digest()
 
 
@@ -123,7 +122,8 @@ def without_copies(runs: Sequence[RunData]) -> tuple[list[RunData], list[str]]:
     kept: dict[bytes, RunData] = {}
     told = []
     for run in runs:
-        first = kept.setdefault(identity(run), run)
+        assert run.folder is not None
+        first = kept.setdefault(identity(run.folder), run)
         if first is not run:
             told.append(copied(str(run.folder), str(first.folder)))
     return list(kept.values()), told

@@ -213,7 +213,7 @@ def _keys(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ..
     if arguments.group_by:
         keys = parse_keys(arguments.group_by, "--group-by")
     else:
-        keys = ("task", *across) if across else BY_SETTING
+        keys = BY_SETTING if set(across) <= set(BY_SETTING) else ("task", *(key for key in across if key != "task"))
     if arguments.pivot == "":
         across = ("algorithm",) if "algorithm" in keys else ("setting",) if "setting" in keys else keys[-1:]
     return keys, across

@@ -124,8 +124,8 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
 
     Returns:
         For each: name, label, steps taken (the mean over seeds) and planned, whether it is complete, evaluations as
-        (step, return), losses; of a language model `last` as a text, and pass@1 or rewards for returns. Then what is
-        wrong with each folder that can't be read.
+        (step, return) and (step, cost), the cost limit, losses; of a language model `last` as a text, and pass@1 or
+        rewards for returns. Then what is wrong with each folder that can't be read.
     """
     from surefoot.core.base.errors import SurefootError
     from surefoot.evaluation.curves import side_by_side
@@ -150,10 +150,16 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
             damaged.append(str(error))
             continue
         lines = read_live(folder)
-        means: dict[int, dict[int, float]] = {}
+        means: dict[str, dict[int, dict[int, float]]] = {"return_mean": {}, "cost_mean": {}}
         for line in lines:
-            if line["kind"] == "eval" and "return_mean" in line["values"]:
-                means.setdefault(int(line["seed"]), {})[int(line["step"])] = float(line["values"]["return_mean"])
+            for name, found_means in means.items():
+                if line["kind"] == "eval" and name in line["values"]:
+                    mine = found_means.setdefault(int(line["seed"]), {})
+                    mine[int(line["step"])] = float(line["values"][name])
+        evaluations = {
+            name: [(step, sum(values) / len(values)) for step, values in side_by_side(some)]
+            for name, some in means.items()
+        }
         losses: dict[str, Any] = next((line["values"] for line in reversed(lines) if line["kind"] == "train"), {})
         reached: dict[int, int] = {}
         for line in lines:
@@ -166,7 +172,9 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
                 "step": sum(reached.get(seed, 0) for seed in run.plan.seeds) // len(run.plan.seeds),
                 "steps": run.plan.steps,
                 "complete": run.complete,
-                "returns": [(step, sum(values) / len(values)) for step, values in side_by_side(means)],
+                "returns": evaluations["return_mean"],
+                "costs": evaluations["cost_mean"],
+                "limit": run.plan.cost_limit,
                 "losses": {name: value for name, value in losses.items() if "loss" in name},
             }
         )
@@ -185,13 +193,23 @@ def table_of(states: Sequence[dict[str, Any]], width: int = 120) -> Table:
     most = 12 if width < 100 else MOST_POINTS
     for state, name in zip(states, names_of(states), strict=True):
         values = [value for _, value in state["returns"]]
-        last = state.get("last") or (f"{values[-1]:,.1f}" if values else "-")
+        last = last_of(state)
         if not values and state["losses"]:
             loss, value = next(iter(state["losses"].items()))
             last = f"{loss} {value:.3g}"
         far = "done" if state["complete"] else f"{100 * state['step'] / state['steps']:.0f} %"
         table.add_row(escape(name), escape(state["label"]), far, curve(values, most), last)
     return table
+
+
+def last_of(state: dict[str, Any]) -> str:
+    """The last evaluation of a run: its return, and beside a limit its cost."""
+    if state.get("last") or not state["returns"]:
+        return str(state.get("last") or "-")
+    text = f"{state['returns'][-1][1]:,.1f}"
+    if state.get("limit") is None or not state.get("costs"):
+        return text
+    return f"{text}, cost {state['costs'][-1][1]:,.1f} (limit {state['limit']:g})"
 
 
 def names_of(states: Sequence[dict[str, Any]]) -> list[str]:
@@ -229,7 +247,7 @@ def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: flo
     for name, state in zip(names, states, strict=True):
         far = "complete" if state["complete"] else f"step {state['step']:,} of {state['steps']:,}"
         losses = ", ".join(f"{loss} {value:.4g}" for loss, value in list(state["losses"].items())[:3])
-        last = state.get("last") or (f"{state['returns'][-1][1]:,.1f}" if state["returns"] else "-")
+        last = last_of(state)
         rows.append(([name, state["label"], far, last, losses or "-"], False))
     head = [("run", "left"), ("algorithm", "left"), ("progress", "left"), ("last return", "right"), ("losses", "left")]
     figures = []

@@ -22,6 +22,7 @@ from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Many, Maybe, Number, Record, Text
 from surefoot.envs.names import short_name
 from surefoot.evaluation.deciding import LOOK_PLAN, Look, LookPlan, anytime_looks, looks
+from surefoot.evaluation.results import identity
 from surefoot.evaluation.runs import SUMMARY
 from surefoot.evaluation.statistics import Array
 from surefoot.runs.folders import claim_new
@@ -144,7 +145,7 @@ def arms_of(patterns: Sequence[str]) -> tuple[list[Arm], list[pathlib.Path]]:
         raise ConfigError("a comparison takes two or more patterns, as in surefoot compare 'runs/iql-*' 'runs/bc-*'")
     found: list[Arm] = []
     unfinished: list[pathlib.Path] = []
-    taken: dict[pathlib.Path, str] = {}
+    taken: dict[bytes, str] = {}
     for pattern in patterns:
         folders = find(pattern)
         runs = [Run.open(folder) for folder in folders]
@@ -153,11 +154,11 @@ def arms_of(patterns: Sequence[str]) -> tuple[list[Arm], list[pathlib.Path]]:
         if not runs:
             raise ConfigError(f"{pattern}: matches no finished run folder; give the folders of runs, in quotes")
         for run in runs:
-            where = run.folder.resolve()
-            if where in taken:
-                raise ConfigError(f"{run.folder}: is matched by {taken[where]!r} and {pattern!r}; nothing is compared "
-                                  "with itself")  # fmt: skip
-            taken[where] = pattern
+            which = identity(run.folder)  # also of a copy, whose path is another one
+            if taken.get(which, pattern) != pattern:
+                raise ConfigError(f"{run.folder}: is matched by {taken[which]!r} and {pattern!r}; nothing is compared "
+                                  "with itself, nor with its copy")  # fmt: skip
+            taken[which] = pattern
         found.append(Arm(_label(pattern, runs[0], [arm.label for arm in found]), tuple(runs), _same(runs)))
     _same_task(found)
     return found, unfinished
