@@ -295,3 +295,24 @@ def test_bad_input_is_refused() -> None:
     ):
         with pytest.raises(ConfigError):
             st.stratified_bootstrap_interval(scores, st.mean, np.random.default_rng(0), repetitions, confidence)
+
+
+def test_an_interval_ends_at_declared_bounds_that_hold() -> None:
+    shares = [np.array([0.0, 1.0]), np.array([1.0, 1.0])]
+    free = st.hierarchical_interval(shares)
+    found = st.bounded_interval(shares, (0.0, 1.0))
+    assert free.high > 1
+    assert (found.estimate, found.low, found.high) == (0.75, max(free.low, 0.0), 1.0)
+
+
+def test_a_declared_bound_that_is_broken_is_not_used_and_rounding_breaks_none() -> None:
+    values = [np.array([0.0, 3.0]), np.array([1.0, 2.0])]
+    free = st.hierarchical_interval(values)
+    broken = st.bounded_interval(values, (0.0, 2.0))
+    assert (broken.low, broken.high) == (max(free.low, 0.0), free.high)
+    rounded = st.bounded_interval([np.array([0.0, 500.00001]), np.array([500.0, 500.0])], (0.0, 500.0))
+    assert rounded.high == 500.00001
+    with pytest.raises(ConfigError, match="at least one episode"):
+        st.bounded_interval([np.array([])], (0.0, 1.0))
+    with pytest.raises(ConfigError, match="finite"):
+        st.bounded_interval([np.array([np.nan])], (0.0, 1.0))

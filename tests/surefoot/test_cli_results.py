@@ -254,6 +254,23 @@ def test_progress_is_lines_where_there_is_no_terminal(tmp_path: pathlib.Path) ->
     assert "\x1b" not in text
 
 
+def test_evaluations_show_the_cost_beside_the_return_and_its_limit(tmp_path: pathlib.Path) -> None:
+    plan = {"algorithm": "ppo_lag", "dataset": None, "environment": "e", "seeds": [0], "steps": 100}
+    scored = {"kind": "eval", "seed": 0, "step": 50, "return_mean": -12.5, "cost_mean": 1030.25, "success_mean": 0.5}
+    for bars, config, wanted in (
+        (False, {"cost_limit": 25.0}, "step 50, return -12.5, cost 1,030.2 (limit 25), success 50 %"),
+        (False, {"cost_limit": None}, "step 50, return -12.5, cost 1,030.2, success 50 %"),
+        (True, {"cost_limit": 25.0}, "return -12.5, cost 1,030.2 (limit 25), success 50 %"),
+    ):
+        with (
+            open(tmp_path / "log", "w", encoding="utf-8") as file,
+            Watcher(Console(file=file, width=200, force_terminal=bars), bars=bars) as watch,
+        ):
+            for event in ({"kind": "start", "plan": {**plan, "config": config}, "device": "cpu"}, scored):
+                watch(event)
+        assert wanted in (tmp_path / "log").read_text(encoding="utf-8")
+
+
 def test_time_left_is_told_by_the_steps_that_follow_the_first_and_the_warm_up(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

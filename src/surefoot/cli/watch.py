@@ -286,6 +286,7 @@ def _write_page(states: Sequence[dict[str, Any]], path: pathlib.Path, every: flo
 
 def _play(run: Run, arguments: argparse.Namespace) -> int:
     """Episodes of one policy, as a page, a video, or rerun's recording."""
+    from surefoot.envs.make import split_options
     from surefoot.envs.names import beneath, is_native
     from surefoot.play import film
     from surefoot.play.actors import actor
@@ -295,8 +296,9 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
     chosen = actor(str(run.folder), None, arguments.env, arguments.policy_seed, arguments.trust)
     seed = SEED if arguments.seed is None else arguments.seed
     policy: Any = chosen.policy
-    native = is_native(beneath(chosen.env_id))
-    camera = native and not is_native(chosen.env_id)
+    base, _ = split_options(chosen.env_id)
+    native = is_native(beneath(base))
+    camera = native and not is_native(base)
     path = pathlib.Path(arguments.output or run.folder / ("episodes.html" if native else "episodes.mp4"))
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")

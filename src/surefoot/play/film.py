@@ -21,6 +21,7 @@ from surefoot.core.base.spec import mapped
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
+from surefoot.envs.make import split_options
 from surefoot.envs.names import beneath
 from surefoot.envs.systems import System, system
 from surefoot.envs.vector import GOAL_KEYS, make_env, make_vec
@@ -82,7 +83,7 @@ def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, se
         count: of episodes.
         seed: of the initial states and noise.
     """
-    known = system(beneath(env_id))
+    known = system(beneath(split_options(env_id)[0]))
     env: Any = make_vec(env_id, count)
     try:
         observations, _ = env.reset(seed=episode_seeds(seed, 0, count).tolist())
@@ -373,7 +374,7 @@ def obstacles(env_id: str) -> tuple[Array, Array, Array] | None:
     Args:
         env_id: native/<system> whose first two states are places.
     """
-    known = system(beneath(env_id))
+    known = system(beneath(split_options(env_id)[0]))
     if known.states[:2] != ("x", "y") or not known.reach_box:
         return None
     (low, high, *_), (bottom, top, *_) = known.reach_box[:2]
