@@ -290,7 +290,10 @@ def test_missing_seeds_are_trained_with_the_runs_own_plan(
 
 
 def _copied(run: pathlib.Path, where: pathlib.Path) -> str:
+    """A run like this one, that was trained at another speed: nothing is compared with its own copy."""
     shutil.copytree(run, where / "copy")
+    summary = json.loads((where / "copy" / "summary.json").read_text())
+    write_json(where / "copy" / "summary.json", {**summary, "updates_per_second": 1.0})
     return str(where / "copy")
 
 
@@ -309,7 +312,12 @@ def test_results_are_one_table_and_one_page(room: pathlib.Path, capsys: Capture)
     assert (list(told["left_out"]), told["repeated"]) == (["runs/torn"], [])
     shutil.copytree("runs/a-1", "runs/other")
     assert main(["results", "runs", "-q"]) == 0
-    assert "occur in runs/a-1, runs/other: counted once, as in runs/a-1" in capsys.readouterr().err
+    assert "runs/other is a copy of the run runs/a-1: counted once" in capsys.readouterr().err
+    assert main(["compare", "runs/a-1", "runs/other"]) == 2
+    assert "nothing is compared with itself, nor with its copy" in capsys.readouterr().err
+    write_run(pathlib.Path("runs/again"), {"hidden": [1]}, [2, 3], [0.0, 0.0])
+    assert main(["results", "runs", "-q"]) == 0
+    assert "seed 2 occurs in runs/a-1, runs/again: counted once, as in runs/a-1" in capsys.readouterr().err
     assert main(["results", "runs", "-o", "t.xlsx"]) == 2
     kept = pathlib.Path("t.csv").read_text()
     assert main(["results", "runs/torn", "-o", "t.csv"]) == 2

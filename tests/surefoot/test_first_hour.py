@@ -105,7 +105,7 @@ def test_curves_of_runs_grow_and_a_page_reloads_until_they_are_complete(
     page = tmp_path / "curves.html"
     assert main(["watch", str(tmp_path), "--once"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"begun +bc \(hidden=\[8,8\]\) +50 % +▁ +-9\.5", shown)
+    assert re.search(r"begun +bc \(hidden=\[8,8\]\) +50 % +▁ +-9\.5$", shown, re.MULTILINE)
     assert main(["watch", str(tmp_path), "-o", str(page), "--once"]) == 0
     assert "step 10 of 20" in page.read_text(encoding="utf-8")
     assert "actor_loss 0.5" in page.read_text(encoding="utf-8")
