@@ -34,6 +34,7 @@ def return_bounds(env_id: str) -> tuple[float, float]:
         env_id: of an environment that exists, as in `make_vec`.
     """
     base, options = make.split_options(env_id)
+    limit: int | None
     if is_native(beneath(base)):
         known = system(beneath(base))
         rewards, limit = known.reward_bounds, known.max_steps

@@ -227,7 +227,7 @@ def _below(figure: Figure, axes: Sequence[Axes], text: str) -> None:
     if len(axes) == 1:
         axes[0].set_xlabel(text)
     else:
-        figure.supxlabel(text, fontsize=axes[0].xaxis.label.get_size())
+        figure.supxlabel(text, fontsize=axes[0].xaxis.label.get_fontsize())
 
 
 def _legend(figure: Figure, below: bool = False) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import re
+import shlex
 import shutil
 import sys
 
@@ -23,6 +24,7 @@ from surefoot.evaluation.sheets import FORMATS
 from surefoot.runs.plan import Plan
 
 Capture = pytest.CaptureFixture[str]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = ("iql", "td3bc", "bc")
 TASKS = ("native/pendulum-mixed", "native/quadrotor-2d-mixed")
 
@@ -80,6 +82,25 @@ def test_a_sweep_ends_as_a_latex_table_and_a_pdf_figure_by_two_commands(paper: p
     shown = capsys.readouterr().out
     assert "caption: Mean return of evaluations during training; bands: 95 % intervals over 2 seeds" in shown
     assert "table: table.tex" in shown
+
+
+def shown_commands() -> list[str]:
+    text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    return re.findall(r"^surefoot (results sweep/ [^#\n]*)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", shown_commands())
+def test_the_commands_of_the_page_do_what_it_says(line: str, paper: pathlib.Path, capsys: Capture) -> None:
+    arguments = shlex.split(line)
+    if "cost" in arguments:
+        assert main(arguments) == 2  # this sweep has no costs
+        assert "they have return" in capsys.readouterr().err
+        return
+    if "algorithm,algo.expectile,task" in arguments:
+        arguments[arguments.index("algorithm,algo.expectile,task")] = "algorithm,algo.hidden,task"
+    assert main(arguments) == 0
+    if "-o" in arguments:
+        assert (paper / arguments[arguments.index("-o") + 1]).stat().st_size > 0
 
 
 def test_one_table_has_the_same_numbers_in_every_format(paper: pathlib.Path, capsys: Capture) -> None:
