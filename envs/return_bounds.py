@@ -38,12 +38,13 @@ def return_bounds(env_id: str) -> tuple[float, float]:
     if is_native(beneath(base)):
         known = system(beneath(base))
         rewards, limit = known.reward_bounds, known.max_steps
+    elif (spec := gymnasium.registry.get(base.rpartition(":")[2])) is not None:
+        rewards, limit = _of_spec(spec), spec.max_episode_steps
     else:
-        spec = None if make.scheme_of(base) is not None else gymnasium.registry.get(base.rpartition(":")[2])
-        if spec is None:
-            return UNKNOWN
-        rewards, limit = _declared(spec), spec.max_episode_steps
-    return of_steps(rewards, options.get(make.LIMIT, limit))
+        kind = _imported(base)
+        rewards, limit = _range(kind), getattr(kind, "max_episode_steps", None)
+    limit = options.get(make.LIMIT, limit)
+    return of_steps(rewards, limit if isinstance(limit, int) else None)
 
 
 def of_steps(rewards: tuple[float, float], limit: int | None) -> tuple[float, float]:
@@ -57,16 +58,23 @@ def of_steps(rewards: tuple[float, float], limit: int | None) -> tuple[float, fl
     return (low * most if low < 0 else low), (high * most if high > 0 else high)
 
 
-def _declared(spec: gymnasium.envs.registration.EnvSpec) -> tuple[float, float]:
-    """`OF_GYMNASIUM`, or the `reward_range` of the class; of other packages' names the class is not imported for it."""
+def _of_spec(spec: gymnasium.envs.registration.EnvSpec) -> tuple[float, float]:
+    """`OF_GYMNASIUM`, or what the class declares."""
     if spec.id in OF_GYMNASIUM and str(spec.entry_point).startswith("gymnasium."):
         return OF_GYMNASIUM[spec.id]
-    found: Any = getattr(spec.entry_point, "reward_range", None)
-    if found is None and isinstance(spec.entry_point, str):
-        module, _, name = spec.entry_point.partition(":")
-        found = getattr(getattr(sys.modules.get(module), name, None), "reward_range", None)
+    return _range(_imported(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point)
+
+
+def _imported(name: str) -> Any:
+    """What module:attribute names, where the module is imported already, as it is where a run was trained in it."""
+    module, _, attribute = name.partition(":")
+    return getattr(sys.modules.get(module), attribute, None) if attribute else None
+
+
+def _range(kind: Any) -> tuple[float, float]:
+    """The `reward_range` of a class, where it is two numbers in their order."""
     try:
-        low, high = map(float, found)
+        low, high = map(float, getattr(kind, "reward_range", ()))
     except (TypeError, ValueError):
         return UNKNOWN
     return (low, high) if low <= high else UNKNOWN

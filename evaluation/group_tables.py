@@ -259,7 +259,7 @@ def _order(listed: Sequence[Group]) -> Callable[[Group], tuple[Any, ...]]:
 
 
 def long_sheet(results: Results, keys: Sequence[str]) -> Sheet:
-    """A row a group: keys, runs, seeds, episodes, each metric with its interval, and what the intervals are over."""
+    """A row a group: keys, each metric with its interval, runs, seeds, episodes, and what the intervals are over."""
     keys = with_split(results, keys)
     listed = group(results, keys)
     language = any(run.passes is not None for run in results.runs)
@@ -268,25 +268,26 @@ def long_sheet(results: Results, keys: Sequence[str]) -> Sheet:
     shown_metrics = [metric for metric, cells in found.items() if any(cell.bounds is not None for cell in cells)]
     several = any(len(one.tasks) > 1 for one in listed)
     common = next((metric for metric in shown_metrics if metric.common), None) if several else None
-    columns += [Heading("tasks", "tasks")] if several else []
-    columns += [Heading("runs", "runs"), Heading("seeds", "seeds"), Heading("episodes", "episodes")]
     columns += [Heading(m.name, f"{heading(m, language)} [95 %]", estimate=True) for m in shown_metrics]
     columns += (
         [Heading(f"iqm_{common.name}", f"IQM {heading(common, language)} [95 %]", estimate=True)] if common else []
     )
-    columns += [Heading("cost_limit", "cost limit"), Heading("interval_over", "interval over", right=False)]
+    columns.append(Heading("cost_limit", "cost limit"))
+    columns += [Heading("tasks", "tasks")] if several else []
+    columns += [Heading("runs", "runs"), Heading("seeds", "seeds"), Heading("episodes", "episodes")]
+    columns.append(Heading("interval_over", "interval over", right=False))
     digits = {metric: _digits(metric, found[metric]) for metric in shown_metrics}
     rows = []
     for i, one in enumerate(listed):
         cells: list[Value] = [text_of(value) for value in one.values]
-        cells += [len(one.tasks)] if several else []
-        cells += [one.counted, one.seeds, _episodes(one)]
         cells += [_estimate(found[metric][i], metric, digits[metric]) for metric in shown_metrics]
         if common is not None:
             middle = one.aggregate(common, statistics.interquartile_mean) if len(one.tasks) > 1 else Pooled(None)
             cells.append(_estimate(middle, common, digits[common]))
         over = dict.fromkeys(found[metric][i].over or "" for metric in shown_metrics)
-        cells += [None if one.limit is None else f"{one.limit:g}", " / ".join(filter(None, over)) or None]
+        cells.append(None if one.limit is None else f"{one.limit:g}")
+        cells += [len(one.tasks)] if several else []
+        cells += [one.counted, one.seeds, _episodes(one), " / ".join(filter(None, over)) or None]
         rows.append(tuple(cells))
     caption = f"Results by {_words(keys)}: mean and 95 % interval"
     sheet = Sheet(tuple(columns), tuple(rows), caption, tuple(_notes(listed, found)), len(keys))

@@ -50,6 +50,9 @@ def test_a_class_of_ones_own_declares_its_reward_range() -> None:
     try:
         assert return_bounds("bounds/Declared-v0") == (-20.0, 10.0)
         assert return_bounds("bounds/Odd-v0") == UNKNOWN
+        assert return_bounds(f"{__name__}:Declared?max_episode_steps=3") == (-6.0, 3.0)
+        assert return_bounds(f"{__name__}:Declared") == UNKNOWN  # an episode of any length
+        assert return_bounds(f"{__name__}:Absent") == return_bounds("absent:Declared") == UNKNOWN
     finally:
         for name in ("bounds/Declared-v0", "bounds/Odd-v0"):
             del gymnasium.registry[name]
