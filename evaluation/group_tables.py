@@ -17,7 +17,7 @@ from surefoot.evaluation.names import OF_THE_PLAN, USUAL, settings, varied
 from surefoot.evaluation.pooling import EPISODES, SEEDS, Pooled, over_tasks, pooled, pooled_interval, repeated, units
 from surefoot.evaluation.results import RUNS, SPLITS, Results, groups
 from surefoot.evaluation.runs import RunData
-from surefoot.evaluation.sheets import BOLD, Estimate, Heading, Sheet, Value, without_empty_columns
+from surefoot.evaluation.tabular import BOLD, Estimate, Heading, Tabular, Value, without_empty_columns
 
 BY_SETTING = ("task", "setting")
 """Keys where none are given: runs that differ in their seeds alone are a group."""
@@ -255,10 +255,10 @@ def _order(listed: Sequence[Group]) -> Callable[[Group], tuple[Any, ...]]:
     return lambda one: tuple(place[text_of(value)] for place, value in zip(places, one.values, strict=True))
 
 
-# -- sheets --------------------------------------------------------------------------------------------------
+# -- tabular --------------------------------------------------------------------------------------------------
 
 
-def long_sheet(results: Results, keys: Sequence[str]) -> Sheet:
+def long_table(results: Results, keys: Sequence[str]) -> Tabular:
     """A row a group: keys, each metric with its interval, runs, seeds, episodes, and what the intervals are over."""
     keys = with_split(results, keys)
     listed = group(results, keys)
@@ -290,11 +290,11 @@ def long_sheet(results: Results, keys: Sequence[str]) -> Sheet:
         cells += [one.counted, one.seeds, _episodes(one), " / ".join(filter(None, over)) or None]
         rows.append(tuple(cells))
     caption = f"Results by {_words(keys)}: mean and 95 % interval"
-    sheet = Sheet(tuple(columns), tuple(rows), caption, tuple(_notes(listed, found)), len(keys))
-    return without_empty_columns(sheet)
+    table = Tabular(tuple(columns), tuple(rows), caption, tuple(_notes(listed, found)), len(keys))
+    return without_empty_columns(table)
 
 
-def pivot_sheet(results: Results, keys: Sequence[str], across: Sequence[str], metric: Metric) -> Sheet:
+def pivot_table(results: Results, keys: Sequence[str], across: Sequence[str], metric: Metric) -> Tabular:
     """A row for each value of the keys that are not in `across`, a column for each value of those that are.
 
     In bold is the best mean of a row, and each whose interval reaches it; of costs the best is the lowest. Where runs
@@ -353,7 +353,7 @@ def pivot_sheet(results: Results, keys: Sequence[str], across: Sequence[str], me
     caption += f"and 95 % interval of {many} seed{plural}, {_all_episodes(listed)} episodes each"
     notes = [_bold_rule(metric, any(one.limit is not None for one in listed)), *_mark_notes(marks)]
     notes += _notes(listed, {metric: found})
-    return without_empty_columns(Sheet(tuple(columns), tuple(body), caption, tuple(notes), len(down)))
+    return without_empty_columns(Tabular(tuple(columns), tuple(body), caption, tuple(notes), len(down)))
 
 
 def _by_place(listed: Sequence[Group], places: Sequence[int]) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import written_aside
 from surefoot.evaluation import plots, statistics, tables
 from surefoot.evaluation.curves import CurvePoint, side_by_side
-from surefoot.evaluation.pooling import Pooled, pooled, pooled_curve, pooled_interval, repeated
+from surefoot.evaluation.pooling import EPISODES, SEEDS, Pooled, pooled, pooled_curve, pooled_interval, repeated
 from surefoot.evaluation.report import STYLE, profiles_figure, table
 from surefoot.evaluation.results import Results, groups
 from surefoot.evaluation.runs import RunData
@@ -111,9 +111,9 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         figures.append(_profiles({names[label]: scores[label] for label in drawn}))
     more = f" The pictures show the {MOST_DRAWN} best of {len(order)} settings." if len(order) > MOST_DRAWN else ""
     note = (
-        "Means with 95 % intervals for new seeds and new initial states; for seeds alone where a cell says so: their "
-        "episodes are not there. The best of many settings is too high on the seeds that chose it. Which of two is "
-        f"better: surefoot compare.{more}"
+        "Means with 95 % intervals for new seeds and new initial states. Where a cell says so, for seeds alone, as the "
+        "episodes are missing, or over the episodes of one seed, which say nothing of others. The best of many settings "
+        f"is too high on the seeds that chose it. Which of two is better: surefoot compare.{more}"
     )
     twice = [f"{rank}. {label}: {said}" for rank, label in enumerate(order, 1) for said in repeated(settings[label])]
     notes = "".join(f'<p class="note">{html.escape(one)}</p>' for one in (note, *twice))
@@ -176,7 +176,8 @@ def _cell(found: Pooled, digits: int = 1, times: float = 1.0) -> str:
         return "-"
     shown = {key: None if (one := found.bounds.get(key)) is None else times * one for key in ("mean", "low", "high")}
     text = tables.format_bounds(shown, digits)
-    return f"{text} over seeds alone" if found.seeds_alone and "[" in text else text
+    alone = {SEEDS: " over seeds alone", EPISODES: " over episodes"}.get(found.over or "", "")
+    return f"{text}{alone}" if "[" in text else text
 
 
 def _profiles(scores: Mapping[str, Array]) -> str:

@@ -96,10 +96,11 @@ def _score_table(runs: Sequence[RunData]) -> str:
     if costs:
         parts += ["<h3>Cost</h3>", _rows_table(listed, [columns[0], *costs])]
     meanings = "".join(f"<dt>{html.escape(c.heading)}</dt><dd>{html.escape(c.meaning)}</dd>" for c in columns)
+    one = f'<p class="note">{tables.ONE_SEED[:1].upper()}{tables.ONE_SEED[1:]}.</p>' if tables.alone(listed) else ""
     methods = sorted({str(run.returns["method"]) for run in runs if run.returns and run.returns.get("method")})
     intervals = f'<p class="note">Intervals: {html.escape("; ".join(methods))}.</p>' if methods else ""
     explained = f"<details open><summary>What the columns say</summary><dl>{meanings}</dl></details>"
-    return "".join(parts) + explained + intervals
+    return "".join(parts) + one + explained + intervals
 
 
 def _rows_table(listed: Sequence[tables.Row], columns: Sequence[tables.Column]) -> str:

@@ -18,7 +18,7 @@ from surefoot.evaluation import names
 from surefoot.evaluation.label import labelled
 from surefoot.evaluation.runs import RunData, task_name
 from surefoot.evaluation.safety import Safety
-from surefoot.evaluation.sheets import blocks
+from surefoot.evaluation.tabular import blocks
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
 INTERVAL_PARTS = ("mean", "low", "high")
@@ -101,6 +101,14 @@ def run_row(run: RunData) -> Row:
         options=run.options,
         passes=None if run.passes is None else {"samples": run.passes["samples"], **run.passes["after"]},
     )
+
+
+ONE_SEED = "intervals of one seed are over its episodes, and say nothing of other seeds"
+
+
+def alone(listed: Sequence[Row]) -> bool:
+    """Whether a row of one seed has an interval, of which `ONE_SEED` is to be said."""
+    return any(row.seeds == 1 and any("[" in format_small(one) for one in (row.returns, row.cost)) for row in listed)
 
 
 def behaviour_row(run: RunData) -> Row:

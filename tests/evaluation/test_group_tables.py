@@ -14,9 +14,9 @@ import pytest
 from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import Episodes, hierarchical_interval
 from surefoot.evaluation.group_figures import figure_of
-from surefoot.evaluation.group_tables import METRICS, group, long_sheet, parse_keys, pivot_sheet
+from surefoot.evaluation.group_tables import METRICS, group, long_table, parse_keys, pivot_table
 from surefoot.evaluation.results import Results, collect
-from surefoot.evaluation.sheets import Estimate, Sheet, to_json
+from surefoot.evaluation.tabular import Estimate, Tabular, to_json
 
 MakeRun = Callable[..., pathlib.Path]
 
@@ -32,8 +32,8 @@ def one_seed(make_run: MakeRun, name: str, seed: int, score: float, **changes: A
     return made(make_run, name, seeds=[seed], per_seed_returns=[score], **changes)
 
 
-def cells(sheet: Sheet, column: str) -> list[Any]:
-    return [row[column] for row in to_json(sheet)]
+def cells(table: Tabular, column: str) -> list[Any]:
+    return [row[column] for row in to_json(table)]
 
 
 def sweep(make_run: MakeRun) -> None:
@@ -50,33 +50,33 @@ def sweep(make_run: MakeRun) -> None:
 
 def test_runs_that_agree_in_the_keys_are_one_line(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     sweep(make_run)
-    sheet = long_sheet(collect([tmp_path]), ("algorithm", "task"))
-    assert cells(sheet, "algorithm") == ["bc", "bc", "iql", "iql"]
-    assert cells(sheet, "task") == ["a", "b", "a", "b"]
-    assert cells(sheet, "runs") == cells(sheet, "seeds") == [3] * 4
-    assert cells(sheet, "episodes") == ["4"] * 4
+    table = long_table(collect([tmp_path]), ("algorithm", "task"))
+    assert cells(table, "algorithm") == ["bc", "bc", "iql", "iql"]
+    assert cells(table, "task") == ["a", "b", "a", "b"]
+    assert cells(table, "runs") == cells(table, "seeds") == [3] * 4
+    assert cells(table, "episodes") == ["4"] * 4
     # Student's t of two degrees of freedom is 4.303; the standard error of 1, 2, 3 is 1 / sqrt(3)
-    assert cells(sheet, "return")[2] == pytest.approx(
+    assert cells(table, "return")[2] == pytest.approx(
         {"mean": 2.0, "low": 2 - 4.3027 / 3**0.5, "high": 2 + 4.3027 / 3**0.5}, rel=1e-4
     )
-    assert [one["mean"] for one in cells(sheet, "return")] == [0.5, 101.0, 2.0, 20.0]
-    assert cells(sheet, "interval_over") == ["seeds alone"] * 4  # their episodes are not there
-    assert {"cost", "success", "normalized", "tasks"} & {column.name for column in sheet.columns} == set()
+    assert [one["mean"] for one in cells(table, "return")] == [0.5, 101.0, 2.0, 20.0]
+    assert cells(table, "interval_over") == ["seeds alone"] * 4  # their episodes are not there
+    assert {"cost", "success", "normalized", "tasks"} & {column.name for column in table.columns} == set()
 
 
 def test_episodes_of_pooled_runs_make_the_interval_of_one_run_with_all_seeds(
     make_run: MakeRun, tmp_path: pathlib.Path
 ) -> None:
-    table = np.random.default_rng(0).normal(size=(2, 5)) + 10
-    for seed, returns in enumerate(table):
+    returned = np.random.default_rng(0).normal(size=(2, 5)) + 10
+    for seed, returns in enumerate(returned):
         folder = one_seed(make_run, f"r{seed}", seed, float(returns.mean()))
         (folder / f"seeds/{seed}").mkdir(parents=True)
         found = Episodes(returns, np.ones(5, np.int64))
         (folder / f"seeds/{seed}/result.json").write_text(json.dumps({"evaluation": found.to_json()}))
-    sheet = long_sheet(collect([tmp_path]), ("algorithm",))
-    wanted = hierarchical_interval(list(table)).to_json()
-    assert cells(sheet, "return") == [{key: wanted[key] for key in ("mean", "low", "high")}]
-    assert cells(sheet, "interval_over") == ["seeds and initial states"]
+    table = long_table(collect([tmp_path]), ("algorithm",))
+    wanted = hierarchical_interval(list(returned)).to_json()
+    assert cells(table, "return") == [{key: wanted[key] for key in ("mean", "low", "high")}]
+    assert cells(table, "interval_over") == ["seeds and initial states"]
 
 
 def test_a_row_of_one_seed_says_that_its_interval_is_over_episodes(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
@@ -84,10 +84,10 @@ def test_a_row_of_one_seed_says_that_its_interval_is_over_episodes(make_run: Mak
     one_seed(make_run, "one", 0, 5.0, returns=bounds, algorithm="bc")
     made(make_run, "three", per_seed_returns=[1.0, 2.0, 3.0], returns={"mean": 2.0, "low": -0.5, "high": 4.5})
     found = collect([tmp_path])
-    sheet = long_sheet(found, ("algorithm",))
-    assert cells(sheet, "interval_over") == ["episodes of one seed", "seeds and initial states"]
-    assert any("says nothing of other training seeds" in note for note in sheet.notes)
-    pivot = pivot_sheet(found, ("task", "algorithm"), ("algorithm",), METRICS["return"])
+    table = long_table(found, ("algorithm",))
+    assert cells(table, "interval_over") == ["episodes of one seed", "seeds and initial states"]
+    assert any("says nothing of other training seeds" in note for note in table.notes)
+    pivot = pivot_table(found, ("task", "algorithm"), ("algorithm",), METRICS["return"])
     assert [one.marks for one in pivot.rows[0][1:] if isinstance(one, Estimate)] == ["†", ""]
     assert any(note.startswith("† One training seed") for note in pivot.notes)
 
@@ -95,7 +95,7 @@ def test_a_row_of_one_seed_says_that_its_interval_is_over_episodes(make_run: Mak
 def test_intervals_end_at_the_returns_bounds(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     for seed, value in enumerate((0.0, 1.0, 1.0)):
         one_seed(make_run, f"r{seed}", seed, value, return_bounds=[0.0, 1.0])
-    (found,) = cells(long_sheet(collect([tmp_path]), ("algorithm",)), "return")
+    (found,) = cells(long_table(collect([tmp_path]), ("algorithm",)), "return")
     assert found == {"mean": pytest.approx(2 / 3), "low": 0.0, "high": 1.0}  # 0.667 +- 4.303 / 3
 
 
@@ -107,10 +107,10 @@ def test_copies_and_seeds_that_several_runs_hold_count_once(make_run: MakeRun, t
     found = collect([tmp_path])
     assert found.copies == {str(tmp_path / "r0-copy"): str(tmp_path / "r0")}
     assert len(found.runs) == len(found.table) == 3
-    sheet = long_sheet(found, ("algorithm",))
-    assert cells(sheet, "return")[0]["mean"] == 1.5
-    assert (cells(sheet, "runs"), cells(sheet, "seeds")) == ([2], [2])
-    assert any("seed 1 occurs in" in note and "counted once" in note for note in sheet.notes)
+    table = long_table(found, ("algorithm",))
+    assert cells(table, "return")[0]["mean"] == 1.5
+    assert (cells(table, "runs"), cells(table, "seeds")) == ([2], [2])
+    assert any("seed 1 occurs in" in note and "counted once" in note for note in table.notes)
 
 
 def test_options_of_the_algorithm_and_fields_of_the_plan_are_keys(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
@@ -119,11 +119,11 @@ def test_options_of_the_algorithm_and_fields_of_the_plan_are_keys(make_run: Make
     made(make_run, "bc", algorithm="bc")
     found = collect([tmp_path])
     assert [one.values for one in group(found, ("algo.expectile",))] == [(None,), (0.9,), (0.7,)]
-    sheet = long_sheet(found, ("algorithm", "algo.expectile", "batch_size"))
-    assert [row[:3] for row in sheet.rows] == [("bc", "-", "256"), ("iql", "0.9", "256"), ("iql", "0.7", "256")]
+    table = long_table(found, ("algorithm", "algo.expectile", "batch_size"))
+    assert [row[:3] for row in table.rows] == [("bc", "-", "256"), ("iql", "0.9", "256"), ("iql", "0.7", "256")]
     only = collect([tmp_path / f"r{i}" for i in range(3)])
     assert [one.values for one in group(only, ("algo.expectile",))] == [(0.7,), (0.9,)]  # numbers in their order
-    mixed = long_sheet(only, ("algorithm",))
+    mixed = long_table(only, ("algorithm",))
     assert cells(mixed, "seeds") == [9]
     assert "iql: pools runs that differ in algo.expectile (0.9, 0.7). Add algo.expectile to --group-by." in mixed.notes
 
@@ -131,7 +131,7 @@ def test_options_of_the_algorithm_and_fields_of_the_plan_are_keys(make_run: Make
 def test_seeds_of_two_settings_that_are_pooled_both_count(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     for value in (1.0, 3.0):
         made(make_run, f"r{value}", {"expectile": value}, seeds=[0], per_seed_returns=[value])
-    (found,) = cells(long_sheet(collect([tmp_path]), ("algorithm",)), "return")
+    (found,) = cells(long_table(collect([tmp_path]), ("algorithm",)), "return")
     assert found["mean"] == 2.0
 
 
@@ -140,8 +140,8 @@ def test_tuning_seeds_are_a_line_of_their_own(make_run: MakeRun, tmp_path: pathl
         (tmp_path / "study" / place).mkdir(parents=True)
         made(make_run, place, seeds=seeds).rename(tmp_path / "study" / place / "a")
     (tmp_path / "study" / "tune.json").write_text(json.dumps({"seeds": [0, 1, 2], "test_seeds": [3, 4, 5]}))
-    sheet = long_sheet(collect([tmp_path]), ("algorithm",))
-    assert [row[:2] for row in sheet.rows] == [("iql", "test"), ("iql", "tune")]
+    table = long_table(collect([tmp_path]), ("algorithm",))
+    assert [row[:2] for row in table.rows] == [("iql", "test"), ("iql", "tune")]
 
 
 # -- several tasks -------------------------------------------------------------------------------------------
@@ -161,17 +161,17 @@ def test_scores_of_several_tasks_are_averaged_on_their_common_scale_alone(
     returns = {"native/pendulum": [-300.0, -200.0, -400.0], "native/cartpole-swingup": [100.0, 300.0, 200.0]}
     for i, (environment, values) in enumerate(returns.items()):
         normalised(make_run, f"r{i}", values, environment)
-    sheet = long_sheet(collect([tmp_path]), ("algorithm",))
+    table = long_table(collect([tmp_path]), ("algorithm",))
     scores = np.array([[float(normalized_score(one, reference_scores(env))) for one in values]  # type: ignore[arg-type]
                        for env, values in returns.items()])  # fmt: skip
-    (found,), (middle,) = cells(sheet, "normalized"), cells(sheet, "iqm_normalized")
+    (found,), (middle,) = cells(table, "normalized"), cells(table, "iqm_normalized")
     assert found["mean"] == pytest.approx(scores.mean())
     assert scores.mean(axis=1).min() < found["low"] < found["mean"] < found["high"]
     assert middle["mean"] == pytest.approx(np.sort(scores.ravel())[1:5].mean())  # floor(6 / 4) = 1 dropped at each end
-    assert (cells(sheet, "tasks"), cells(sheet, "seeds")) == ([2], [6])
-    assert cells(sheet, "interval_over") == ["seeds and tasks"]
-    assert "return" not in {column.name for column in sheet.columns}
-    assert any(note.startswith("Return of several tasks have no scale") for note in sheet.notes)
+    assert (cells(table, "tasks"), cells(table, "seeds")) == ([2], [6])
+    assert cells(table, "interval_over") == ["seeds and tasks"]
+    assert "return" not in {column.name for column in table.columns}
+    assert any(note.startswith("Return of several tasks have no scale") for note in table.notes)
 
 
 def test_tasks_with_other_numbers_of_seeds_have_a_mean_and_no_interval(
@@ -179,10 +179,10 @@ def test_tasks_with_other_numbers_of_seeds_have_a_mean_and_no_interval(
 ) -> None:
     normalised(make_run, "a", [-300.0, -200.0], "native/pendulum")
     normalised(make_run, "b", [100.0], "native/cartpole-swingup")
-    sheet = long_sheet(collect([tmp_path]), ("algorithm",))
-    (found,) = cells(sheet, "normalized")
+    table = long_table(collect([tmp_path]), ("algorithm",))
+    (found,) = cells(table, "normalized")
     assert (found["low"], found["high"]) == (None, None)
-    assert any("1 to 2 seeds, so there is no interval" in note for note in sheet.notes)
+    assert any("1 to 2 seeds, so there is no interval" in note for note in table.notes)
 
 
 # -- pivots --------------------------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ def bounded(make_run: MakeRun, algorithm: str, mean: float, low: float, high: fl
     made(make_run, algorithm, algorithm=algorithm, per_seed_returns=[mean] * 3, returns=bounds, **changes)
 
 
-def bold(sheet: Sheet) -> list[str]:
-    return [sheet.columns[i].text for row in sheet.rows for i, one in enumerate(row)
+def bold(table: Tabular) -> list[str]:
+    return [table.columns[i].text for row in table.rows for i, one in enumerate(row)
             if isinstance(one, Estimate) and one.bold]  # fmt: skip
 
 
@@ -202,18 +202,18 @@ def test_the_best_and_what_reaches_it_are_in_bold(make_run: MakeRun, tmp_path: p
     bounded(make_run, "best", 10.0, 9.0, 11.0)
     bounded(make_run, "near", 8.0, 5.0, 10.0)  # its interval reaches 10
     bounded(make_run, "far", 9.0, 8.5, 9.5)
-    sheet = pivot_sheet(collect([tmp_path]), ("task", "algorithm"), ("algorithm",), METRICS["return"])
-    assert [column.text for column in sheet.columns] == ["task", "best", "far", "near"]
-    assert bold(sheet) == ["best", "near"]
-    assert sheet.notes[0].startswith("Bold: the highest mean of a row, and each whose 95 % interval reaches up to it.")
+    table = pivot_table(collect([tmp_path]), ("task", "algorithm"), ("algorithm",), METRICS["return"])
+    assert [column.text for column in table.columns] == ["task", "best", "far", "near"]
+    assert bold(table) == ["best", "near"]
+    assert table.notes[0].startswith("Bold: the highest mean of a row, and each whose 95 % interval reaches up to it.")
 
 
 def test_of_costs_the_lowest_is_best(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     for name, mean, low in (("best", 1.0, 0.5), ("near", 3.0, 1.0), ("far", 3.0, 2.0)):
         cost = {"mean": mean, "low": low, "high": 2 * mean - low}
         made(make_run, name, algorithm=name, cost=cost, per_seed_costs=[mean] * 3)
-    sheet = pivot_sheet(collect([tmp_path]), ("task", "algorithm"), ("algorithm",), METRICS["cost"])
-    assert bold(sheet) == ["best", "near"]
+    table = pivot_table(collect([tmp_path]), ("task", "algorithm"), ("algorithm",), METRICS["cost"])
+    assert bold(table) == ["best", "near"]
 
 
 def test_a_return_above_its_cost_limit_is_marked_and_never_best(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
@@ -225,19 +225,19 @@ def test_a_return_above_its_cost_limit_is_marked_and_never_best(make_run: MakeRu
         bounded(make_run, name, mean, mean - 1, mean + 1, safety=safety(cost), per_seed_costs=[cost] * 3,
                 cost={"mean": cost, "low": cost - 1, "high": cost + 1})  # fmt: skip
     found = collect([tmp_path])
-    sheet = pivot_sheet(found, ("task", "algorithm"), ("algorithm",), METRICS["return"])
-    assert bold(sheet) == ["careful"]
-    assert [one.marks for one in sheet.rows[0] if isinstance(one, Estimate)] == ["", "§"]
-    assert "§ Its mean cost is above its limit." in sheet.notes
-    assert cells(long_sheet(found, ("algorithm",)), "cost_limit") == ["5", "5"]
+    table = pivot_table(found, ("task", "algorithm"), ("algorithm",), METRICS["return"])
+    assert bold(table) == ["careful"]
+    assert [one.marks for one in table.rows[0] if isinstance(one, Estimate)] == ["", "§"]
+    assert "§ Its mean cost is above its limit." in table.notes
+    assert cells(long_table(found, ("algorithm",)), "cost_limit") == ["5", "5"]
 
 
 def test_a_cell_that_was_never_trained_is_empty(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
     sweep(make_run)
     for folder in tmp_path.glob("bc-a-*"):
         shutil.rmtree(folder)
-    sheet = pivot_sheet(collect([tmp_path]), ("task", "algorithm"), ("algorithm",), METRICS["return"])
-    assert [[one if isinstance(one, str | None) else one.mean for one in row] for row in sheet.rows] == [  # type: ignore[union-attr]
+    table = pivot_table(collect([tmp_path]), ("task", "algorithm"), ("algorithm",), METRICS["return"])
+    assert [[one if isinstance(one, str | None) else one.mean for one in row] for row in table.rows] == [  # type: ignore[union-attr]
         ["b", 101.0, 20.0],
         ["a", None, 2.0],
     ]
@@ -257,7 +257,7 @@ def test_a_pivot_that_can_not_be_made_is_refused(
 ) -> None:
     made(make_run, "r", {"expectile": 0.7})
     with pytest.raises(ConfigError, match=said):
-        pivot_sheet(collect([tmp_path]), keys, across, METRICS[metric])
+        pivot_table(collect([tmp_path]), keys, across, METRICS[metric])
 
 
 def test_keys_are_read_with_their_short_names() -> None:

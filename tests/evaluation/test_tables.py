@@ -154,3 +154,18 @@ def test_the_interval_of_a_cost_does_not_go_below_nothing() -> None:
     assert hierarchical_interval(costs).low < 0.0
     assert cost_interval(costs).low == 0.0
     assert cost_interval(costs).high == hierarchical_interval(costs).high
+
+
+def test_a_row_of_one_seed_is_told_to_have_its_interval_over_episodes(make_run: MakeRun) -> None:
+    bounds = {"mean": -150.0, "low": -160.0, "high": -140.0, "method": "Student t over 4 episodes"}
+    one = make_run("one", seeds=[0], per_seed_returns=[-150.0], returns=bounds)
+    three = make_run("three")
+    assert tables.alone(tables.rows(load_runs([one])))
+    assert not tables.alone(tables.rows(load_runs([three])))
+    said = "Intervals of one seed are over its episodes, and say nothing of other seeds."
+    assert said in render(load_runs([one, three]))
+    assert said not in render(load_runs([three]))
+    without = {**bounds, "low": None, "high": None}
+    assert not tables.alone(
+        tables.rows(load_runs([make_run("bare", seeds=[0], per_seed_returns=[1.0], returns=without)]))
+    )

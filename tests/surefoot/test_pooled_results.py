@@ -20,7 +20,7 @@ from surefoot.core.base.files import write_json
 from surefoot.evaluation import Episodes, hierarchical_interval
 from surefoot.evaluation.group_figures import KINDS
 from surefoot.evaluation.group_tables import METRICS
-from surefoot.evaluation.sheets import FORMATS
+from surefoot.evaluation.tabular import FORMATS
 from surefoot.runs.plan import Plan
 
 Capture = pytest.CaptureFixture[str]

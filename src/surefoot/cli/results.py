@@ -12,7 +12,7 @@ from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.evaluation.results import Results
-    from surefoot.evaluation.sheets import Sheet
+    from surefoot.evaluation.tabular import Tabular
 
 PAGE = "results.html"
 SHOWN = 5
@@ -78,18 +78,18 @@ def gather(arguments: argparse.Namespace) -> int:
     if not found.runs:  # before anything is written over
         left_out = "".join(f"; left out: {why}" for why in list(found.left_out.values())[:SHOWN])
         raise ConfigError(f"{', '.join(map(str, arguments.roots))}: holds no finished run{left_out}")
-    sheet = _sheet(found, arguments) if pooled else None
+    table = _table(found, arguments) if pooled else None
     written: dict[str, str | None] = {"numbers": None, "runs": None, "table": None, "figure": None, "page": None}
     caption = None
-    if arguments.output is not None and sheet is None:
+    if arguments.output is not None and table is None:
         numbers, runs = write(found, arguments.output)
         written |= {"numbers": str(numbers), "runs": str(runs)}
-    elif arguments.output is not None and sheet is not None:
+    elif arguments.output is not None and table is not None:
         if _is_figure(arguments):
             caption = _write_figure(found, arguments)
             written["figure"] = arguments.output
         else:
-            _write_table(sheet, arguments)
+            _write_table(table, arguments)
             written["table"] = arguments.output
     if arguments.plot is not None:
         from surefoot.evaluation.overview import write_overview
@@ -100,23 +100,23 @@ def gather(arguments: argparse.Namespace) -> int:
     copies = [copied(*pair) for pair in found.copies.items()]
     if arguments.json:
         counts: dict[str, Any] = {"runs": len(found.runs), "rows": len(found.numbers)}
-        if sheet is not None:
-            from surefoot.evaluation.sheets import to_json
+        if table is not None:
+            from surefoot.evaluation.tabular import to_json
 
-            counts |= {"table": to_json(sheet), "caption": sheet.caption, "notes": list(sheet.notes)}
+            counts |= {"table": to_json(table), "caption": table.caption, "notes": list(table.notes)}
         notes = {"left_out": found.left_out, "repeated": repeated, "copies": found.copies}
         output.print_json({**counts, "written": written, **notes})
         return 0
     _tell(list(found.left_out.values()), "left out: ", "folders are left out")
     _tell(copies, "note: ", "copies of runs are counted once")
-    if sheet is None:  # whose notes say it
+    if table is None:  # whose notes say it
         _tell(repeated, "note: ", "seeds are in several folders")
-    if sheet is not None and arguments.format is not None and arguments.output is None:
-        from surefoot.evaluation.sheets import FORMATS as WRITERS
+    if table is not None and arguments.format is not None and arguments.output is None:
+        from surefoot.evaluation.tabular import FORMATS as WRITERS
 
-        print(WRITERS[arguments.format](sheet), end="" if arguments.format != "text" else "\n")
+        print(WRITERS[arguments.format](table), end="" if arguments.format != "text" else "\n")
         return 0
-    _show(found, sheet, arguments.quiet)
+    _show(found, table, arguments.quiet)
     if caption is not None:
         output.say(f"caption: {caption}")
     for what, path in written.items():
@@ -133,14 +133,14 @@ def _tell(sentences: list[str], before: str, rest: str) -> None:
         output.say(f"and {len(sentences) - SHOWN} more {rest}; --json names all", stderr=True)
 
 
-def _show(found: Results, sheet: Sheet | None, quiet: bool) -> None:
+def _show(found: Results, table: Tabular | None, quiet: bool) -> None:
     from surefoot.evaluation import tables
 
     if not quiet:
-        if sheet is None:
+        if table is None:
             output.print_table(tables.rows(found.runs), details=True)
         else:
-            output.print_sheet(sheet)
+            output.print_tabular(table)
         output.say()
     output.say(
         ", ".join(
@@ -162,7 +162,7 @@ def _check(arguments: argparse.Namespace) -> bool:
     Raises:
         ConfigError: such options, an ending that names no format, or a name of a page that is a folder.
     """
-    from surefoot.evaluation.sheets import ENDINGS
+    from surefoot.evaluation.tabular import ENDINGS
 
     ending = "" if arguments.output is None else pathlib.Path(arguments.output).suffix.lower()
     asked = arguments.group_by or arguments.pivot is not None or arguments.format
@@ -185,7 +185,7 @@ def _check(arguments: argparse.Namespace) -> bool:
 def _check_files(arguments: argparse.Namespace, ending: str, pooled: bool) -> None:
     from surefoot.evaluation.plots import FIGURES
     from surefoot.evaluation.results import WRITERS
-    from surefoot.evaluation.sheets import ENDINGS
+    from surefoot.evaluation.tabular import ENDINGS
 
     known = [*ENDINGS, *FIGURES] if pooled else [*WRITERS]
     if arguments.output is not None and ending not in known and (arguments.format is None or ending in WRITERS):
@@ -219,22 +219,22 @@ def _keys(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ..
     return keys, across
 
 
-def _sheet(found: Results, arguments: argparse.Namespace) -> Sheet:
+def _table(found: Results, arguments: argparse.Namespace) -> Tabular:
     from surefoot.evaluation import group_tables
 
     keys, across = _keys(arguments)
     if not across:
-        return group_tables.long_sheet(found, keys)
-    return group_tables.pivot_sheet(found, keys, across, group_tables.METRICS[arguments.metric or "return"])
+        return group_tables.long_table(found, keys)
+    return group_tables.pivot_table(found, keys, across, group_tables.METRICS[arguments.metric or "return"])
 
 
-def _write_table(sheet: Sheet, arguments: argparse.Namespace) -> None:
+def _write_table(table: Tabular, arguments: argparse.Namespace) -> None:
     from surefoot.core.base.files import written_aside
-    from surefoot.evaluation.sheets import ENDINGS
-    from surefoot.evaluation.sheets import FORMATS as WRITERS
+    from surefoot.evaluation.tabular import ENDINGS
+    from surefoot.evaluation.tabular import FORMATS as WRITERS
 
     path = pathlib.Path(arguments.output)
-    text = WRITERS[arguments.format or ENDINGS[path.suffix.lower()]](sheet)
+    text = WRITERS[arguments.format or ENDINGS[path.suffix.lower()]](table)
     with written_aside(path) as aside:
         aside.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from surefoot.core.base.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.sheets import Sheet
+    from surefoot.evaluation.tabular import Tabular
     from surefoot.evaluation.tables import Row
 
 WIDE = 400
@@ -184,22 +184,24 @@ def print_table(rows: Sequence[Row], details: bool = False) -> None:
             shown.print(table)
     else:
         say(tables.to_text(rows, details))
+    if tables.alone(rows):
+        say(tables.ONE_SEED)
 
 
-def print_sheet(sheet: Sheet) -> None:
+def print_tabular(table: Tabular) -> None:
     """A table of pooled runs, and its notes; an entry in bold has an asterisk."""
-    from surefoot.evaluation import sheets
+    from surefoot.evaluation import tabular
 
     if sys.stdout.isatty():
         shown = console()
-        for i, table in enumerate(sheets.to_rich(sheet, shown.width)):
+        for i, table in enumerate(tabular.to_rich(table, shown.width)):
             if i:
                 shown.print()
             shown.print(table)
-        for note in sheets.told(sheet):
+        for note in tabular.told(table):
             say(note)
     else:
-        say(f"{sheet.caption}\n{sheets.to_text(sheet)}")
+        say(f"{table.caption}\n{tabular.to_text(table)}")
 
 
 def counted(count: int, what: str) -> str:

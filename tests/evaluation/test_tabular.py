@@ -9,10 +9,10 @@ import subprocess
 import pytest
 from rich.console import Console
 
-from surefoot.evaluation import sheets
-from surefoot.evaluation.sheets import Estimate, Heading, Sheet
+from surefoot.evaluation import tabular
+from surefoot.evaluation.tabular import Estimate, Heading, Tabular
 
-SHEET = Sheet(
+TABULAR = Tabular(
     (Heading("task", "task", right=False), Heading("n", "seeds"), Heading("r", "td3_bc", estimate=True)),
     (
         ("a_b & 50 %", 3, Estimate(-12.345678901234567, -20.0, 1 / 3, bold=True, marks="†")),
@@ -25,7 +25,7 @@ SHEET = Sheet(
 
 
 def test_text_has_a_star_for_bold_and_a_dash_for_nothing() -> None:
-    assert sheets.to_text(SHEET).splitlines() == [
+    assert tabular.to_text(TABULAR).splitlines() == [
         "task         seeds                 td3_bc",
         "a_b & 50 %       3  *-12.3 [-20.0, 0.3] †",
         "[256, 256]       -                    1.0",
@@ -36,7 +36,7 @@ def test_text_has_a_star_for_bold_and_a_dash_for_nothing() -> None:
 
 
 def test_csv_holds_every_number_in_full() -> None:
-    rows = list(csv.DictReader(io.StringIO(sheets.to_csv(SHEET))))
+    rows = list(csv.DictReader(io.StringIO(tabular.to_csv(TABULAR))))
     assert list(rows[0]) == ["task", "n", "r_mean", "r_low", "r_high"]
     assert float(rows[0]["r_mean"]) == -12.345678901234567
     assert float(rows[0]["r_high"]) == 1 / 3
@@ -45,7 +45,7 @@ def test_csv_holds_every_number_in_full() -> None:
 
 
 def test_markdown_escapes_what_would_end_a_cell() -> None:
-    lines = sheets.to_markdown(SHEET).splitlines()
+    lines = tabular.to_markdown(TABULAR).splitlines()
     assert lines[0] == r"| task | seeds | td3\_bc |"
     assert lines[1] == "| --- | ---: | ---: |"
     assert lines[2] == r"| a\_b & 50 % | 3 | **-12.3** [-20.0, 0.3] † |"
@@ -54,13 +54,13 @@ def test_markdown_escapes_what_would_end_a_cell() -> None:
 
 
 def test_latex_escapes_its_special_letters() -> None:
-    text = sheets.to_latex(SHEET)
+    text = tabular.to_latex(TABULAR)
     assert r"a\_b \& 50~\% & 3 & $\mathbf{-12.3}$$^{\dag{}}$ {\scriptsize $[-20.0, 0.3]$} \\" in text
     assert r"{}[256, 256] & -- & $1.0$ \\" in text  # behind \\ a bracket would be its argument
     assert r"\begin{tabular}{@{}lrr@{}}" in text
     for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
         assert text.count(rule) == 1
-    assert sheets.latex('#$^{}~\\<>|"') == (
+    assert tabular.latex('#$^{}~\\<>|"') == (
         r"\#\$\textasciicircum{}\{\}\textasciitilde{}\textbackslash{}\textless{}\textgreater{}\textbar{}''"
     )
 
@@ -68,7 +68,7 @@ def test_latex_escapes_its_special_letters() -> None:
 def test_a_wide_table_spans_the_page_and_a_wider_one_is_made_smaller() -> None:
     def written(columns: int) -> str:
         heads = tuple(Heading(f"c{i}", f"c{i}", estimate=True) for i in range(columns))
-        return sheets.to_latex(Sheet(heads, ((Estimate(1.0, 0.5, 1.5),) * columns,), "x"))
+        return tabular.to_latex(Tabular(heads, ((Estimate(1.0, 0.5, 1.5),) * columns,), "x"))
 
     assert r"\begin{table}" in written(2)
     assert r"\begin{table*}" in written(5)
@@ -83,10 +83,10 @@ def test_latex_compiles(columns: int, tmp_path: pathlib.Path) -> None:
         pytest.skip("pdflatex is not installed")
     if subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True).returncode:
         pytest.skip("LaTeX's booktabs is not installed")
-    text = sheets.to_latex(SHEET)
+    text = tabular.to_latex(TABULAR)
     if columns > 3:
         wide = tuple(Heading(f"c{i}", f"c_{i}", estimate=True) for i in range(columns))
-        text = sheets.to_latex(Sheet(wide, ((Estimate(1.0, 0.5, 1.5),) * columns,), "50 % # _ & ^ wide", names=1))
+        text = tabular.to_latex(Tabular(wide, ((Estimate(1.0, 0.5, 1.5),) * columns,), "50 % # _ & ^ wide", names=1))
     (tmp_path / "table.tex").write_text(text, encoding="utf-8")
     page = (
         r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}\input{table}x\end{document}"
@@ -99,16 +99,16 @@ def test_latex_compiles(columns: int, tmp_path: pathlib.Path) -> None:
 
 
 def test_columns_in_which_no_row_says_anything_are_left_out() -> None:
-    empty = Sheet((*SHEET.columns, Heading("z", "z")), tuple((*row, None) for row in SHEET.rows), "x", names=1)
-    assert sheets.without_empty_columns(empty).columns == SHEET.columns
+    empty = Tabular((*TABULAR.columns, Heading("z", "z")), tuple((*row, None) for row in TABULAR.rows), "x", names=1)
+    assert tabular.without_empty_columns(empty).columns == TABULAR.columns
 
 
 def test_names_stand_in_every_block_of_a_narrow_terminal() -> None:
     heads = (Heading("a", "algorithm", right=False), Heading("t", "task", right=False))
     heads += tuple(Heading(f"m{i}", f"metric{i}", estimate=True) for i in range(4))
-    sheet = Sheet(heads, (("iql", "maze", *(Estimate(100.0 + i, 0.0, 200.0) for i in range(4))),), "x", names=2)
+    table = Tabular(heads, (("iql", "maze", *(Estimate(100.0 + i, 0.0, 200.0) for i in range(4))),), "x", names=2)
     console = Console(width=60, file=io.StringIO(), record=True)
-    tables = sheets.to_rich(sheet, 60)
+    tables = tabular.to_rich(table, 60)
     for table in tables:
         console.print(table)
     text = console.export_text()

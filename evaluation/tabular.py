@@ -75,7 +75,7 @@ class Heading(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sheet:
+class Tabular:
     """A table; cells are in the order of its columns."""
 
     columns: tuple[Heading, ...]
@@ -87,14 +87,14 @@ class Sheet:
     """Leading columns that say what a row is."""
 
 
-def without_empty_columns(sheet: Sheet) -> Sheet:
+def without_empty_columns(table: Tabular) -> Tabular:
     """The same without columns in which no row says anything."""
-    kept = [i for i in range(len(sheet.columns)) if any(row[i] not in (None, "", "-") for row in sheet.rows)]
+    kept = [i for i in range(len(table.columns)) if any(row[i] not in (None, "", "-") for row in table.rows)]
     return dataclasses.replace(
-        sheet,
-        columns=tuple(sheet.columns[i] for i in kept),
-        rows=tuple(tuple(row[i] for i in kept) for row in sheet.rows),
-        names=sum(i < sheet.names for i in kept),
+        table,
+        columns=tuple(table.columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
+        names=sum(i < table.names for i in kept),
     )
 
 
@@ -107,17 +107,17 @@ def _plain(value: Value) -> str:
 # -- text ----------------------------------------------------------------------------------------------------
 
 
-def to_text(sheet: Sheet) -> str:
+def to_text(table: Tabular) -> str:
     """Aligned plain text, the notes below; an entry in bold has an asterisk."""
-    lines = [[column.text for column in sheet.columns]]
-    lines += [[printable(_plain(value)) for value in row] for row in sheet.rows]
-    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(sheet.columns))]
-    return "\n".join([*(_aligned(line, widths, sheet.columns) for line in lines), *map(printable, told(sheet))])
+    lines = [[column.text for column in table.columns]]
+    lines += [[printable(_plain(value)) for value in row] for row in table.rows]
+    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
+    return "\n".join([*(_aligned(line, widths, table.columns) for line in lines), *map(printable, told(table))])
 
 
-def told(sheet: Sheet) -> list[str]:
-    """The notes of a sheet where letters have no weight: what is in bold elsewhere has an asterisk."""
-    return [f"*: {note.removeprefix(BOLD)}" if note.startswith(BOLD) else note for note in sheet.notes]
+def told(table: Tabular) -> list[str]:
+    """The notes of a table where letters have no weight: what is in bold elsewhere has an asterisk."""
+    return [f"*: {note.removeprefix(BOLD)}" if note.startswith(BOLD) else note for note in table.notes]
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Heading]) -> str:
@@ -128,11 +128,11 @@ def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Headi
     return (" " * GAP).join(cells).rstrip()
 
 
-def to_rich(sheet: Sheet, width: int) -> list[Table]:
+def to_rich(table: Tabular, width: int) -> list[Table]:
     """Tables for a terminal of `width` columns, as `blocks`."""
-    headings = [(column.text, "right" if column.right else "left") for column in sheet.columns]
-    lines = [[printable(_plain(value)) for value in row] for row in sheet.rows]
-    return blocks(headings, lines, [False] * len(lines), width, sheet.caption, sheet.names)
+    headings = [(column.text, "right" if column.right else "left") for column in table.columns]
+    lines = [[printable(_plain(value)) for value in row] for row in table.rows]
+    return blocks(headings, lines, [False] * len(lines), width, table.caption, table.names)
 
 
 def blocks(
@@ -207,17 +207,17 @@ def heading_lines(text: str) -> list[str]:
 # -- files ---------------------------------------------------------------------------------------------------
 
 
-def to_csv(sheet: Sheet) -> str:
+def to_csv(table: Tabular) -> str:
     """Every number in full, an estimate as NAME_mean, NAME_low and NAME_high; empty where there is none."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     names: list[str] = []
-    for column in sheet.columns:
+    for column in table.columns:
         names += [f"{column.name}_{part}" for part in ("mean", "low", "high")] if column.estimate else [column.name]
     writer.writerow(names)
-    for row in sheet.rows:
+    for row in table.rows:
         cells: list[Any] = []
-        for column, value in zip(sheet.columns, row, strict=True):
+        for column, value in zip(table.columns, row, strict=True):
             if not column.estimate:
                 cells.append("" if value is None else value)
             elif isinstance(value, Estimate):
@@ -228,20 +228,20 @@ def to_csv(sheet: Sheet) -> str:
     return buffer.getvalue()
 
 
-def to_json(sheet: Sheet) -> list[dict[str, Any]]:
+def to_json(table: Tabular) -> list[dict[str, Any]]:
     """A dictionary a row; an estimate as mean, low, high (None where there is no interval)."""
     return [
         {
             column.name: {"mean": value.mean, "low": value.low, "high": value.high}
             if isinstance(value, Estimate)
             else value
-            for column, value in zip(sheet.columns, row, strict=True)
+            for column, value in zip(table.columns, row, strict=True)
         }
-        for row in sheet.rows
+        for row in table.rows
     ]
 
 
-def to_markdown(sheet: Sheet) -> str:
+def to_markdown(table: Tabular) -> str:
     """A table of GitHub's Markdown, the notes as paragraphs below."""
 
     def cell(value: Value) -> str:
@@ -251,11 +251,11 @@ def to_markdown(sheet: Sheet) -> str:
         return _markdown(_plain(value))
 
     lines = [
-        "| " + " | ".join(_markdown(column.text) for column in sheet.columns) + " |",
-        "|" + "|".join(" ---: " if column.right else " --- " for column in sheet.columns) + "|",
-        *("| " + " | ".join(map(cell, row)) + " |" for row in sheet.rows),
+        "| " + " | ".join(_markdown(column.text) for column in table.columns) + " |",
+        "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|",
+        *("| " + " | ".join(map(cell, row)) + " |" for row in table.rows),
     ]
-    return "\n".join([*lines, *(f"\n{_markdown(note)}" for note in sheet.notes), ""])
+    return "\n".join([*lines, *(f"\n{_markdown(note)}" for note in table.notes), ""])
 
 
 def _markdown(text: str) -> str:
@@ -279,35 +279,35 @@ def latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in printable(text)).replace(r" \%", r"~\%")
 
 
-def to_latex(sheet: Sheet) -> str:
+def to_latex(table: Tabular) -> str:
     r"""A `table` of the package booktabs, with caption, label and the notes below; `\input` it.
 
     One that is too wide for a column spans the page; one that is too wide for that is made smaller.
     """
-    columns = "".join("r" if column.right else "l" for column in sheet.columns)
-    label = re.sub(r"[^a-z0-9]+", "-", sheet.caption.lower().split(":")[0]).strip("-")
-    letters = _letters(sheet)
+    columns = "".join("r" if column.right else "l" for column in table.columns)
+    label = re.sub(r"[^a-z0-9]+", "-", table.caption.lower().split(":")[0]).strip("-")
+    letters = _letters(table)
     kind = "table" if letters <= COLUMN else "table*"  # which spans both columns of a page
     lines = [
         r"% \usepackage{booktabs, graphicx}" if letters > PAGE else r"% \usepackage{booktabs}",
         rf"\begin{{{kind}}}[t]",
         r"\centering",
-        rf"\caption{{{latex(sheet.caption)}}}",
+        rf"\caption{{{latex(table.caption)}}}",
         rf"\label{{tab:{label}}}",
         *([r"\resizebox{\textwidth}{!}{%"] if letters > PAGE else []),
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
-        _latex_row([latex(column.text) for column in sheet.columns]),
+        _latex_row([latex(column.text) for column in table.columns]),
         r"\midrule",
     ]
-    for i, row in enumerate(sheet.rows):
-        above = sheet.rows[i - 1] if i else row
-        if sheet.names > 1 and row[0] != above[0] and len({one[0] for one in sheet.rows}) < len(sheet.rows):
+    for i, row in enumerate(table.rows):
+        above = table.rows[i - 1] if i else row
+        if table.names > 1 and row[0] != above[0] and len({one[0] for one in table.rows}) < len(table.rows):
             lines.append(r"\addlinespace")
         lines.append(_latex_row([_latex_cell(value) for value in row]))
     lines += [r"\bottomrule", r"\end{tabular}" + ("}" if letters > PAGE else "")]
-    if sheet.notes:
-        lines += [r"\par\smallskip", rf"{{\footnotesize {' '.join(map(latex, sheet.notes))}\par}}"]
+    if table.notes:
+        lines += [r"\par\smallskip", rf"{{\footnotesize {' '.join(map(latex, table.notes))}\par}}"]
     return "\n".join([*lines, rf"\end{{{kind}}}", ""])
 
 
@@ -315,9 +315,9 @@ COLUMN, PAGE = 44, 96
 """Letters of a row that fit into a column, and into a page of two columns; wider tables are made smaller."""
 
 
-def _letters(sheet: Sheet) -> int:
+def _letters(table: Tabular) -> int:
     return sum(
-        max(map(len, [column.text, *(_plain(row[i]) for row in sheet.rows)])) for i, column in enumerate(sheet.columns)
+        max(map(len, [column.text, *(_plain(row[i]) for row in table.rows)])) for i, column in enumerate(table.columns)
     )
 
 
@@ -337,7 +337,7 @@ def _latex_cell(value: Value) -> str:
     return f"{shown}{marks} {{\\scriptsize ${interval}$}}" if interval else f"{shown}{marks}"
 
 
-FORMATS: Mapping[str, Callable[[Sheet], str]] = {
+FORMATS: Mapping[str, Callable[[Tabular], str]] = {
     "text": to_text,
     "csv": to_csv,
     "markdown": to_markdown,
