@@ -112,8 +112,8 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
     more = f" The pictures show the {MOST_DRAWN} best of {len(order)} settings." if len(order) > MOST_DRAWN else ""
     note = (
         "Means with 95 % intervals for new seeds and new initial states. Where a cell says so, for seeds alone, as the "
-        "episodes are missing, or over the episodes of one seed, which say nothing of others. The best of many settings "
-        f"is too high on the seeds that chose it. Which of two is better: surefoot compare.{more}"
+        "episodes are missing, or over the episodes of one seed, which say nothing of others. The best of many "
+        f"settings is too high on the seeds that chose it. Which of two is better: surefoot compare.{more}"
     )
     twice = [f"{rank}. {label}: {said}" for rank, label in enumerate(order, 1) for said in repeated(settings[label])]
     notes = "".join(f'<p class="note">{html.escape(one)}</p>' for one in (note, *twice))

@@ -22,8 +22,8 @@ from rich.table import Table
 from surefoot.core.base.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.tabular import Tabular
     from surefoot.evaluation.tables import Row
+    from surefoot.evaluation.tabular import Tabular
 
 WIDE = 400
 """Columns of a table that goes to a pipe or file: nothing is folded there."""
@@ -194,10 +194,10 @@ def print_tabular(table: Tabular) -> None:
 
     if sys.stdout.isatty():
         shown = console()
-        for i, table in enumerate(tabular.to_rich(table, shown.width)):
+        for i, block in enumerate(tabular.to_rich(table, shown.width)):
             if i:
                 shown.print()
-            shown.print(table)
+            shown.print(block)
         for note in tabular.told(table):
             say(note)
     else:
