@@ -410,8 +410,9 @@ def _all_episodes(listed: Sequence[Group]) -> str:
 
 def _over_limit(one: Group) -> bool:
     """Whether the mean cost is above the limit."""
-    cost = one.estimate(METRICS["cost"]).bounds
-    return one.limit is not None and cost is not None and cost["mean"] > one.limit
+    limit = one.limit
+    cost = None if limit is None else one.estimate(METRICS["cost"]).bounds
+    return limit is not None and cost is not None and cost["mean"] > limit
 
 
 def _allowed(one: Group, cell: Pooled, metric: Metric) -> Pooled:

@@ -190,7 +190,8 @@ def _figures(group: list[RunData]) -> list[str]:
     if costs:
         ends = {label: run.cost for label, run in named if run.cost}
         figure = plots.learning_curves(costs, "Cost", None, steps_of, plots.COST, limits, ends)
-        drawn.append(_figure(figure, f"Mean cost of an evaluation episode, {over}. {_limit_words(limits)}"))
+        said = f" {_limit_words(limits)}" if limits else ""
+        drawn.append(_figure(figure, f"Mean cost of an evaluation episode, {over}.{said}"))
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
         drawn.append(_figure(figure, f"Mean final return {over.replace('band', 'bar')}."))
@@ -231,7 +232,7 @@ def _limits(group: Sequence[RunData]) -> list[float]:
 
 def _limit_words(limits: Sequence[float]) -> str:
     drawn = " and ".join(f"{limit:g}" for limit in limits)
-    return f"The dashed line is the cost limit, {drawn} an episode." if limits else "No run has a cost limit."
+    return f"The dash-dotted line is the cost limit, {drawn} an episode." if limits else "No run has a cost limit."
 
 
 def _language(named: list[tuple[str, RunData]]) -> list[str]:

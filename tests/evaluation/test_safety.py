@@ -166,7 +166,7 @@ def test_the_report_draws_return_against_cost_with_the_limit(make_run: MakeRun) 
     runs = load_runs([run_with_costs(make_run, "careful"), run_with_costs(make_run, "plain", limit=None)])
     page = render(runs)
     assert "Return against cost" in page or "A small mark is a seed" in page
-    assert "The dashed line is the cost limit, 5 an episode." in page
+    assert "The dash-dotted line is the cost limit, 5 an episode." in page
     assert page.count("the cost limit of 5 was not kept") == 1
     without = render([runs[0].judged_by(None), *load_runs([make_run("none")])])
     assert "No run has a cost limit" not in without
@@ -201,3 +201,25 @@ def test_a_run_whose_last_policies_cost_more_than_the_limit_says_so_and_whether_
     assert said(lines[2:6]) == [begin + "nor was it in any of 2 while it trained (least 6.0, at step 900)"]
     assert limit_lines(load_runs([folder])[0].judged_by(5.5)) == []
     assert limit_lines(load_runs([run_with_costs(make_run, "free", limit=None)])[0]) == []
+
+
+def test_the_reports_curve_of_the_cost_has_the_limit_and_the_final_evaluation(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_with_costs(make_run, limit=50.0)
+    lines = [
+        {"seed": seed, "step": step, "kind": "eval", "values": {"return_mean": 1.0, "cost_mean": 2.0, "costs": [1, 3]}}
+        for seed in range(3)
+        for step in (0, 5000)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn = []
+    monkeypatch.setattr("surefoot.evaluation.plots.to_svg", lambda figure: drawn.append(figure) or "<svg></svg>")
+    page = render(load_runs([folder]))
+    (costs,) = [figure.axes[0] for figure in drawn if figure.axes[0].get_title("left") == "Cost"]
+    limit = next(line for line in costs.lines if line.get_label() == "cost limit 50")
+    assert set(limit.get_ydata()) == {50.0}
+    assert costs.get_ylim()[0] < 2 < 50 < costs.get_ylim()[1]
+    (final,) = [line for line in costs.lines if line.get_marker() == "D" and len(line.get_xdata()) == 1]
+    assert final.get_ydata()[0] == 5.5
+    assert page.count("The dash-dotted line is the cost limit, 50 an episode.") == 2

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import pathlib
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from surefoot.evaluation import RunData, hierarchical_interval
+from surefoot.evaluation import RunData, Safety, hierarchical_interval
 from surefoot.evaluation.estimates import estimate_lines
 from surefoot.runs import summary
 from surefoot.runs.embedded import generate
@@ -56,3 +58,34 @@ def test_estimates_of_seeds_that_still_move_apart_are_not_converged(monkeypatch:
         "that of a seed still moved by 18.0 on average in the last fifth of its steps: not converged, do not rely on it"
     )
     assert estimate_lines(run)[-1].strip() == said
+
+
+@pytest.mark.parametrize("limit", [None, 25.0])
+def test_the_curves_of_a_run_with_a_limit_have_its_costs_beside_the_returns(
+    limit: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    values = {"return_mean": -3.0, "returns": [-4.0, -2.0], "cost_mean": 1.0, "costs": [0.0, 2.0]}
+    lines = tuple({"seed": 0, "step": step, "kind": "eval", "values": values} for step in (5, 10))
+    costs = Safety(2, 1.0, 2.0, 2.0, 0.5, None, None, limit, None if limit is None else 0.04)
+    bounds = {"mean": -3.5, "low": None, "high": None}
+    run = RunData("r", "ppo_lag", None, "native/pendulum", 10, (0,), 2, (-3.5,), bounds, safety=costs, metrics=lines)
+    monkeypatch.setattr(RunData, "load", classmethod(lambda cls, folder: run))
+    drawn: list[Any] = []
+    monkeypatch.setattr("surefoot.evaluation.plots.save_png", lambda figure, path: drawn.append(figure))
+    summary.draw_curves([SimpleNamespace(folder="r")], tmp_path / "curves.png")  # type: ignore[list-item]
+    returns, *beside = drawn[0].axes
+    (final,) = [line for line in returns.lines if line.get_marker() == "D" and len(line.get_xdata()) == 1]
+    assert final.get_ydata()[0] == -3.5
+    assert len(beside) == (0 if limit is None else 1)
+    for axes in beside:
+        (line,) = [line for line in axes.lines if line.get_label() == "cost limit 25"]
+        assert set(line.get_ydata()) == {25.0}
+        assert axes.get_ylim()[1] > 25
+
+
+def test_a_finished_run_keeps_the_bounds_that_its_environment_declares(finished_run: pathlib.Path) -> None:
+    run = RunData.load(finished_run)
+    assert run.environment == "native/pendulum"
+    assert (run.return_bounds, run.bounds) == ((None, 0.0), (-math.inf, 0.0))
+    assert run.returns is not None
+    assert run.returns["high"] <= 0
