@@ -106,8 +106,13 @@ def curve_of(
 
 
 def _point(step: int, rows: Sequence[Mapping[str, Any]], logged: Logged, bounds: tuple[float, float]) -> CurvePoint:
-    """The point of what each seed had at a step: its episodes, or where those are not alike its mean alone."""
+    """The point of what each seed had at a step: its episodes, or where those are not alike its mean alone.
+
+    It is nan, a gap in a picture, where an evaluation of some seed is not finite.
+    """
     found = [np.asarray(row.get(logged.episodes) or (), dtype=np.float64) for row in rows]
+    if not all(np.isfinite(values).all() and np.isfinite(row[logged.mean]) for values, row in zip(found, rows)):
+        return CurvePoint(step, math.nan, math.nan, math.nan)
     if len({len(values) for values in found}) == 1 and len(found[0]) > 0:
         interval = bounded_interval(found, bounds)
     else:

@@ -300,3 +300,26 @@ def test_scores_are_drawn_where_no_evaluation_was_logged(make_run: MakeRun, tmp_
         figure(collect([tmp_path]), kind="curves")
     with pytest.raises(ConfigError, match="no run has success of its last policies; they have return"):
         figure(collect([tmp_path]), "success")
+
+
+def test_an_evaluation_that_is_not_finite_is_a_gap_in_the_curve(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    folder = made(make_run, "r", per_seed_returns=[1.0, 2.0, 3.0])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[0]["values"] = {"return_mean": float("nan"), "returns": [float("nan")] * 4}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn, _ = figure(collect([tmp_path]))
+    (line,) = [line for line in drawn.axes[0].lines if line.get_label() == "iql"]
+    assert np.isnan(line.get_ydata()).tolist() == [True, False]
+    assert all(np.isfinite(drawn.axes[0].get_ylim()))
+
+
+def test_runs_without_a_simulator_have_a_table_without_scores(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
+    folder = made(make_run, "r", environment=None, episodes=0, per_seed_returns=[])
+    (folder / "metrics.jsonl").write_text("")
+    found = collect([tmp_path])
+    table = long_table(found, ("algorithm", "task"))
+    assert [column.name for column in table.columns] == ["algorithm", "task", "runs", "seeds"]
+    with pytest.raises(ConfigError, match="they were trained without a simulator"):
+        pivot_table(found, ("task", "algorithm"), ("algorithm",), METRICS["return"])
+    with pytest.raises(ConfigError, match="they have no scores"):
+        figure(found)
