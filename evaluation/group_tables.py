@@ -290,8 +290,9 @@ def long_table(results: Results, keys: Sequence[str]) -> Tabular:
         cells += [one.counted, one.seeds, _episodes(one), " / ".join(filter(None, over)) or None]
         rows.append(tuple(cells))
     caption = f"Results by {_words(keys)}: mean and 95 % interval"
-    table = Tabular(tuple(columns), tuple(rows), caption, tuple(_notes(listed, found)), len(keys))
-    return without_empty_columns(table)
+    over = {cell.over for cells in found.values() for cell in cells}
+    notes = (ALONE,) if EPISODES in over else ()
+    return without_empty_columns(Tabular(tuple(columns), tuple(rows), caption, notes, tuple(_hints(listed)), len(keys)))
 
 
 def pivot_table(results: Results, keys: Sequence[str], across: Sequence[str], metric: Metric) -> Tabular:
@@ -352,8 +353,8 @@ def pivot_table(results: Results, keys: Sequence[str], across: Sequence[str], me
     caption = f"{_capital(heading(metric, language))} by {_words([*(keys[k] for k in down), *across])}: mean "
     caption += f"and 95 % interval of {many} seed{plural}, {_all_episodes(listed)} episodes each"
     notes = [_bold_rule(metric, any(one.limit is not None for one in listed)), *_mark_notes(marks)]
-    notes += _notes(listed, {metric: found})
-    return without_empty_columns(Tabular(tuple(columns), tuple(body), caption, tuple(notes), len(down)))
+    hints = (NO_TEST, *_hints(listed))
+    return without_empty_columns(Tabular(tuple(columns), tuple(body), caption, tuple(notes), hints, len(down)))
 
 
 def _by_place(listed: Sequence[Group], places: Sequence[int]) -> list[tuple[str, ...]]:
@@ -440,10 +441,7 @@ def _reaches(cell: Pooled, best: float, metric: Metric) -> bool:
 def _bold_rule(metric: Metric, limited: bool) -> str:
     best, end = ("lowest", "down to") if metric.lower else ("highest", "up to")
     keeps = ", of those that keep to their cost limit" if limited and not metric.lower else ""
-    return (
-        f"{BOLD}the {best} mean of a row{keeps}, and each whose 95 % interval reaches {end} it. That is no test: "
-        "surefoot compare has one."
-    )
+    return f"{BOLD}the {best} mean of a row{keeps}, and each whose 95 % interval reaches {end} it."
 
 
 def _marks(one: Group, cell: Pooled, metric: Metric) -> str:
@@ -462,33 +460,33 @@ def _mark_notes(marks: set[str]) -> list[str]:
 
 # -- notes ---------------------------------------------------------------------------------------------------
 
+ALONE = "An interval over the episodes of one seed says nothing of other training seeds."
+NO_TEST = "entries in bold are no test of a difference; surefoot compare has one"
 
-def _notes(listed: Sequence[Group], found: Mapping[Metric, Sequence[Pooled]]) -> list[str]:
-    """What is to be known of a table: intervals of one seed, what was pooled, what could not be."""
+
+def _hints(listed: Sequence[Group]) -> list[str]:
+    """What who makes a table is to know: what was pooled, and what could not be."""
     notes = []
-    over = {cell.over for cells in found.values() for cell in cells}
-    if EPISODES in over:
-        notes.append("An interval over the episodes of one seed says nothing of other training seeds.")
     for one in listed:
         for runs in one.tasks.values():
             different = varied([settings(run) for run in _first_of_each(runs)])
             if different and different[0]:
                 told = [_listed(key, [each[key] for each in different]) for key in different[0]]
                 keys = ",".join(_key(key) for key in different[0])
-                notes.append(f"{one.label}: pools runs that differ in {'; '.join(told)}. Add {keys} to --group-by.")
+                notes.append(f"{one.label}: pools runs that differ in {'; '.join(told)}: add {keys} to --group-by")
     if any(len(one.tasks) > 1 for one in listed):
         without = [metric.heading for metric in METRICS.values() if not metric.common and _has(listed, metric)]
         if without:
             notes.append(
-                f"{_capital(' and '.join(without))} of several tasks have no scale in common and are not averaged: add "
-                "task to --group-by."
+                f"{' and '.join(without)} of several tasks have no scale in common and are not averaged: add task to "
+                "--group-by"
             )
         for one in listed:
             counts = sorted({len(units(runs)) for runs in one.tasks.values()})
             if len(one.tasks) > 1 and (len(counts) > 1 or counts == [1]):
                 why = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else "one seed each"
-                notes.append(f"{one.label}: its tasks have {why}, so there is no interval over tasks and seeds.")
-    notes += [f"{one.label}: {said}." for one in listed for runs in one.tasks.values() for said in repeated(runs)]
+                notes.append(f"{one.label}: its tasks have {why}, so there is no interval over tasks and seeds")
+    notes += [f"{one.label}: {said}" for one in listed for runs in one.tasks.values() for said in repeated(runs)]
     return notes
 
 

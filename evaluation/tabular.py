@@ -82,7 +82,9 @@ class Tabular:
     rows: tuple[tuple[Value, ...], ...]
     caption: str
     notes: tuple[str, ...] = ()
-    """Sentences below it."""
+    """Sentences below it, for who reads it."""
+    hints: tuple[str, ...] = ()
+    """Sentences for who makes it: comments in LaTeX and Markdown, and nothing in CSV."""
     names: int = 1
     """Leading columns that say what a row is."""
 
@@ -108,7 +110,7 @@ def _plain(value: Value) -> str:
 
 
 def to_text(table: Tabular) -> str:
-    """Aligned plain text, the notes below; an entry in bold has an asterisk."""
+    """Aligned plain text, notes and hints below; an entry in bold has an asterisk."""
     lines = [[column.text for column in table.columns]]
     lines += [[printable(_plain(value)) for value in row] for row in table.rows]
     widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
@@ -116,8 +118,9 @@ def to_text(table: Tabular) -> str:
 
 
 def told(table: Tabular) -> list[str]:
-    """The notes of a table where letters have no weight: what is in bold elsewhere has an asterisk."""
-    return [f"*: {note.removeprefix(BOLD)}" if note.startswith(BOLD) else note for note in table.notes]
+    """Notes and hints where letters have no weight: what is in bold elsewhere has an asterisk."""
+    notes = [f"*: {note.removeprefix(BOLD)}" if note.startswith(BOLD) else note for note in table.notes]
+    return [*notes, *(f"note: {hint}" for hint in table.hints)]
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Heading]) -> str:
@@ -255,7 +258,9 @@ def to_markdown(table: Tabular) -> str:
         "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|",
         *("| " + " | ".join(map(cell, row)) + " |" for row in table.rows),
     ]
-    return "\n".join([*lines, *(f"\n{_markdown(note)}" for note in table.notes), ""])
+    lines += [f"\n{_markdown(note)}" for note in table.notes]
+    lines += [f"\n<!-- {printable(hint).replace('--', '- -')} -->" for hint in table.hints]
+    return "\n".join([*lines, ""])
 
 
 def _markdown(text: str) -> str:
@@ -290,6 +295,7 @@ def to_latex(table: Tabular) -> str:
     kind = "table" if letters <= COLUMN else "table*"  # which spans both columns of a page
     lines = [
         r"% \usepackage{booktabs, graphicx}" if letters > PAGE else r"% \usepackage{booktabs}",
+        *(f"% {printable(hint)}" for hint in table.hints),
         rf"\begin{{{kind}}}[t]",
         r"\centering",
         rf"\caption{{{latex(table.caption)}}}",

@@ -110,7 +110,7 @@ def test_copies_and_seeds_that_several_runs_hold_count_once(make_run: MakeRun, t
     table = long_table(found, ("algorithm",))
     assert cells(table, "return")[0]["mean"] == 1.5
     assert (cells(table, "runs"), cells(table, "seeds")) == ([2], [2])
-    assert any("seed 1 occurs in" in note and "counted once" in note for note in table.notes)
+    assert any("seed 1 occurs in" in hint and "counted once" in hint for hint in table.hints)
 
 
 def test_options_of_the_algorithm_and_fields_of_the_plan_are_keys(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
@@ -125,7 +125,7 @@ def test_options_of_the_algorithm_and_fields_of_the_plan_are_keys(make_run: Make
     assert [one.values for one in group(only, ("algo.expectile",))] == [(0.7,), (0.9,)]  # numbers in their order
     mixed = long_table(only, ("algorithm",))
     assert cells(mixed, "seeds") == [9]
-    assert "iql: pools runs that differ in algo.expectile (0.9, 0.7). Add algo.expectile to --group-by." in mixed.notes
+    assert "iql: pools runs that differ in algo.expectile (0.9, 0.7): add algo.expectile to --group-by" in mixed.hints
 
 
 def test_seeds_of_two_settings_that_are_pooled_both_count(make_run: MakeRun, tmp_path: pathlib.Path) -> None:
@@ -171,7 +171,7 @@ def test_scores_of_several_tasks_are_averaged_on_their_common_scale_alone(
     assert (cells(table, "tasks"), cells(table, "seeds")) == ([2], [6])
     assert cells(table, "interval_over") == ["seeds and tasks"]
     assert "return" not in {column.name for column in table.columns}
-    assert any(note.startswith("Return of several tasks have no scale") for note in table.notes)
+    assert any(hint.startswith("return of several tasks have no scale") for hint in table.hints)
 
 
 def test_tasks_with_other_numbers_of_seeds_have_a_mean_and_no_interval(
@@ -182,7 +182,7 @@ def test_tasks_with_other_numbers_of_seeds_have_a_mean_and_no_interval(
     table = long_table(collect([tmp_path]), ("algorithm",))
     (found,) = cells(table, "normalized")
     assert (found["low"], found["high"]) == (None, None)
-    assert any("1 to 2 seeds, so there is no interval" in note for note in table.notes)
+    assert any("1 to 2 seeds, so there is no interval" in hint for hint in table.hints)
 
 
 # -- pivots --------------------------------------------------------------------------------------------------

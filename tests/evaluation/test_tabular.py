@@ -21,6 +21,7 @@ TABULAR = Tabular(
     ),
     "Return by task: mean and 95 % interval",
     ("Bold: the best.", "† One seed."),
+    ("add a_b -- to it",),
 )
 
 
@@ -32,6 +33,7 @@ def test_text_has_a_star_for_bold_and_a_dash_for_nothing() -> None:
         "x|y         12,000                      -",
         "*: the best.",
         "† One seed.",
+        "note: add a_b -- to it",
     ]
 
 
@@ -51,6 +53,7 @@ def test_markdown_escapes_what_would_end_a_cell() -> None:
     assert lines[2] == r"| a\_b & 50 % | 3 | **-12.3** [-20.0, 0.3] † |"
     assert lines[4] == r"| x\|y | 12,000 | - |"
     assert "Bold: the best." in lines
+    assert lines[-1] == "<!-- add a_b - - to it -->"
 
 
 def test_latex_escapes_its_special_letters() -> None:
@@ -58,6 +61,7 @@ def test_latex_escapes_its_special_letters() -> None:
     assert r"a\_b \& 50~\% & 3 & $\mathbf{-12.3}$$^{\dag{}}$ {\scriptsize $[-20.0, 0.3]$} \\" in text
     assert r"{}[256, 256] & -- & $1.0$ \\" in text  # behind \\ a bracket would be its argument
     assert r"\begin{tabular}{@{}lrr@{}}" in text
+    assert "% add a_b -- to it" in text.splitlines()
     for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
         assert text.count(rule) == 1
     assert tabular.latex('#$^{}~\\<>|"') == (

@@ -103,7 +103,12 @@ def gather(arguments: argparse.Namespace) -> int:
         if table is not None:
             from surefoot.evaluation.tabular import to_json
 
-            counts |= {"table": to_json(table), "caption": table.caption, "notes": list(table.notes)}
+            counts |= {
+                "table": to_json(table),
+                "caption": table.caption,
+                "notes": list(table.notes),
+                "hints": list(table.hints),
+            }
         notes = {"left_out": found.left_out, "repeated": repeated, "copies": found.copies}
         output.print_json({**counts, "written": written, **notes})
         return 0
@@ -111,7 +116,10 @@ def gather(arguments: argparse.Namespace) -> int:
     _tell(copies, "note: ", "copies of runs are counted once")
     if table is None:  # whose notes say it
         _tell(repeated, "note: ", "seeds are in several folders")
-    if table is not None and arguments.format is not None and arguments.output is None:
+    printed = table is not None and arguments.format is not None and arguments.output is None
+    if table is not None and (arguments.quiet or (printed and arguments.format != "text")):
+        _tell(list(table.hints), "note: ", "notes")  # which a table on the terminal has below it
+    if table is not None and printed:
         from surefoot.evaluation.tabular import FORMATS as WRITERS
 
         print(WRITERS[arguments.format](table), end="" if arguments.format != "text" else "\n")
