@@ -290,8 +290,8 @@ def long_table(results: Results, keys: Sequence[str]) -> Tabular:
         cells += [one.counted, one.seeds, _episodes(one), " / ".join(filter(None, over)) or None]
         rows.append(tuple(cells))
     caption = f"Results by {_words(keys)}: mean and 95 % interval"
-    over = {cell.over for cells in found.values() for cell in cells}
-    notes = (ALONE,) if EPISODES in over else ()
+    alone = any(cell.over == EPISODES for estimates in found.values() for cell in estimates)
+    notes = (ALONE,) if alone else ()
     return without_empty_columns(Tabular(tuple(columns), tuple(rows), caption, notes, tuple(_hints(listed)), len(keys)))
 
 
