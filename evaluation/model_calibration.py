@@ -108,7 +108,13 @@ def _ahead(axes: Axes, curves: Sequence[Json]) -> None:
     axes.plot(first["steps"], first["constant"], color=plots.COLOURS[1], linestyle="--", label="constant state")
     axes.plot([], [], color=plots.GREY, linewidth=0.6, label="a member")
     axes.set_ylim(0, 1.6 * max(*first["constant"], 1e-6))
-    axes.set_xlabel("steps ahead")
+    steps = np.asarray(first["steps"])
+    low, high = (np.asarray(first[key], dtype=np.float64) for key in ("low", "high"))
+    cut = plots.mark_cuts(axes, steps, low, high, plots.COLOURS[0])
+    for one in curves:
+        mean = np.asarray(one["mean"], dtype=np.float64)
+        cut = plots.mark_cuts(axes, np.asarray(one["steps"]), mean, mean, plots.COLOURS[0]) or cut
+    axes.set_xlabel(f"steps ahead\n({plots.CUT})" if cut else "steps ahead")
     axes.set_ylabel("error, in deviations of the states")
     axes.set_title("open-loop error; band: 10 to 90 % of starts")
     axes.grid(alpha=0.25)

@@ -172,7 +172,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
         mean, low, high = (np.array([getattr(p, k) for p in points], float) for k in ("mean", "low", "high"))
         axes.plot(steps, mean, color=_colour(i), linestyle=_line(i), marker=_marker(i), markersize=_size(), label=name)
         axes.fill_between(steps, low, high, color=_colour(i), alpha=0.18, linewidth=0)
-        _mark_cuts(axes, steps, low, high, _colour(i))
+        mark_cuts(axes, steps, low, high, _colour(i))
         final = panel.finals.get(name)
         if final is not None and final.get("mean") is not None:
             _draw_final(axes, last * (1 + BEYOND), final, _colour(i))
@@ -192,11 +192,11 @@ def _draw_final(axes: Axes, step: float, bounds: Mapping[str, Any], colour: str)
     low, high = (np.nan if bounds.get(key) is None else float(bounds[key]) for key in ("low", "high"))
     axes.plot([step, step], [low, high], color=colour, linewidth=1.2, alpha=0.7)
     axes.plot([step], [bounds["mean"]], marker="D", markersize=5.5, color=colour, markerfacecolor="white")
-    _mark_cuts(axes, np.array([step]), np.array([low]), np.array([high]), colour)
+    mark_cuts(axes, np.array([step]), np.array([low]), np.array([high]), colour)
 
 
-def _mark_cuts(axes: Axes, steps: Array, low: Array, high: Array, colour: str) -> None:
-    """Triangles at the edges of the axes where an interval goes on beyond."""
+def mark_cuts(axes: Axes, steps: Array, low: Array, high: Array, colour: str) -> bool:
+    """Triangles at the edges of the axes where an interval goes on beyond; whether there are some."""
     bottom, top = axes.get_ylim()
     for edge, marker, beyond in ((bottom, "v", low < bottom), (top, "^", high > top)):
         if beyond.any():
@@ -204,6 +204,7 @@ def _mark_cuts(axes: Axes, steps: Array, low: Array, high: Array, colour: str) -
             axes.plot(
                 steps[beyond], places, marker=marker, markersize=_size(), color=colour, linestyle="", clip_on=False
             )
+    return bool((low < bottom).any() or (high > top).any())
 
 
 def _frame(panel: Panel) -> tuple[float, float]:

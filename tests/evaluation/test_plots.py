@@ -175,3 +175,23 @@ def test_return_against_cost_draws_each_limit_where_it_is() -> None:
     assert [set(line.get_xdata()) for line in axes.lines] == [{10.0}, {25.0}]
     means = [spot.get_offsets().tolist() for spot in axes.collections if len(spot.get_offsets()) == 1]
     assert [2.0, 2.5] in [spot[0] for spot in means]
+
+
+def test_a_models_band_that_is_cut_has_a_mark_too() -> None:
+    from surefoot.evaluation.model_calibration import picture
+
+    ahead = {
+        "steps": [1, 2],
+        "mean": [0.5, 1.0],
+        "members": [],
+        "low": [0.1, 0.2],
+        "high": [0.9, 9.0],
+        "constant": [1, 1],
+    }
+    axes = picture([{"open_loop": ahead, "levels": [0.5], "observed": [0.5]}]).axes[0]
+    assert axes.get_ylim() == (0.0, 1.6)
+    assert marks(axes, "^") == [(2.0, 1.6)]
+    assert plots.CUT in axes.get_xlabel()
+    whole = picture([{"open_loop": {**ahead, "high": [0.9, 1.5]}, "levels": [0.5], "observed": [0.5]}]).axes[0]
+    assert marks(whole, "^") == marks(whole, "v") == []
+    assert whole.get_xlabel() == "steps ahead"
