@@ -145,7 +145,7 @@ def curve_panels(
     return figure
 
 
-CUT = "▲ ▼: a 95 % interval goes on beyond the picture"
+CUT = "▲ ▼: an interval goes on beyond the picture"
 ROOM = 0.5
 """Share of the range of means that bands may take up beyond it, above and below."""
 FINAL = "final evaluation"
