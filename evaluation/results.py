@@ -109,11 +109,12 @@ def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> 
 def identity(folder: str | os.PathLike[str]) -> bytes:
     """The same of a finished run and its copies, and of no other run: what its configuration and its summary say.
 
-    A summary has the run's speed to all its digits, which no two runs share.
+    A summary has the run's speed to all its digits, which no two runs share. A folder that has neither is itself alone.
     """
-    digest = hashlib.sha256()
-    for name in ("config.json", "summary.json"):
-        digest.update(read_regular(pathlib.Path(folder, name), MOST_BYTES))
+    files = [path for name in ("config.json", "summary.json") if (path := pathlib.Path(folder, name)).is_file()]
+    digest = hashlib.sha256(b"" if files else os.fsencode(os.path.realpath(folder)))
+    for path in files:
+        digest.update(read_regular(path, MOST_BYTES))
     return digest.digest()
 
 
