@@ -130,7 +130,7 @@ def _begin(
         say(notify, *_range_note(built_for, inputs.spec, plan))
     if plan.jacobian_penalty > 0:
         check_penalty(agent)
-    if agent.needs_init and plan.init is None:
+    if agent.needs().run and plan.init is None:
         raise ConfigError(f"{agent.name} starts from a trained run: name its folder with init=RUN")
     _check_learning(plan, agent)
     if plan.init is not None:
@@ -247,7 +247,7 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
         env: Any = training_environment(plan, agent)
         try:
             limit = getattr(env, "max_episode_steps", None)
-            if agent.cost_window is not None or "costs" in agent.reads:
+            if agent.needs().costs:
                 check_costs(env, agent.name, str(plan.environment))
         finally:
             env.close()

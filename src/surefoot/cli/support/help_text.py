@@ -37,7 +37,7 @@ OPTIONS = [
     ("--json", "the result as JSON"),
 ]
 MORE = [
-    ("surefoot algorithms", "what each algorithm is"),
+    ("surefoot algorithms", "what each algorithm needs and takes; --family safe, --needs data: fewer"),
     ("surefoot algorithms iql", "its options and presets"),
     ("surefoot datasets list", "names after dataset="),
     ("surefoot envs list", "names after env="),
