@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from surefoot.cli.support.progress import Watcher
     from surefoot.data import Dataset
     from surefoot.runs.folders import Claim
+    from surefoot.runs.plan import Plan
     from surefoot.runs.run import Run
 
 
@@ -59,20 +60,12 @@ def train_one(
         SurefootError: anything that the user can mend.
         Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
     """
-    from surefoot.runs.embedded import environment_of, source_name
-    from surefoot.runs.plan import SHARED, Plan
     from surefoot.runs.start import train
 
     fields = request.fields
     if dataset is None and fields["dataset"] is not None:
         dataset = load(request, style)
-    plan = Plan(
-        algorithm=request.algorithm,
-        config=request.options,
-        dataset=None if dataset is None else source_name(fields["dataset"]),
-        environment=environment_of(dataset, fields["env"], trust),
-        **{name: fields[name] for name in SHARED},
-    )
+    plan = plan_of(request, dataset, trust)
     place = plan.environment or "without a simulator"
     if plan.gap is not None:
         place += f" (acting with gap {plan.gap})"
@@ -80,6 +73,24 @@ def train_one(
     with style.watcher(label, title) as watcher:
         named = {"logger": fields["logger"], "listener_name": fields["listener"]}
         return train(plan, claim, dataset=dataset, listener=watcher, trust=trust, **named)
+
+
+def plan_of(request: Request, dataset: Dataset | None, trust: bool = False) -> Plan:
+    """The plan of a request, whose dataset is given, loaded.
+
+    Raises:
+        ConfigError: no environment is named, by the data neither, or one of a module that is not trusted.
+    """
+    from surefoot.runs.embedded import environment_of, source_name
+    from surefoot.runs.plan import SHARED, Plan
+
+    return Plan(
+        algorithm=request.algorithm,
+        config=request.options,
+        dataset=None if dataset is None else source_name(request.fields["dataset"]),
+        environment=environment_of(dataset, request.fields["env"], trust),
+        **{name: request.fields[name] for name in SHARED},
+    )
 
 
 def load(request: Request, style: Style) -> Dataset:
