@@ -18,7 +18,7 @@ from surefoot.core.base.errors import printable
 from surefoot.core.base.files import written_aside
 from surefoot.evaluation import names
 from surefoot.evaluation.label import labelled
-from surefoot.evaluation.runs import RunData, task_name
+from surefoot.evaluation.runs import LAST, RunData, task_name
 from surefoot.evaluation.safety import Safety
 
 Bounds = Mapping[str, Any] | None  # mean, low, high
@@ -70,8 +70,13 @@ def rows(runs: Sequence[RunData]) -> list[Row]:
         if recorded is not None:
             listed.append(behaviour_row(recorded))
         named = zip(names.labels(group), group, strict=True)
-        listed.extend(dataclasses.replace(run_row(run), name=label) for label, run in named)
+        listed.extend(dataclasses.replace(run_row(run), name=_with_policies(label, run)) for label, run in named)
     return listed
+
+
+def _with_policies(label: str, run: RunData) -> str:
+    """What a row is called, with which policies it is of where they are not the last."""
+    return label if run.policies == LAST else f"{label}, {run.policies} policies"
 
 
 def tasks(runs: Sequence[RunData]) -> list[list[RunData]]:
@@ -88,7 +93,7 @@ def run_row(run: RunData) -> Row:
         algorithm=run.algorithm,
         dataset=run.dataset,
         environment=run.environment,
-        steps=run.steps,
+        steps=run.steps if run.policies == LAST else None,  # best policies are of several
         seeds=len(run.seeds),
         episodes=run.episodes or None,
         returns=run.returns,

@@ -18,6 +18,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
     parser.add_argument("--csv", metavar="FILE", help="write the table with all its numbers as CSV too")
     parser.add_argument("--cost-limit", type=float, help="judge all runs by this limit (default: each by its own)")
+    parser.add_argument("--best", action="store_true", help="score runs by their best policies (keep_best=true)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(run=report)
 
@@ -27,7 +28,7 @@ def report(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
     from surefoot.evaluation.estimates import estimate_lines
     from surefoot.evaluation.passes import pass_lines
-    from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
+    from surefoot.evaluation.run_warnings import alarm_lines, best_lines, limit_lines
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -38,7 +39,8 @@ def report(arguments: argparse.Namespace) -> int:
     folders, left_out = finished_runs(arguments.folders)
     for why in left_out:
         output.say(f"left out: {why}", stderr=True)
-    runs = [run.judged_by(arguments.cost_limit) for run in load_runs(folders)]
+    loaded = [run.of_best() if arguments.best else run for run in load_runs(folders)]
+    runs = [run.judged_by(arguments.cost_limit) for run in loaded]
     write_report(runs, path)
     if arguments.csv is not None:
         tables.write_csv(tables.rows(runs), arguments.csv)
@@ -51,7 +53,7 @@ def report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if run.safety is not None:
             output.say(f"{run.name}: {run.safety.sentence()}")
-        for line in (*estimate_lines(run), *pass_lines(run), *limit_lines(run)):
+        for line in (*estimate_lines(run), *pass_lines(run), *limit_lines(run), *best_lines(run)):
             output.say(f"{run.name}: {line}")
         for line in alarm_lines(run):
             output.say(f"*** {run.name}: {line}", stderr=True)

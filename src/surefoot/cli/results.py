@@ -22,6 +22,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="results.csv, .jsonl or .parquet; runs go to FILE-runs")
     parser.add_argument("--plot", nargs="?", const=PAGE, metavar="PAGE", help=f"an HTML page (default {PAGE})")
     parser.add_argument("--episodes", action="store_true", help="also a row for each episode")
+    parser.add_argument("--best", action="store_true", help="score runs by their best policies (keep_best=true)")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no table of runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=gather)
@@ -39,7 +40,7 @@ def gather(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--plot {arguments.plot}: is a folder; give the name of a page, or put --plot last")
     if arguments.plot is not None:
         output.check_page(arguments.plot)
-    found = collect(arguments.roots, arguments.episodes)
+    found = collect(arguments.roots, arguments.episodes, arguments.best)
     if not found.runs:  # before anything is written over
         left_out = "".join(f"; left out: {why}" for why in list(found.left_out.values())[:SHOWN])
         raise ConfigError(f"{', '.join(map(str, arguments.roots))}: holds no finished run{left_out}")

@@ -254,6 +254,8 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
                 f"steps is {plan.steps:,}, and {agent.name} begins with {name} after {after:,} training steps: raise "
                 "steps, or shorten the phases before it in the algorithm's options"
             )
+    if plan.keep_best and not plan.evaluates:
+        raise ConfigError("keep_best=true chooses by evaluations in a simulator, and there are none: leave it out")
     if plan.mixed_precision:
         refuse_mixed_precision(agent)
     if plan.compiled and isinstance(agent, StreamingAgent):

@@ -135,7 +135,7 @@ def present(
     """The result: table, picture, run folder, policies, and what to do next."""
     from surefoot.evaluation import RunData
     from surefoot.evaluation.estimates import estimate_lines
-    from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
+    from surefoot.evaluation.run_warnings import alarm_lines, best_lines, limit_lines
 
     if style.json:
         output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders), **(more_json or {})})
@@ -143,7 +143,7 @@ def present(
     output.say()
     output.print_runs(folders)
     loaded = RunData.load(finished.folder)
-    for line in (*estimate_lines(loaded), *limit_lines(loaded)):
+    for line in (*estimate_lines(loaded), *limit_lines(loaded), *best_lines(loaded)):
         output.say(line)
     for line in alarm_lines(loaded):
         output.say(f"*** {line}")
