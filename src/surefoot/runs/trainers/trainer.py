@@ -24,6 +24,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.envs.acting import Stepping
 from surefoot.envs.acting.first_look import FirstLook
+from surefoot.envs.reward_terms import STEM
 from surefoot.evaluation import Episodes, evaluate
 from surefoot.runs import finishing
 from surefoot.runs.machine import resolve_device, same_machine
@@ -335,7 +336,7 @@ class SeedTrainer:
             values = of_episodes(episodes)
             self.record(seed, "eval", values)
             self.best.hear(seed, self.step, episodes, functools.partial(self.policy, position))
-            told = {name: value for name, value in values.items() if name.endswith("_mean")}
+            told = {name: value for name, value in values.items() if name.endswith("_mean") or name.startswith(STEM)}
             self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
 
     def _say_evaluation(self, seconds: float) -> None:
