@@ -143,7 +143,7 @@ class TermSums:
         """`reward/TERM` -> a mean per seed over the episodes that ended since the last call; NaN where none did."""
         sums, counts = self._ended.tolist()
         found = {name: (sums[index], counts[index]) for index, name in enumerate(self.names)}
-        found |= {name: value.tolist() for name, value in self._summed.items()}
+        found |= {name: tuple(value.tolist()) for name, value in self._summed.items()}
         self._ended.zero_()
         for value in self._summed.values():
             value.zero_()

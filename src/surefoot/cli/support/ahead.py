@@ -47,7 +47,7 @@ def check_jobs(
     for labels in by_data.values():
         first = jobs[labels[0]]
         try:
-            dataset = _read(first, style) if here else _named(first)
+            dataset = _read(first, style, here)
         except SurefootError as error:
             found |= dict.fromkeys(labels, error)
             continue
@@ -64,17 +64,15 @@ def _data_of(request: Request) -> tuple[object, ...]:
     return tuple(request.fields[name] for name in ("dataset", "strict", "view"))
 
 
-def _read(request: Request, style: Style) -> Dataset | None:
+def _read(request: Request, style: Style, here: bool) -> Dataset | None:
+    """The data of a request; None where it needs none, or is read elsewhere: then only the name is checked."""
     from surefoot.cli.support.training import load
-
-    return None if request.fields["dataset"] is None else load(request, style)
-
-
-def _named(request: Request) -> None:
     from surefoot.runs.embedded import require_known
 
-    if request.fields["dataset"] is not None:
-        require_known(request.fields["dataset"])
+    name = request.fields["dataset"]
+    if name is not None and not here:
+        require_known(name)
+    return load(request, style) if name is not None and here else None
 
 
 def _check(request: Request, dataset: Dataset | None, trust: bool) -> None:

@@ -38,7 +38,7 @@ class PartSweeper(Sweeper):
         from hydra.core.plugins import Plugins
 
         self.hydra_context, self.config = hydra_context, config
-        self.launcher = Plugins.instance().instantiate_launcher(
+        self.launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
 
@@ -46,6 +46,8 @@ class PartSweeper(Sweeper):
         """Have the launcher carry the jobs out; what it returned of each batch."""
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
+        assert self.hydra_context is not None  # Hydra calls `setup` first
+        assert self.config is not None
         said = [*(f"{name}={value}" for name, value in self.params.items()), *arguments]
         values: dict[str, list[str]] = {}
         for one in OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(said):
