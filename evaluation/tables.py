@@ -70,13 +70,8 @@ def rows(runs: Sequence[RunData]) -> list[Row]:
         if recorded is not None:
             listed.append(behaviour_row(recorded))
         named = zip(names.labels(group), group, strict=True)
-        listed.extend(dataclasses.replace(run_row(run), name=_with_policies(label, run)) for label, run in named)
+        listed.extend(dataclasses.replace(run_row(run), name=label) for label, run in named)
     return listed
-
-
-def _with_policies(label: str, run: RunData) -> str:
-    """What a row is called, with which policies it is of where they are not the last."""
-    return label if run.policies == LAST else f"{label}, {run.policies} policies"
 
 
 def tasks(runs: Sequence[RunData]) -> list[list[RunData]]:

@@ -149,7 +149,10 @@ def _check_ends(tuning: Tuning, dataset: Dataset | None, known: argparse.Namespa
     from surefoot.core.base.errors import SurefootError
     from surefoot.studies.tune import corners
 
-    _check(tuning, {}, dataset, known.trust)
+    try:
+        _check(tuning, {}, dataset, known.trust)
+    except (ConfigError, DataError) as error:
+        raise ConfigError(f"the default, which the best trial is compared with, can't be trained: {error}") from error
     failed = []
     for values in corners(tuning.space):
         try:

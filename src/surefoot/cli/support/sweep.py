@@ -483,4 +483,8 @@ def show(
         for reason, labels in reasons(some).items():
             output.say(f"{told(labels)} {word}: {reason}")
     output.say(f"\n{'sweep folder:':<17}{output.short(folder)}")
+    if not finished:
+        return
     output.say(f"\nnext:\n  surefoot report {output.typed(folder)}/*/ -o report.html")
+    if any((run / "best").is_dir() for run in finished):
+        output.say(f"  surefoot results {output.typed(folder)} --best")
