@@ -69,6 +69,8 @@ def best_lines(run: RunData) -> list[str]:
         which = f"best policy by evaluations in training, of step {steps}"
     chosen = f"{found['chosen_by']:.1f} in the {found['chosen_by_episodes']} that chose {'them' if several else 'it'}"
     own = f"return {format_bounds(found['returns'])} in {run.episodes} new episodes{' each' if several else ''}"
+    if run.cost_limit is not None and found.get("cost") is not None:
+        own += f", cost {format_bounds(found['cost'])} (limit {run.cost_limit:g})"
     last = f"; the last {'ones' if several else 'one'}: {format_bounds(run.returns)}" if run.policies == LAST else ""
     return [f"{which}: {own}, {chosen}, which is too high by luck{last}"]
 

@@ -141,10 +141,27 @@ def test_a_reason_for_which_several_jobs_fail_while_they_train_is_told_once(
     ]
 
 
-@pytest.mark.parametrize("arguments", [["algo=bc"], ["--resume", "run"]])
-def test_one_run_has_no_jobs_to_give_up(arguments: list[str], capsys: Capture) -> None:
+def test_jobs_of_other_machines_are_checked_by_their_names_alone() -> None:
+    """A cluster's machines may have the simulator and the GPU that this one lacks; a missing file is a slip."""
+    from surefoot.cli.support import config
+    from surefoot.cli.support.ahead import check_jobs
+    from surefoot.cli.support.launchers import elsewhere
+    from surefoot.cli.support.training import Style
+
+    said = {"0": "dataset=native/pendulum-mixed", "1": "dataset=gone.hdf5"}
+    jobs = {label: config.compose(["algo=bc", text, "env=Nowhere-v3"]) for label, text in said.items()}
+    assert list(check_jobs(jobs, Style(quiet=True), here=False)) == ["1"]
+    assert list(check_jobs(jobs, Style(quiet=True))) == ["0", "1"]
+    assert elsewhere(["algo=bc", "hydra/launcher=submitit_slurm"])
+    assert not elsewhere(["algo=bc", "hydra/launcher=joblib"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["algo=bc"], ["--resume", "run"], ["-m", "algo=bc", "seeds=[0],[1]", "hydra/sweeper=optuna"]]
+)
+def test_where_no_jobs_are_known_none_can_be_given_up(arguments: list[str], capsys: Capture) -> None:
     assert main(["train", "--skip-failing", *arguments]) == 2
-    assert "--skip-failing is of sweeps" in capsys.readouterr().err
+    assert "error: --skip-failing" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process")

@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 
 from surefoot.cli.support import config, grammar, launchers, output, sweeper
 from surefoot.cli.support import file_overrides as received
-from surefoot.cli.support.ahead import check_jobs, reasons, refusal, told
+from surefoot.cli.support.ahead import SKIP, check_jobs, reasons, refusal, told
 from surefoot.cli.support.training import Style, train_one
 from surefoot.core.base.errors import CheckpointError, ConfigError, SurefootError
 from surefoot.core.base.files import read_json, write_json
@@ -72,6 +72,8 @@ def run(overrides: Sequence[str], style: Style, trust: bool = False, skip: bool 
     out, rest = sweep_out(overrides)
     launchers.check(rest)
     check_seeds(rest)
+    if skip and _chosen(rest):
+        raise ConfigError(f"{SKIP}: a sweeper of your own chooses the jobs while others run, so none is checked before")
     sweep = None if _chosen(rest) else Combinations.of(rest, trust)
     failed = {} if sweep is None else sweep.failing(style, trust, skip)
     with claim_named("", "multirun") if out is None else claim_new(out) as claim:

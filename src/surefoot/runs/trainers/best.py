@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from surefoot.core.base.errors import CheckpointError
 from surefoot.core.base.schema import Many, Maybe, Number, Record
 from surefoot.core.policy.policy import Policy
 from surefoot.evaluation import Episodes, evaluate, hierarchical_interval
@@ -59,14 +60,18 @@ class Best:
             pause: called while episodes are run.
 
         Returns:
-            Seed -> the result; and seed -> why there is none, where its file is gone.
+            Seed -> the result; and seed -> why there is none, where its file is gone or damaged.
         """
-        files = {seed: self.run.best_path(seed) for seed in self.chosen}
-        gone = {seed: f"{file} is not there any more" for seed, file in files.items() if not file.is_file()}
-        there = [seed for seed in self.chosen if seed not in gone]
+        policies, gone = dict[int, Policy](), dict[int, str]()
+        for seed in self.chosen:
+            try:
+                policies[seed] = Policy.load(self.run.best_path(seed))
+            except CheckpointError as error:
+                gone[seed] = str(error)
+        there = list(policies)
         again = [seed for seed in there if self.chosen[seed]["step"] != step or seed not in last]
         found = evaluate(
-            [Policy.load(files[seed]) for seed in again],
+            [policies[seed] for seed in again],
             str(self.run.plan.environment),
             self.run.plan.episodes,
             seed=FINAL_EVALUATION_SEED,
