@@ -152,6 +152,8 @@ def test_jobs_of_other_machines_are_checked_by_their_names_alone() -> None:
     jobs = {label: config.compose(["algo=bc", text, "env=Nowhere-v3"]) for label, text in said.items()}
     assert list(check_jobs(jobs, Style(quiet=True), here=False)) == ["1"]
     assert list(check_jobs(jobs, Style(quiet=True))) == ["0", "1"]
+    on_device = {"2": config.compose(["algo=ppo", "env=playground/NoSuchTask"])}
+    assert not check_jobs(on_device, Style(quiet=True)), "its simulator would hold memory of the GPU that jobs need"
     assert elsewhere(["algo=bc", "hydra/launcher=submitit_slurm"])
     assert not elsewhere(["algo=bc", "hydra/launcher=joblib"])
 

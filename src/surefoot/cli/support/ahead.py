@@ -29,7 +29,7 @@ def check_jobs(
 ) -> dict[str, SurefootError]:
     """Check what is to be trained; the jobs that can't be, each with the reason.
 
-    Data are read once for all jobs that learn from them, one dataset after another.
+    Data are read once for all jobs that learn from them, one dataset after another. Simulators on a GPU are not made.
 
     Args:
         jobs: label -> what is asked for.
@@ -51,7 +51,7 @@ def check_jobs(
         except SurefootError as error:
             found |= dict.fromkeys(labels, error)
             continue
-        for label in labels if here else ():
+        for label in [one for one in labels if here and not _on_device(jobs[one])]:
             try:
                 _check(jobs[label], dataset, trust)
             except SurefootError as error:
@@ -62,6 +62,13 @@ def check_jobs(
 def _data_of(request: Request) -> tuple[object, ...]:
     """By what two jobs read the same data in the same way."""
     return tuple(request.fields[name] for name in ("dataset", "strict", "view"))
+
+
+def _on_device(request: Request) -> bool:
+    """Whether it acts in a simulator that takes memory of a GPU for as long as this process lives."""
+    from surefoot.envs.names import device_scheme
+
+    return request.fields["env"] is not None and device_scheme(request.fields["env"]) is not None
 
 
 def _read(request: Request, style: Style, here: bool) -> Dataset | None:
