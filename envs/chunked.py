@@ -21,6 +21,7 @@ from surefoot.envs.interface import (
     is_numeric,
     step_values,
 )
+from surefoot.envs.reward_terms import DECLARED, PREFIXES, reward_terms
 from surefoot.envs.side_by_side import name_of
 
 PASSED_ON = ("get_state", "set_state", "parameters", "set_parameters", "diverged_episodes")
@@ -151,6 +152,9 @@ class Chunked(VectorEnvironment):
                 diverged |= moved & as_numpy(given["diverged"]).astype(np.bool_)
                 info["diverged"] = diverged
             _note(info, told, moved)
+            for name, term in reward_terms(told, count).items():
+                summed = info.setdefault(DECLARED, {}).setdefault(name, np.zeros(count))
+                summed[moved] += as_numpy(term)[moved]
             over = moved & (terminations | truncations)
             if over.any():
                 after = mapped(as_numpy, final_observations(observations, told))
@@ -184,7 +188,7 @@ class Chunked(VectorEnvironment):
 def _note(info: dict[str, Any], told: Mapping[str, Any], moved: Array) -> None:
     """Keep the numbers (N, ...) of an inner step's info in the rows that it moved."""
     for key, value in told.items():
-        if key in OWN or not is_numeric(value) or np.shape(value)[:1] != moved.shape:
+        if key in OWN or key.startswith(PREFIXES) or not is_numeric(value) or np.shape(value)[:1] != moved.shape:
             continue
         new = as_numpy(value)
         if key not in info:

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from surefoot.core.base.errors import EnvironmentMismatchError, SimulatorError, SurefootError
 from surefoot.envs import returned
 from surefoot.envs.returned import AGREE, CONSTRAINTS, FLAGS, NUMBERS, Array, WrongReturnError, kind
+from surefoot.envs.reward_terms import DECLARED, flat
 from surefoot.envs.spaces import mapped
 
 
@@ -130,7 +131,9 @@ class PausingVectorEnv(SyncVectorEnv):
         _write(self._last, i, checked)
 
     def _note(self, info: dict[str, Any], i: int, row: Mapping[str, Any]) -> None:
-        """Keep the numbers of a row's info."""
+        """Keep the numbers of a row's info, and declared terms of its reward as `reward/TERM`."""
+        if DECLARED in row:
+            row = flat(row)
         for key, value in row.items():
             if key in CONSTRAINTS:
                 value = returned.number(f"info[{key!r}] =", value, NUMBERS, "give one finite number")

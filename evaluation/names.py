@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from surefoot.evaluation.label import labelled
-from surefoot.evaluation.runs import RunData
+from surefoot.evaluation.runs import LAST, RunData
 
 OF_THE_PLAN = ("steps", "batch_size", "gap", "init", "view", "jacobian_penalty")
 """What else of a plan decides a run's numbers, beside the algorithm's options."""
@@ -35,7 +35,8 @@ def labels(runs: Sequence[RunData]) -> list[str]:
     """A name for each run that no other of these has.
 
     Of runs of one algorithm on one task the names tell the options in which they differ; of a run that has nothing to
-    be told apart from, its preset or the options that were changed. Equal ones get the names of their folders.
+    be told apart from, its preset or the options that were changed. Equal ones get the names of their folders. Where
+    scores are not those of the last policies, the names say of which.
     """
     groups: dict[tuple[str | None, ...], list[int]] = {}
     for i, run in enumerate(runs):
@@ -47,7 +48,8 @@ def labels(runs: Sequence[RunData]) -> list[str]:
     found = [
         f"{name} ({run.name})" if _twice(i, names, runs) else name for i, (name, run) in enumerate(zip(names, runs))
     ]
-    return [name if not _twice(i, found, runs) else f"{name} #{i + 1}" for i, name in enumerate(found)]
+    found = [name if not _twice(i, found, runs) else f"{name} #{i + 1}" for i, name in enumerate(found)]
+    return [name if run.policies == LAST else f"{name}, {run.policies} policies" for name, run in zip(found, runs)]
 
 
 def varied(options: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

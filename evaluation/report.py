@@ -17,7 +17,7 @@ from surefoot.core.base.files import written_aside
 from surefoot.evaluation import estimates, model_calibration, names, plots, statistics, tables
 from surefoot.evaluation.certificates import broken_promise, filter_words, where_certified
 from surefoot.evaluation.passes import pass_figures, pass_rows
-from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
+from surefoot.evaluation.run_warnings import alarm_lines, best_lines, limit_lines
 from surefoot.evaluation.runs import RunData, load_runs
 
 __all__ = ["RunData", "load_runs", "render", "write_report"]
@@ -74,6 +74,7 @@ def render(runs: Sequence[RunData]) -> str:
         "<h2>Scores</h2>",
         _score_table(runs),
         *(f'<p class="alarm">{html.escape(f"{run.name}: {line}")}</p>' for run in runs for line in limit_lines(run)),
+        *(f'<p class="note">{html.escape(f"{run.name}: {line}")}</p>' for run in runs for line in best_lines(run)),
         *_alarms(runs),
         *_certificates(runs),
     ]

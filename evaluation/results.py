@@ -68,12 +68,13 @@ class Results:
     """Folder -> the one that it is a copy of, which is in the tables in its place."""
 
 
-def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> Results:
+def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False, best: bool = False) -> Results:
     """Read all finished runs below `roots`; one that is damaged or unfinished is named and left out.
 
     Args:
         roots: run folders, or folders that hold such at any depth.
         episodes: also a row for every episode of every evaluation.
+        best: score runs by their best policies, and leave out those that kept none; `numbers` has both in any case.
 
     Raises:
         ConfigError: a root that is no folder.
@@ -96,6 +97,7 @@ def collect(roots: Sequence[str | os.PathLike[str]], episodes: bool = False) -> 
             split = _split(folder, splits)
             rows = list(_numbers(name, run, split, folder if episodes else None))
             row = _run_row(name, run, split, folder)
+            run = run.of_best() if best else run
         except SurefootError as error:
             left_out[name] = str(error)
             continue
@@ -188,6 +190,15 @@ def _numbers(name: str, run: RunData, split: str, folder: pathlib.Path | None) -
     for metric, values in finals.items():
         for seed, value in zip(run.seeds, values, strict=False):
             yield (*head, seed, split, run.steps, f"final/{metric}", None, float(value))
+    if run.best is not None:
+        steps = run.best["per_seed_steps"]
+        for metric, key in (
+            ("return", "per_seed_returns"),
+            ("success", "per_seed_success"),
+            ("cost", "per_seed_costs"),
+        ):
+            for seed, step, value in zip(run.seeds, steps, run.best.get(key, ()), strict=False):
+                yield (*head, seed, split, step, f"best/{metric}", None, float(value))
     if folder is not None:
         yield from _final_episodes(head, run, split, folder)
 

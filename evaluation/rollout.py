@@ -14,7 +14,7 @@ import torch
 from surefoot.core.actors.memory import Memory, PolicyLike, Reactive
 from surefoot.core.base.children import refuse_at_import
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.schema import Many, Maybe, Number, Record, Text, check
+from surefoot.core.base.schema import Many, Maybe, Number, Record, Table, Text, check
 from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.envs.acting import EpisodeRunner, Sums, knows, make_vec, native_sums
 
@@ -28,6 +28,7 @@ EPISODES = Record(
         "action_changes": Maybe(Many(Number())),
         "successes": Maybe(Many(Number(0, 1))),
         "loop": Text(among=("native", "steps")),
+        "reward_terms": Table(Many(Number(nan=True))),
     },
 )
 """What `Episodes.to_json` gives, and gave before violations, action changes, loops and successes were written down."""
@@ -49,6 +50,8 @@ class Episodes:
     successes: Array | None = None
     """(E,) float64, 0 or 1: whether the environment said at the last step that the task is solved (`success`, else
     `is_success`, of its info); None where it says nothing of it."""
+    reward_terms: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    """Term of the reward -> (E,) float64 its sum over each episode; empty where the environment tells none."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as lists, ready for `json.dumps`."""
@@ -60,6 +63,11 @@ class Episodes:
             "action_changes": None if self.action_changes is None else self.action_changes.tolist(),
             "successes": None if self.successes is None else self.successes.tolist(),
             "loop": self.loop,
+            **(
+                {"reward_terms": {n: term.tolist() for n, term in self.reward_terms.items()}}
+                if self.reward_terms
+                else {}
+            ),
         }
 
     @classmethod
@@ -76,13 +84,14 @@ class Episodes:
             action_changes = None if changes is None else np.asarray(changes, dtype=np.float64)
             solved = value.get("successes")
             successes = None if solved is None else np.asarray(solved, dtype=np.float64)
+            terms = {name: np.asarray(one, np.float64) for name, one in value.get("reward_terms", {}).items()}
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"episodes: returns, lengths and costs must hold numbers ({error})") from error
-        columns = (lengths, costs, violations, action_changes, successes)
+        columns = (lengths, costs, violations, action_changes, successes, *terms.values())
         if any(column is not None and column.shape != returns.shape for column in columns):
             raise ConfigError("episodes: returns, lengths and costs differ in length; write them again")
         loop = str(value.get("loop", "steps"))
-        return cls(returns, lengths, costs, violations, action_changes, loop, successes)
+        return cls(returns, lengths, costs, violations, action_changes, loop, successes, terms)
 
 
 class RandomPolicy(Reactive):
@@ -189,7 +198,10 @@ def evaluate(
                 begun, total = len(inside) * episodes, len(policies) * episodes
                 told = None if progress is None else lambda done, _: progress(begun + done, total)
                 sums = runner.run(seeds, [_begun(policy, num_envs, first) for policy in acting], told)
-                found |= {p: _episodes(sums, i, "steps") for i, p in enumerate(stepped)}
+                found |= {
+                    p: _episodes(sums, i, "steps", {name: term[i] for name, term in runner.terms.items()})
+                    for i, p in enumerate(stepped)
+                }
             finally:
                 vector.close()
     return [found[p] for p in range(len(policies))]
@@ -206,8 +218,8 @@ def evaluation_seeds(seed: int, first: int, episodes: int) -> tuple[int, ...]:
     return tuple(int(np.random.SeedSequence((seed, e)).generate_state(1)[0]) for e in range(first, first + episodes))
 
 
-def _episodes(sums: Sums, p: int, loop: str) -> Episodes:
-    """Those of one policy."""
+def _episodes(sums: Sums, p: int, loop: str, terms: Mapping[str, Array] | None = None) -> Episodes:
+    """Those of one policy, with the terms of its reward."""
     has_costs = bool(sums.has_costs[p])
     return Episodes(
         sums.returns[p],
@@ -217,6 +229,7 @@ def _episodes(sums: Sums, p: int, loop: str) -> Episodes:
         None if np.isnan(sums.changes[p]).any() else sums.changes[p],
         loop,
         None if np.isnan(sums.succeeded[p]).any() else sums.succeeded[p],
+        terms or {},
     )
 
 

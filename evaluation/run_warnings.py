@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from surefoot.evaluation.runs import RunData
+from surefoot.evaluation.runs import LAST, RunData
+from surefoot.evaluation.tables import format_bounds
 
 
 def limit_lines(run: RunData) -> list[str]:
@@ -55,6 +56,23 @@ def alarm_lines(run: RunData) -> list[str]:
     without = sorted({r["seed"] for r in run.alarm["rings"]} - {kept["seed"] for kept in run.alarm["supported"]})
     lines += [f"seed {seed}: no policy was saved before the alarm rang; lower evaluate_every" for seed in without]
     return lines
+
+
+def best_lines(run: RunData) -> list[str]:
+    """What the best policies are worth, of which steps, beside the last ones; empty where they were not kept."""
+    if run.best is None:
+        return []
+    found, several = run.best, len(run.best["per_seed_steps"]) > 1
+    steps = ", ".join(f"{step:,}" for step in found["per_seed_steps"])
+    which = f"best policies by evaluations in training, of steps {steps}"
+    if not several:
+        which = f"best policy by evaluations in training, of step {steps}"
+    chosen = f"{found['chosen_by']:.1f} in the {found['chosen_by_episodes']} that chose {'them' if several else 'it'}"
+    own = f"return {format_bounds(found['returns'])} in {run.episodes} new episodes{' each' if several else ''}"
+    if run.cost_limit is not None and found.get("cost") is not None:
+        own += f", cost {format_bounds(found['cost'])} (limit {run.cost_limit:g})"
+    last = f"; the last {'ones' if several else 'one'}: {format_bounds(run.returns)}" if run.policies == LAST else ""
+    return [f"{which}: {own}, {chosen}, which is too high by luck{last}"]
 
 
 def worth(kept: Mapping[str, Any]) -> str:

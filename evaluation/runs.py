@@ -95,6 +95,25 @@ ALARM = Record(
 SHARES = Record({"greedy": INTERVAL, "pass_1": INTERVAL, "pass_k": INTERVAL})
 PASSES = Record({"samples": Number(1, whole=True), "before": SHARES, "after": SHARES, "change": SHARES})
 """Of a language model: shares of right answers on prompts that were held out; `samples` is k."""
+BEST = Record(
+    {
+        "per_seed_steps": Many(_COUNT, 1),
+        "per_seed_chosen_by": Many(Number(), 1),
+        "chosen_by": Number(),
+        "chosen_by_episodes": Number(1, whole=True),
+        "per_seed_returns": Many(Number(), 1),
+        "returns": INTERVAL,
+        "normalized": Maybe(INTERVAL),
+        "safety": Maybe(Record.of(Safety)),
+    },
+    {
+        "cost": INTERVAL,
+        "per_seed_costs": Many(Number()),
+        "success": INTERVAL,
+        "per_seed_success": Many(Number(0, 1)),
+    },
+)
+"""Of a run that kept its best policies: which steps they are of, what chose them, and their own scores."""
 SUMMARY = Record(
     {
         "algorithm": Text(),
@@ -132,6 +151,7 @@ SUMMARY = Record(
         "options": Table(_FINITE),
         "alarm": Maybe(ALARM),
         "models": Many(MODEL, 1, MOST),
+        "best": BEST,
         "missing": Many(Text()),
         "validation": Table(Maybe(Number(nan=True))),
         "fitted_q": Maybe(Record({"mean": _BOUND, "low": _BOUND, "high": _BOUND}, {"drift": _BOUND}, others=True)),
@@ -175,6 +195,9 @@ CERTIFICATE = Record(
     },
     others=True,
 )
+
+
+LAST, BEST_ONES = "last", "best"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +247,8 @@ class RunData:
     )
     data_discounted_return: Json | None = None  # mean, best, discount of the data, to hold that against
     missing: tuple[str, ...] = ()  # sentences: what could not be estimated, of which seeds and why
+    best: Json | None = None  # scores of the best policies by evaluations in training, where the run kept them
+    policies: str = LAST  # whose scores these are: the last policies', or with `of_best` the best ones'
     models: tuple[Json, ...] = ()  # how far the world that each seed learned is to be believed
     folder: pathlib.Path | None = None  # where the run lies
     return_bounds: tuple[float | None, float | None] | None = None  # of an episode, as the environment declares them
@@ -305,6 +330,36 @@ class RunData:
         if limit is None or self.safety is None or limit == self.safety.limit:
             return self
         return dataclasses.replace(self, safety=with_limit(self.safety, limit))
+
+    def of_best(self) -> RunData:
+        """The run with the scores of its best policies in the place of the last ones'.
+
+        They are of episodes that did not choose those policies. Curves, and what is known of the last policies alone,
+        stay or are left out.
+
+        Raises:
+            CheckpointError: it did not keep them.
+        """
+        if self.best is None:
+            raise CheckpointError(
+                f"{self.folder or self.name}: kept its last policies alone; keep_best=true keeps the best ones too"
+            )
+        found = self.best
+        safety = None if found["safety"] is None else Safety.from_json(found["safety"])
+        return dataclasses.replace(
+            self,
+            policies=BEST_ONES,
+            per_seed_returns=tuple(found["per_seed_returns"]),
+            returns=found["returns"],
+            normalized=found["normalized"],
+            cost=found.get("cost"),
+            per_seed_costs=tuple(found.get("per_seed_costs", ())),
+            success=found.get("success"),
+            per_seed_success=tuple(found.get("per_seed_success", ())),
+            safety=safety,
+            smoothness=None,
+            certificates=(),
+        )
 
     def learning_curve(self) -> list[CurvePoint]:
         """Mean evaluation return over seeds at each evaluated step, with its 95 % interval.

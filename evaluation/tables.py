@@ -16,7 +16,7 @@ from surefoot.core.base.errors import printable
 from surefoot.core.base.files import written_aside
 from surefoot.evaluation import names
 from surefoot.evaluation.label import labelled
-from surefoot.evaluation.runs import RunData, task_name
+from surefoot.evaluation.runs import LAST, RunData, task_name
 from surefoot.evaluation.safety import Safety
 from surefoot.evaluation.tabular import blocks
 
@@ -87,7 +87,7 @@ def run_row(run: RunData) -> Row:
         algorithm=run.algorithm,
         dataset=run.dataset,
         environment=run.environment,
-        steps=run.steps,
+        steps=run.steps if run.policies == LAST else None,  # best policies are of several
         seeds=len(run.seeds),
         episodes=run.episodes or None,
         returns=run.returns,

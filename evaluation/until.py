@@ -86,9 +86,11 @@ def joined(first: Episodes, second: Episodes) -> Episodes:
     columns: dict[str, Any] = {}
     for field in dataclasses.fields(Episodes):
         a, b = getattr(first, field.name), getattr(second, field.name)
-        if field.name != "loop":
+        if field.name not in ("loop", "reward_terms"):
             columns[field.name] = None if a is None or b is None else np.concatenate([a, b])
-    return Episodes(**columns, loop=first.loop)
+    terms = {name: np.concatenate([a, b]) for name, a in first.reward_terms.items()
+             if (b := second.reward_terms.get(name)) is not None}  # fmt: skip
+    return Episodes(**columns, loop=first.loop, reward_terms=terms)
 
 
 def _scores(found: Sequence[Episodes], score_range: tuple[float, float] | None, env_id: str) -> Array:

@@ -90,6 +90,7 @@ class COCOA(Agent):
     said. Anchors are computed anew for each network; there they are shared within an update, with the same numbers.
     """
 
+    vector_only = True
     config: COCOAConfig
     seeker: MLP
 

@@ -75,6 +75,7 @@ class MBPO(MeasuredModel, SAC):
     """
 
     name = "mbpo"
+    vector_only = True
     Config: ClassVar[type] = MBPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "hopper": {"target_entropy": -1.0},

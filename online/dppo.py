@@ -108,6 +108,7 @@ class DPPO(OnPolicyAgent):
     """
 
     name = "dppo"
+    chooses = False
     Config: ClassVar[type] = DPPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": {},
@@ -127,7 +128,6 @@ class DPPO(OnPolicyAgent):
     def build_actor(self) -> None:
         """The chain of denoising steps."""
         c, size = self.config, self.decision_dim
-        require(not self.spec.discrete, "dppo", "env", "one with choices", "one with continuous actions")
         schedule = Schedule.cosine() if c.alphas is None else Schedule(tuple(c.alphas))
         kind = c.network or "mlp"
         require(kind in NETWORKS, "dppo", "network", kind, " or ".join(NETWORKS))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.greedy_actor import GreedyActor, highest
-from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import huber_loss
@@ -89,7 +88,7 @@ class DQN(OffPolicyAgent):
             "learning_rate": 2.3e-3,
         },
     }
-    chooses = True
+    chooses = only_chooses = True
     inherits: ClassVar[tuple[str, ...]] = ("critic", "normalizer")
     counts: ClassVar[tuple[str, ...]] = ("epsilon",)
     config: DQNConfig
@@ -98,8 +97,6 @@ class DQN(OffPolicyAgent):
 
     def build(self) -> None:
         """Values of all choices, their target, and the share of random choices."""
-        if not self.spec.discrete:
-            raise ConfigError("dqn learns discrete actions, and these are continuous: train it with sac or td3")
         values = GreedyActor(self.features, self.spec.action_dim, self.config.hidden)
         self.critic: GreedyActor = values
         self.target_critic = copy.deepcopy(values).requires_grad_(False)

@@ -78,6 +78,7 @@ class FPO(OnPolicyAgent):
     """
 
     name = "fpo"
+    chooses = False
     Config: ClassVar[type] = FPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "fpo++": {},
@@ -89,7 +90,6 @@ class FPO(OnPolicyAgent):
     def build_actor(self) -> None:
         """The flow."""
         c = self.config
-        require(not self.spec.discrete, "fpo", "env", "one with choices", "one with continuous actions")
         network = velocity_network(c, self.features, self.decision_dim)
         steps = c.flow_steps or STEPS
         self.actor = FlowActor(network, self.decision_dim, steps, clip_each=bool(c.clip_each))

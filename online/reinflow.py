@@ -114,6 +114,7 @@ class ReinFlow(OnPolicyAgent):
     """
 
     name = "reinflow"
+    chooses = False
     Config: ClassVar[type] = ReinFlowConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": DENSE,
@@ -137,7 +138,6 @@ class ReinFlow(OnPolicyAgent):
     def build_actor(self) -> None:
         """The chain of the chosen transition."""
         c, size = self.config, self.decision_dim
-        require(not self.spec.discrete, self.name, "env", "one with choices", "one with continuous actions")
         self.actor = chain_of(c, velocity_network(c, self.features, size), size, c.flow_steps or STEPS)
 
     settle = classmethod(settle)

@@ -89,6 +89,7 @@ class BCSafe(Agent):
     Config = BCSafeConfig
     PRESETS = {mode: {"mode": mode} for mode in MODES}  # noqa: RUF012
     reads = ("observations", "actions")
+    reads_costs = True
     config: BCSafeConfig
     actor: DeterministicActor
 

@@ -62,6 +62,7 @@ class CPO(TRPO):
 
     name = "cpo"
     Config = CPOConfig
+    reads_costs = True
     config: CPOConfig
     episode_cost: Tensor
     episode_length: Tensor

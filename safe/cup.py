@@ -59,6 +59,7 @@ class CUP(PPO):
 
     name = "cup"
     Config = CUPConfig
+    reads_costs = True
     PRESETS = {name: one for name, one in PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
     config: CUPConfig
     multiplier: HeldMultiplier

@@ -150,6 +150,7 @@ class FISOR(Agent):
         "terminations",
         "next_observations",
     )
+    reads_costs: ClassVar[bool] = True
     reads_margins: ClassVar[bool] = True
     inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
     config: FISORConfig

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.cuda_ext.stream import TRACE_CUTS
 from surefoot.streaming.exploration import epsilon_at, epsilon_greedy, of_choice
@@ -51,16 +50,11 @@ class EpsilonGreedyAgent(TraceAgent):
     """Choices by an epsilon-greedy policy of action values q(s, .), which `critic` gives."""
 
     config: EpsilonConfig
-    chooses = True
+    chooses = only_chooses = True
     policy_network = "critic"
 
     def make_networks(self) -> Mapping[str, Layers]:
         """One value for each choice."""
-        if not self.spec.discrete:
-            raise ConfigError(
-                f"{self.name} learns discrete actions, and this problem's actions are continuous; "
-                "use stream_ac, intentional_ac or avg"
-            )
         return {"critic": self.network_of(self.spec.action_dim)}
 
     @property

@@ -20,7 +20,8 @@ from surefoot.core.base.rates import Adam, Descent
 from surefoot.core.base.spec import DatasetLike as DatasetLike
 from surefoot.core.base.spec import Spec as Spec
 from surefoot.core.base.spec import no_dataset
-from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of
+from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of, need_vector, reads_pictures
+from surefoot.core.engine.needs import CONTINUOUS, DISCRETE, Needs
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
@@ -169,16 +170,22 @@ class Agent(nn.Module):
     reads: ClassVar[tuple[str, ...]]
     chooses: ClassVar[bool] = False
     """Whether it can also learn problems with discrete actions."""
+    only_chooses: ClassVar[bool] = False
+    """Whether it learns no others; then `chooses` is true too."""
     by_rows: ClassVar[bool] = False
     """Whether its losses are means over the rows of a batch, so that processes can share it (`core.engine.share`)."""
     acts: ClassVar[bool] = False
     """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
     data: ClassVar[str] = "required"
     """Whether it is given a dataset: required, optional or refused."""
+    reads_costs: ClassVar[bool] = False
+    """Whether it keeps costs to a limit; one that has "costs" in `reads` need not say so."""
     reads_margins: ClassVar[bool] = False
     """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
     has_policy: ClassVar[bool] = True
     """Whether it learns to act; a model of the world alone does not."""
+    vector_only: ClassVar[bool] = False
+    """Whether observations must be one vector though its config has an encoder, as that of what it is made from."""
     encodes_itself: ClassVar[bool] = False
     """Whether its losses call `encoder` on the arrays of their batches, and train it (else: `core.engine.features`)."""
     needs_init: ClassVar[bool] = False
@@ -233,12 +240,8 @@ class Agent(nn.Module):
         self.environment_spec = problem if isinstance(problem, Spec) else Spec.of(problem)
         """As the environment has it; `spec` is what networks are built for, which with a history is wider."""
         self.spec = self.environment_spec
-        if self.spec.discrete and not self.chooses:
-            raise ConfigError(
-                f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} discrete ones; "
-                "train it with bc (from data), ppo, dqn, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
-            )
         self.config = self.configure(config, **options)
+        self._check_problem(self.spec)
         self.spec = widened(self.environment_spec, self.config, self.name, self.acts)
         self.encoder = encoder_of(self.spec, self.config, self.name)
         self.features = self.spec.observation_dim if self.encoder is None else self.encoder.width
@@ -293,6 +296,34 @@ class Agent(nn.Module):
     def data_with(cls, config: Mapping[str, Any]) -> str:
         """`data` with these options: some decide whether there is anything to learn from a dataset."""
         return cls.data
+
+    @classmethod
+    def needs(cls, config: Mapping[str, Any] | None = None) -> Needs:
+        """What it needs to be trained, and what it can take; with these options, or with its defaults."""
+        return Needs(
+            data=cls.data if config is None else cls.data_with(config),
+            environment="required" if cls.acts else "optional" if cls.has_policy else "refused",
+            costs=cls.reads_costs or "costs" in getattr(cls, "reads", ()),
+            run=cls.needs_init,
+            continuous=not cls.only_chooses,
+            discrete=cls.chooses,
+            pictures=reads_pictures(cls.Config) and not cls.vector_only,
+        )
+
+    @classmethod
+    def _check_problem(cls, spec: Spec) -> None:
+        """Refuse a problem whose actions or observations are of a kind that it does not learn."""
+        needs, kind = cls.needs(), DISCRETE if spec.discrete else CONTINUOUS
+        if not needs.pictures:
+            need_vector(spec, cls.name)
+        if kind in needs.actions:
+            return
+        count = f"{spec.action_dim} discrete ones" if spec.discrete else "continuous ones"
+        example = "bc (from data), ppo or dqn" if spec.discrete else "iql (from data), ppo or sac"
+        raise ConfigError(
+            f"{cls.name} learns {needs.actions[0]} actions, and this problem has {count}; train it with {example}, or "
+            f"with another that `surefoot algorithms --takes {kind}` lists"
+        )
 
     @property
     def chunk(self) -> int:

@@ -28,6 +28,11 @@ class EncoderConfig:
     shift: int = 4  # pixels that the images of a training step are moved by at most, at random; 0: not at all
 
 
+def reads_pictures(config: type) -> bool:
+    """Whether an agent with a config of this class reads images and several arrays."""
+    return issubclass(config, EncoderConfig)
+
+
 def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
     """What turns a problem's observations into features, its weights drawn anew; None where they are one vector.
 

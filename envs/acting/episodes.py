@@ -18,6 +18,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.steps import Step, Stepping
 from surefoot.envs.interface import SUCCESS, Array, as_numpy, valid_rows
 from surefoot.envs.names import is_native
+from surefoot.envs.reward_terms import reward_terms
 from surefoot.envs.side_by_side import PausableVectorEnv
 from surefoot.envs.spaces import arrays_of
 from surefoot.envs.vector import check_actions
@@ -119,6 +120,9 @@ class EpisodeRunner:
         self.finished = np.zeros(rows, dtype=np.int64)
         self.running = Sums.empty(rows)
         self.sums = Sums.empty(len(policies), episodes)
+        self.terms: dict[str, Array] = {}
+        """Term of the reward -> (P, E) its sum over each episode, where the environment tells them."""
+        self._running_terms: dict[str, Array] = {}
         self.seeds: list[int] = []  # of each episode's reset
         self.memories: list[Memory] = []  # of each policy
         space: Any = vector.single_action_space
@@ -159,6 +163,7 @@ class EpisodeRunner:
             self._refuse_non_finite("reward", rewards)
             running.returns += np.where(moved, rewards, 0.0)
             running.lengths += moved
+            self._add_terms(moved, done.info)
             costs = self.add_constraint(moved, done)
             self._note_success(moved, done.info)
             running.terminated |= moved & as_numpy(done.terminations)
@@ -200,6 +205,13 @@ class EpisodeRunner:
         if "diverged" in info:
             running.diverged |= moved & as_numpy(info["diverged"])
         return costs
+
+    def _add_terms(self, moved: Array, info: Mapping[str, Any]) -> None:
+        """Add the terms of the reward in the rows that (rows,) `moved`."""
+        for name, values in reward_terms(info, len(moved)).items():
+            if name not in self.terms:
+                self.terms[name], self._running_terms[name] = np.zeros(self.sums.returns.shape), np.zeros(len(moved))
+            self._running_terms[name] += np.where(moved, as_numpy(values), 0.0)
 
     def _note_success(self, moved: Array, info: Mapping[str, Any]) -> None:
         """Record the success flags of the rows that (rows,) `moved`; that of an episode's last step remains."""
@@ -260,6 +272,9 @@ class EpisodeRunner:
             running = getattr(self.running, name)
             getattr(self.sums, name)[policy, episode] = running[rows]
             running[rows] = first.get(name, 0)
+        for name, term in self._running_terms.items():
+            self.terms[name][policy, episode] = term[rows]
+            term[rows] = 0.0
         self.finished[rows] += 1
         self.vector.active[rows] = self.finished[rows] < self.quota[rows]
         self._seed_next(rows)

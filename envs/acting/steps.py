@@ -232,10 +232,15 @@ class Acting(Stepping):
     def act(self, actions: Tensor) -> Step:
         """Step all rows by (S * N, A) actions in [-1, 1], clipped to it, or one-hot choices."""
         if self.bounds is None:
-            return self.step(actions.argmax(-1))
+            return self._noted(self.step(actions.argmax(-1)))
         middle, half, low, high = self.bounds
         scaled = torch.addcmul(middle, half, actions.clamp(-1, 1))  # `to_environment`, rounded once
-        return self.step(scaled.clamp_(low, high))  # which may be the next float beyond a bound
+        return self._noted(self.step(scaled.clamp_(low, high)))  # which may be the next float beyond a bound
+
+    def _noted(self, done: Step) -> Step:
+        """The step, whose terms of the reward are added to the sums of its episodes."""
+        self.episodes.terms.add_step(done.info, done.terminations | done.truncations)
+        return done
 
     def tensor(self, values: Any) -> Tensor:
         """On the device, numbers as float32."""

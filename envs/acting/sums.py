@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from surefoot.envs.interface import Array, PolicyBlock
+from surefoot.envs.reward_terms import TermSums
 
 SUMS = ("return", "length", "cost")
 
 
 class EpisodeMeans:
-    """Mean return, length and cost of the training episodes that end, for each of S seeds of N environments.
+    """Mean return, length, cost and terms of the reward of the training episodes that end.
 
-    Episodes with a return that is not finite are left out.
+    For each of S seeds of N environments. Episodes with a return that is not finite are left out.
     """
 
     def __init__(self, seeds: int, num_envs: int, device: str | torch.device = "cpu") -> None:
@@ -28,6 +29,8 @@ class EpisodeMeans:
         self._ended = torch.zeros(4, seeds, dtype=torch.float64, device=device)  # sums over episodes, and their count
         self.has_costs = False
         """Whether the environment has given a cost: one that is not spoken of later is 0."""
+        self.terms = TermSums(seeds, num_envs, device)
+        """The terms of the reward, where the environment tells them; who steps it adds them."""
 
     @property
     def lengths(self) -> Tensor:
@@ -37,6 +40,7 @@ class EpisodeMeans:
     def begin(self) -> None:
         """All rows begin an episode."""
         self._running.zero_()
+        self.terms.begin()
 
     def add_step(
         self, rewards: Tensor, ended: Tensor, valid: Tensor | None = None, costs: Tensor | None = None
@@ -95,7 +99,8 @@ class EpisodeMeans:
         sums = self._ended.T.tolist()
         self._ended.zero_()
         names = SUMS if self.has_costs else SUMS[:2]
-        return {f"episode_{n}": [row[i] / row[3] if row[3] else math.nan for row in sums] for i, n in enumerate(names)}
+        means = {n: [row[i] / row[3] if row[3] else math.nan for row in sums] for i, n in enumerate(names)}
+        return {f"episode_{name}": values for name, values in means.items()} | self.terms.take()
 
     def take_ended(self) -> tuple[Tensor, bool]:
         """(4, S) sums of return, length and cost over the episodes that ended since the last call or `take`, and their
@@ -112,13 +117,16 @@ class EpisodeMeans:
     def state(self, position: int) -> dict[str, Tensor]:
         """The sums of one seed, copied."""
         sums = {"running": self._running[:, position].clone(), "ended": self._ended[:, position].clone()}
-        return {**sums, "has_costs": torch.tensor(self.has_costs)}
+        terms = {f"terms/{name}": value for name, value in self.terms.state(position).items()}
+        return {**sums, "has_costs": torch.tensor(self.has_costs), **terms}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave."""
         self._running[:, position] = state["running"]
         self._ended[:, position] = state["ended"]
         self.has_costs |= bool(state.get("has_costs", False))  # version 0.2.0 did not keep it
+        terms = {name.removeprefix("terms/"): value for name, value in state.items() if name.startswith("terms/")}
+        self.terms.restore(position, terms)
 
 
 class RecentEpisodes:

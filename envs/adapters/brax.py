@@ -26,6 +26,7 @@ from surefoot.envs.adapters.jax_state import arrays_of_tree, tree_of_arrays
 from surefoot.envs.adapters.memory import in_memory
 from surefoot.envs.adapters.pausing import PausableRows
 from surefoot.envs.interface import Array, Numbers, Tensors, VectorEnvironment, costs_of, reset_mask, row_seeds
+from surefoot.envs.reward_terms import extras_terms
 
 Keys = Callable[[list[int]], Any]
 
@@ -74,7 +75,7 @@ class WrappedBraxVectorEnv(VectorEnvironment):
         limits = to_torch(self._state.info["truncation"]) > 0
         info = {
             "final_obs": torch.where(done.reshape(-1, *[1] * (seen.ndim - 1)), before, seen), "_final_obs": done
-        } | _constraints(self._state)  # fmt: skip
+        } | _constraints(self._state) | _terms(self._state)  # fmt: skip
         numbers = (self.give(x) for x in (seen, to_torch(self._state.reward), done & ~limits, done & limits))
         return *numbers, self.give_info(info)  # type: ignore[return-value]
 
@@ -266,6 +267,7 @@ def _batched(env: Any, episode_length: int, group: str) -> _Functions:
             "final_obs": numpy.where(finite.reshape(-1, *[1] * (final.ndim - 1)), final, before),
             "diverged": ~finite & on,
         } | {key: after.info[key] for key in VectorEnvironment.constraint_keys if key in after.info}
+        outcome |= {key: numpy.where(finite & on, value, 0.0) for key, value in extras_terms(after.metrics).items()}
         ended = terminated | truncated
         begun = jax.lax.cond(
             ended.any(),
@@ -305,6 +307,11 @@ def _choose(observations: Any, group: str) -> Any:
 def _seeds(seed: int | Sequence[int | None] | None, num_envs: int, draw: np.random.Generator) -> list[int]:
     """A seed for each row; drawn where none is given."""
     return [int(draw.integers(2**31)) if one is None else one for one in row_seeds(seed, num_envs)]
+
+
+def _terms(state: Any) -> dict[str, Tensor]:
+    """Terms of the reward among the metrics of a state, where it has some."""
+    return {key: to_torch(value) for key, value in extras_terms(getattr(state, "metrics", None)).items()}
 
 
 def _constraints(state: Any) -> dict[str, Tensor]:

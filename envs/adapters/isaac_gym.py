@@ -22,6 +22,7 @@ from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.envs.adapters.isaac_lab import constraints
 from surefoot.envs.adapters.shared import OnlyOne, limit_of
 from surefoot.envs.interface import Numbers, Tensors, reset_mask
+from surefoot.envs.reward_terms import extras_terms
 
 NEEDED = ("num_envs", "reset_buf", "step", "reset")
 
@@ -100,7 +101,7 @@ class IsaacGymVectorEnv(OnlyOne):
         seen = torch.as_tensor(observations["obs"], device=self.device)
         info = {
             "valid": valid, "final_obs": seen, "_final_obs": ended, "observations": observations, "extras": extras,
-        } | constraints(extras, self.num_envs)  # fmt: skip
+        } | constraints(extras, self.num_envs) | extras_terms(extras)  # fmt: skip
         rewards = torch.where(valid, torch.as_tensor(rewards, device=self.device), 0.0)
         numbers = (self.give(value) for value in (seen, rewards, ended & ~limits, ended & limits))
         return *numbers, self.give_info(info)  # type: ignore[return-value]

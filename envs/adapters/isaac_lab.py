@@ -21,6 +21,7 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.envs.adapters.shared import OnlyOne, limit_of
 from surefoot.envs.interface import Numbers, Tensors, VectorEnvironment, costs_of, reset_mask
+from surefoot.envs.reward_terms import SUMMED, extras_terms
 
 NEEDED = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
 
@@ -116,7 +117,7 @@ class IsaacLabVectorEnv(OnlyOne):
         else:
             final = torch.where(_rows(ended, seen), self.source.final_observations[self.group], seen)
         info = {"final_obs": final, "_final_obs": ended, "observations": observations, "extras": extras}
-        info |= constraints(extras, self.num_envs)
+        info |= constraints(extras, self.num_envs) | _terms(extras)
         self._last = seen.clone()
         numbers = (self.give(value) for value in (seen, rewards, terminations.bool(), truncations.bool()))
         return *numbers, self.give_info(info)  # type: ignore[return-value]
@@ -144,6 +145,20 @@ def constraints(extras: Any, num_envs: int) -> dict[str, Any]:
     if "margin" in found and "cost" not in found:
         found["cost"] = costs_of(found["margin"])
     return found
+
+
+EPISODE_REWARD = "Episode_Reward/"
+"""Before the name of a term in what Isaac Lab's reward manager logs: of the rows that ended, the mean of its sum over
+the episode, divided by the longest episode's seconds."""
+
+
+def _terms(extras: Any) -> dict[str, Any]:
+    """Terms of the reward that a task puts into its extras, one number a row, or that its manager has summed up."""
+    log = extras.get("log") if isinstance(extras, dict) else None
+    logged = log if isinstance(log, dict) else {}
+    names = [name for name in logged if name.startswith(EPISODE_REWARD)]
+    summed = {name.removeprefix(EPISODE_REWARD): logged[name] for name in names}
+    return extras_terms(extras) | ({SUMMED: summed} if summed else {})
 
 
 def _rows(mask: Tensor, like: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from surefoot.envs.interface import (
     reset_mask,
     step_values,
 )
+from surefoot.envs.reward_terms import extras_terms, flat
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -93,6 +94,10 @@ class FromSB3(VectorEnvironment):
             told = np.array([key in row for row in infos])
             if told.any():
                 info |= {key: np.array([bool(row.get(key, False)) for row in infos]), f"_{key}": told}
+        if any(key.startswith("reward") for key in infos[0]):
+            rows = [extras_terms(flat(row)) for row in infos]
+            for key in {key: None for row in rows for key in row}:
+                info[key] = np.array([float(row.get(key, 0.0)) for row in rows])
         numbers = (self.give(value) for value in (observations, rewards, dones & ~truncations, truncations))
         return *numbers, self.give_info(info)  # type: ignore[return-value]
 

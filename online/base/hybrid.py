@@ -60,6 +60,7 @@ class HybridAgent(SAC):
 
     data = "required"
     wants_gap: ClassVar[bool] = True
+    vector_only: ClassVar[bool] = True
     config: HybridConfig
 
     def build(self) -> None:

@@ -171,6 +171,7 @@ class Penalised(OnPolicyAgent):
     multiplier's rule stands before its updates, and behind them the cost critic's, with a gradient norm of its own.
     """
 
+    reads_costs = True
     multiplier: HeldMultiplier
 
     def build(self) -> None:

@@ -51,8 +51,13 @@ NAMES = {
 __all__ = ["Run", "__version__", "fit", "load_agent", "load_policy", "resume", *ROOMS]
 
 
-def load_policy(path: str | os.PathLike[str], seed: int | None = None) -> Policy:
+def load_policy(path: str | os.PathLike[str], seed: int | None = None, *, best: bool = False) -> Policy:
     """The policy in a run folder, of one seed (the first where none is named), or in a policy file.
+
+    Args:
+        path: of the run folder, or of the file.
+        seed: which policy of a run.
+        best: of a run with `keep_best`, the best one by evaluations while it trained, and not the last.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
@@ -62,7 +67,7 @@ def load_policy(path: str | os.PathLike[str], seed: int | None = None) -> Policy
     from surefoot.core.policy.policy import Policy
     from surefoot.runs.run import Run
 
-    return Run.open(path).policy(seed) if pathlib.Path(path).is_dir() else Policy.load(path)
+    return Run.open(path).policy(seed, best=best) if pathlib.Path(path).is_dir() else Policy.load(path)
 
 
 def __getattr__(name: str) -> Any:

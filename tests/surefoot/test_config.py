@@ -136,7 +136,7 @@ def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -
         (["steps"], r"'steps' is not of the form name=value"),
         (["+x=1"], r"can't be added"),
         (["~steps"], r"can't be added or removed"),
-        (["seeds=0,5"], r"add -m to train once for each, or write a list as seeds=\[0,5\]"),
+        (["seeds=0,5"], r"write a list of seeds as seeds=\[0,5\], or how many"),
         (["seeds=0"], r"at least 1 seed"),
         (["seeds=[1,1]"], r"different numbers"),
         (["device=gpu"], r"device='gpu' is unknown: give auto, cpu or cuda"),

@@ -253,6 +253,7 @@ def test_the_command_checks_all_before_it_writes_and_prints_the_budget(
 
     monkeypatch.setattr(command, "_train", train)
     monkeypatch.setattr(command, "_dataset", lambda *unused: None)
+    monkeypatch.setattr(command, "_check_ends", lambda *unused: None)  # which reads the data
     common = ["tune", "algo=iql", "dataset=native/pendulum-mixed", "--trials", "3", "--space", "space.yaml"]
     for more, words in (
         (["seeds=3", "test_seeds=[2,3,4,5]"], "seeds [2] are in seeds="),

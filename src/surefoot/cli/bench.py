@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli.support import output
+from surefoot.cli.support.ahead import SKIP_HELP
 from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def add_parsers(commands: Any) -> None:
     suite.add_argument(
         "-o", "--output", metavar="FOLDER", help="default: runs/bench-SUITE-vN; one that is there goes on"
     )
+    suite.add_argument("--skip-failing", action="store_true", help=SKIP_HELP.replace("jobs", "runs"))
     output.add_trust(suite)
     suite.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     suite.add_argument("--json", action="store_true", help="the leaderboard's lines as JSON")
@@ -112,9 +114,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from surefoot.cli.support import file_overrides as received
+    from surefoot.cli.support.ahead import reasons, told
     from surefoot.cli.support.training import Style
     from surefoot.core.base.files import write_json
-    from surefoot.runs.embedded import require_known
     from surefoot.runs.folders import Claim, claim_begun, claim_new
     from surefoot.runs.processes.stopping import resumable
     from surefoot.studies import leaderboard
@@ -125,14 +127,10 @@ def _run(arguments: argparse.Namespace) -> int:
         for said in (*map(suite.overrides, tasks), [f"algo={name}" for name in suite.algorithms]):
             received.check(said, arguments.suite, arguments.trust)
     entries = _entries(suite, arguments)
-    for overrides in entries.values():
-        for task in tasks:
-            name = _request(suite, task, overrides["overrides"]).fields["dataset"]
-            if name is not None:
-                require_known(name)
     style = Style(arguments.quiet, arguments.json)
     place = pathlib.Path(arguments.output or f"runs/bench-{suite.label}")
     begun = (place / leaderboard.RUNS).is_dir()
+    given_up = _checked(suite, entries, tasks, place / leaderboard.RUNS, style, arguments)
     claim: Claim = claim_begun(place) if begun else claim_new(place)
     with claim, resumable(claim.folder, lambda: arguments.line):
         for name, facts in entries.items():
@@ -142,16 +140,52 @@ def _run(arguments: argparse.Namespace) -> int:
             else:
                 write_json(home / leaderboard.ENTRY, facts)
             for task in tasks:
-                _train(suite, task, home / task, name, facts["overrides"], style, arguments.trust)
+                if (name, task) not in given_up:
+                    _train(suite, task, home / task, name, facts["overrides"], style, arguments.trust)
         board = leaderboard.lines(suite, claim.folder)
         path = claim.folder / leaderboard.BOARD
         leaderboard.write(board, path)
     if arguments.json:
         output.print_json(board)
-        return 0
-    show(suite, board)
-    output.say(f"\nleaderboard: {output.short(path)}")
-    return 0
+    else:
+        show(suite, board)
+        output.say(f"\nleaderboard: {output.short(path)}")
+    for reason, labels in reasons((_label(*which), why) for which, why in given_up.items()).items():
+        output.say(f"{told(labels, 'run')} given up: {reason}", stderr=arguments.json)
+    return 2 if given_up else 0
+
+
+def _label(name: str, task: str) -> str:
+    return f"{name} on {task}"
+
+
+def _checked(
+    suite: Suite,
+    entries: Mapping[str, Mapping[str, Any]],
+    tasks: Sequence[str],
+    home: pathlib.Path,
+    style: Style,
+    arguments: argparse.Namespace,
+) -> dict[tuple[str, str], str]:
+    """(entry, task) -> why it is given up, of runs that are not begun.
+
+    Raises:
+        ConfigError: some can't be trained, and `--skip-failing` is not said, or all can't.
+    """
+    from surefoot.cli.support.ahead import check_jobs, refusal
+    from surefoot.core.base.errors import SurefootError
+
+    every = [(name, task) for name in entries for task in tasks if not (home / name / task / "config.json").is_file()]
+    by_label, requests, failed = {_label(*which): which for which in every}, {}, dict[str, SurefootError]()
+    for label, (name, task) in by_label.items():
+        try:
+            requests[label] = _request(suite, task, entries[name]["overrides"])
+        except ConfigError as error:
+            failed[label] = error
+    failed |= check_jobs(requests, style, arguments.trust)
+    if failed and (not arguments.skip_failing or len(failed) == len(every)):
+        raise refusal(failed, len(every), "run")
+    return {by_label[label]: str(error) for label, error in failed.items()}
 
 
 def _tasks(suite: Suite, said: str | None) -> list[str]:

@@ -40,7 +40,7 @@ def list_all(arguments: argparse.Namespace) -> int:
     """Native systems, then the other ids that surefoot registers, then those of benchmarks."""
     from surefoot.cli.support import listing
 
-    rows = listing.kept(_rows)
+    rows = listing.kept(listing.ENVIRONMENTS, _rows)
     pattern = arguments.pattern.lower()
     rows = [row for row in rows if pattern in row["name"].lower() or pattern in row["gymnasium_id"].lower()]
     if arguments.json:

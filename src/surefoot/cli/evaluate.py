@@ -33,6 +33,7 @@ class Judged:
     steps: int | None = None
     preset: str | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    best_steps: tuple[int, ...] = ()  # of best policies, where they are known
 
 
 def add_parser(commands: Any) -> None:
@@ -62,6 +63,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--range", metavar="LOW,HIGH", help="with --until: of the return, cut to this, not of success")
     parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
     parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
+    parser.add_argument(
+        "--best", action="store_true", help="the best policies by evaluations in training, of a run with keep_best=true"
+    )
     output.add_trust(parser)
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -101,6 +105,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
             found, known = evaluate_until(acting, env, half, wanted, seed, cut, progress=progress, watch=met)
     norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(policies.values())]
     row = _row(judged, found)
+    if arguments.best:
+        row = dataclasses.replace(row, name=f"{row.label}, best policies", steps=None)
     row = dataclasses.replace(row, smoothness=smoothness(found, norms))
     if known is not None:
         row = _stopped(row, known, cut)
@@ -112,6 +118,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
         output.print_json({**shown, **until})
         return 0
     output.print_table([row], details=True)
+    if arguments.best:
+        output.say(_words_of_best(judged, arguments.seed))
     if drawn:
         output.say(DRAWN)
     if known is not None:
@@ -143,6 +151,17 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _words_of_best(judged: Judged, seed: int) -> str:
+    """Which policies these are, and whether these episodes are new to them."""
+    from surefoot.runs.plan import TRAINING_EVALUATION_SEED
+
+    steps = f", of steps {', '.join(f'{step:,}' for step in judged.best_steps)}" if judged.best_steps else ""
+    new = "these episodes chose none of them"
+    if seed == TRAINING_EVALUATION_SEED:
+        new = f"--seed {seed} are the initial states that chose them, so that these means are too high"
+    return f"Best policies by evaluations in training{steps}; {new}."
+
+
 def _judged(arguments: argparse.Namespace) -> Judged:
     """What RUN and --env name.
 
@@ -159,6 +178,8 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     path, env, limit = pathlib.Path(arguments.folder), arguments.env, arguments.cost_limit
     allow(env)
     if path.is_file():
+        if arguments.best:
+            raise ConfigError(f"--best chooses among the policies of a run, and {path} is one policy: leave it out")
         policy = Policy.load(path)
         if env is None:
             raise ConfigError(f"{path}: is one policy; say where it acts with --env ID")
@@ -170,13 +191,14 @@ def _judged(arguments: argparse.Namespace) -> Judged:
         if env is None:
             raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
         judged = Judged(
-            run.policies(),
+            run.policies(best=arguments.best),
             env,
             run.plan.cost_limit if limit is None else limit,
             run.plan.algorithm,
             output.short_dataset(run.plan.dataset),
             run.summary["steps"] if run.complete else run.plan.steps,
             *run.told,
+            tuple(run.summary.get("best", {}).get("per_seed_steps", ())) if arguments.best and run.complete else (),
         )
     first = next(iter(judged.policies.values()))
     check_spaces(env, first.arrays, first.action_dim, first.discrete)

@@ -18,6 +18,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
     parser.add_argument("--csv", metavar="FILE", help="write the table with all its numbers as CSV too")
     parser.add_argument("--cost-limit", type=float, help="judge all runs by this limit (default: each by its own)")
+    parser.add_argument("--best", action="store_true", help="score runs by their best policies (keep_best=true)")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(run=report)
 
@@ -28,7 +29,7 @@ def report(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation.estimates import estimate_lines
     from surefoot.evaluation.passes import pass_lines
     from surefoot.evaluation.results import without_copies
-    from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
+    from surefoot.evaluation.run_warnings import alarm_lines, best_lines, limit_lines
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -43,6 +44,7 @@ def report(arguments: argparse.Namespace) -> int:
     for said in copies:
         output.say(f"note: {said}", stderr=True)
     left_out += copies
+    loaded = [run.of_best() for run in loaded] if arguments.best else loaded
     runs = [run.judged_by(arguments.cost_limit) for run in loaded]
     write_report(runs, path)
     if arguments.csv is not None:
@@ -56,7 +58,7 @@ def report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if run.safety is not None:
             output.say(f"{run.name}: {run.safety.sentence()}")
-        for line in (*estimate_lines(run), *pass_lines(run), *limit_lines(run)):
+        for line in (*estimate_lines(run), *pass_lines(run), *limit_lines(run), *best_lines(run)):
             output.say(f"{run.name}: {line}")
         for line in alarm_lines(run):
             output.say(f"*** {run.name}: {line}", stderr=True)

@@ -40,6 +40,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--plot", nargs="?", const=PAGE, metavar="PAGE", help=f"an HTML page (default {PAGE})")
     parser.add_argument("--episodes", action="store_true", help="also a row for each episode")
+    parser.add_argument("--best", action="store_true", help="score runs by their best policies (keep_best=true)")
     pooled = parser.add_argument_group("pooled runs")
     pooled.add_argument(
         "--group-by",
@@ -74,7 +75,7 @@ def gather(arguments: argparse.Namespace) -> int:
     from surefoot.evaluation.results import collect, copied, write
 
     pooled = _check(arguments)
-    found = collect(arguments.roots, arguments.episodes)
+    found = collect(arguments.roots, arguments.episodes, arguments.best)
     if not found.runs:  # before anything is written over
         left_out = "".join(f"; left out: {why}" for why in list(found.left_out.values())[:SHOWN])
         raise ConfigError(f"{', '.join(map(str, arguments.roots))}: holds no finished run{left_out}")

@@ -29,7 +29,9 @@ def run(arguments: Sequence[str]) -> int:
                 "--resume goes on with the run's own settings: leave out the others; steps=MORE alone, which extends "
                 "it, may stand there"
             )
-        return _resume(known.resume, style, known.trust, steps)
+        return _resume(known.resume, style, known.trust, steps, known.skip_failing)
+    if known.skip_failing and not known.multirun:
+        raise ConfigError("--skip-failing is of sweeps, which have several jobs: add -m, or leave it out")
     from surefoot.cli.support import auto, config, config_file, grammar, presets
 
     def read(given: Sequence[str]) -> list[str]:
@@ -40,11 +42,11 @@ def run(arguments: Sequence[str]) -> int:
         overrides = [*read(config_file.overrides_of(known.config, overrides, known.trust)), *overrides]
     if auto.asked(overrides):
         return auto.run(overrides, style, known.trust, known.multirun)
-    config.check_overrides(overrides, known.multirun)
+    config.check_overrides(overrides, known.multirun, some=known.skip_failing)
     if known.multirun:
         from surefoot.cli.support import sweep
 
-        return sweep.run(overrides, style, known.trust)
+        return sweep.run(overrides, style, known.trust, known.skip_failing)
     said = {item.key.split(".")[0] for item in grammar.parse(overrides)}
     if not said & {"algo", "dataset", "preset", "init"}:
         from surefoot.cli.support import demo
@@ -66,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--config-dir", metavar="FOLDER")
     made.add_argument("--resume", metavar="RUN")
     made.add_argument("--trust", action="store_true")
+    made.add_argument("--skip-failing", action="store_true")
     made.add_argument("-q", "--quiet", action="store_true")
     made.add_argument("--json", action="store_true")
     return made
@@ -83,7 +86,7 @@ def _more_steps(overrides: Sequence[str]) -> int | None:
     return int(value)
 
 
-def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> int:
+def _resume(text: str, style: Style, trust: bool, steps: int | None = None, skip: bool = False) -> int:
     from surefoot.runs.extend import extend
     from surefoot.runs.start import resume
 
@@ -98,7 +101,9 @@ def _resume(text: str, style: Style, trust: bool, steps: int | None = None) -> i
     if (folder / sweep.FILE).is_file():
         if steps is not None:
             raise ConfigError(f"{text}: is a sweep; extend the runs in it one by one, with --resume RUN steps={steps}")
-        return sweep.resume(folder, style, trust)
+        return sweep.resume(folder, style, trust, skip)
+    if skip:
+        raise ConfigError(f"--skip-failing is of sweeps, and {text} is one run: leave it out")
     with style.watcher() as watcher:
         if steps is None:
             finished = resume(folder, listener=watcher, trust=trust)

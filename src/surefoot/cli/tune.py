@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.cli.support import file_overrides as received
 from surefoot.cli.support import output
 from surefoot.cli.support.parser import Parser
-from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import argparse
@@ -78,6 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     tuning, out = _asked(known)
     dataset = _dataset(tuning, style, known.trust)  # a file that can't be read is told before a study is begun
     _check_metric(tuning, dataset, known.trust)
+    _check_ends(tuning, dataset, known)
     with claim_named("tune") if out is None else claim_new(out) as claim:
         write_json(claim.folder / TUNING, tuning.to_json())
         return _carry_out(tuning, claim.folder, style, known, lambda: dataset)
@@ -137,6 +138,46 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
     return tuning, out
 
 
+def _check_ends(tuning: Tuning, dataset: Dataset | None, known: argparse.Namespace) -> None:
+    """Refuse a study whose default, or an end of whose space, can't be trained.
+
+    Raises:
+        SurefootError: says what, each reason once.
+    """
+    from surefoot.cli.support import grammar
+    from surefoot.cli.support.ahead import reasons
+    from surefoot.core.base.errors import SurefootError
+    from surefoot.studies.tune import corners
+
+    try:
+        _check(tuning, {}, dataset, known.trust)
+    except (ConfigError, DataError) as error:
+        raise ConfigError(f"the default, which the best trial is compared with, can't be trained: {error}") from error
+    failed = []
+    for values in corners(tuning.space):
+        try:
+            _check(tuning, values, dataset, known.trust)
+        except SurefootError as error:
+            failed.append((" ".join(grammar.texts(values)), str(error)))
+    if failed:
+        lines = [f"{', '.join(labels)}: {reason}" for reason, labels in reasons(failed).items()]
+        raise ConfigError(f"{known.space}: can't be trained with all that it holds:\n  " + "\n  ".join(lines))
+
+
+def _check(tuning: Tuning, values: Mapping[str, Any], dataset: Dataset | None, trust: bool) -> None:
+    """Refuse values that `train` would refuse before its first step."""
+    from surefoot.cli.support import config, grammar
+    from surefoot.cli.support.training import plan_of
+    from surefoot.runs.start import check
+
+    seeds = f"seeds=[{','.join(map(str, tuning.seeds))}]"
+    check(
+        plan_of(config.compose([*tuning.overrides, *grammar.texts(values), seeds], trust), dataset, trust),
+        dataset,
+        trust,
+    )
+
+
 def _options(request: Request) -> dict[str, Any]:
     """Of the algorithm, as they are said on the command line."""
     return {f"algo.{name}": value for name, value in request.options.items()}
@@ -156,8 +197,15 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
         received.check(grammar.texts(values), folder, known.trust)  # of its files, or of the space's
         return _train(tuning, values, seeds, place, label, style, known.trust, loaded)
 
+    said: dict[str, int] = {}  # why a trial failed, and the first that did
+
     def tried(number: int, values: Mapping[str, Any], scores: list[float] | None) -> None:
-        mean = "failed" if scores is None else f"{tuning.metric} {sum(scores) / len(scores):.4g}"
+        if scores is None:
+            reason = dict(tuner.failures(folder, tuning))[number]
+            first = said.setdefault(reason, number)
+            mean = f"failed: {reason}" if first == number else f"failed as trial {first + 1} did"
+        else:
+            mean = f"{tuning.metric} {sum(scores) / len(scores):.4g}"
         shown = ", ".join(f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in values.items())
         style.say(f"trial {number + 1} of {tuning.trials}: {mean} ({shown})")
 
@@ -190,13 +238,14 @@ def _train(
     if (place / "config.json").is_file():
         with style.watcher(label) as watcher:
             return resume(place, listener=watcher, trust=trust)
-    settings = [*tuning.overrides, *grammar.texts(values)]
+    settings, dataset = [*tuning.overrides, *grammar.texts(values)], loaded()
     try:
+        _check(tuning, values, dataset, trust)
         request = config.compose([*settings, f"seeds=[{','.join(map(str, seeds))}]"], trust)
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:  # the default can be trained, so that it is for these values
         raise ImpossibleError(str(error)) from error
     with claim_new(place) as claim:
-        return train_one(request, style, claim, loaded(), label=label, trust=trust)
+        return train_one(request, style, claim, dataset, label=label, trust=trust)
 
 
 def _dataset(tuning: Tuning, style: Style, trust: bool) -> Dataset | None:
@@ -223,6 +272,8 @@ def _check_metric(tuning: Tuning, dataset: Dataset | None, trust: bool) -> None:
 
 def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> None:
     from surefoot.cli.support import grammar
+    from surefoot.cli.support.ahead import reasons, told
+    from surefoot.studies.tune import failures
 
     budget, curse, test = result["budget"], result["winners_curse"], result["test"]
     look = result["decision"]["looks"][-1]
@@ -252,6 +303,6 @@ def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> No
         f"on its tuning seeds the incumbent had {result['tuning']['mean']:.4g}: {curse['measured']:.4g} more than on "
         f"the test seeds, which are judged from other initial states{known}"
     )
-    if budget["diverged"]:
-        output.say(f"{budget['diverged']} of the trials diverged, or had settings that don't go together")
+    for reason, labels in reasons((str(number + 1), why) for number, why in failures(folder, tuning)).items():
+        output.say(f"{told(labels, 'trial')} of {budget['trials']} failed: {reason}")
     output.say(f"study:    {output.short(folder)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +12,15 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.lazy import Lazy
 from surefoot.core.engine.agent import Agent
 
-ALGORITHMS: Lazy[Agent] = (
-    offline.ALGORITHMS | online.ALGORITHMS | safe.ALGORITHMS | streaming.ALGORITHMS | model_based.ALGORITHMS
-)
+FAMILIES: dict[str, Lazy[Agent]] = {
+    "offline": offline.ALGORITHMS,
+    "online": online.ALGORITHMS,
+    "safe": safe.ALGORITHMS,
+    "streaming": streaming.ALGORITHMS,
+    "model_based": model_based.ALGORITHMS,
+}
+"""Room -> the algorithms in it."""
+ALGORITHMS: Lazy[Agent] = functools.reduce(operator.or_, FAMILIES.values())
 """Name on the command line -> agent, whose module is imported at its first use."""
 AUTO = "auto"
 """Not one of them: `surefoot train algo=auto` trains several and hands over what the data support."""
@@ -26,13 +34,14 @@ def check_parts(
     Raises:
         ConfigError: says which part, and what to do.
     """
-    name, data = kind.name, kind.data_with(config)
+    name, needs = kind.name, kind.needs(config)
+    data, acts = needs.data, needs.environment == "required"
     if data == "required" and dataset is None:
         raise ConfigError(f"{name} learns from data: name a dataset with dataset=")
     if data == "refused" and dataset is not None:
         without = "" if data == kind.data else " with algo.offline_fraction=0"
         raise ConfigError(f"{name} takes no dataset{without}, it learns from its own steps: leave out dataset=")
-    if kind.acts and environment is None:
+    if acts and environment is None:
         raise ConfigError(f"{name} learns by acting: name an environment with env=, such as env=native/quadrotor-2d")
-    if not kind.acts and gap is not None:
+    if not acts and gap is not None:
         raise ConfigError(f"{name} learns from data alone, and gap= alters the environment that one learns in")

@@ -50,6 +50,7 @@ class Settings:
     evaluate_every: int = 0  # steps between evaluations, each with a checkpoint; 0: a tenth of steps
     checkpoint_every: int = 0  # steps between checkpoints besides those after evaluations; 0: none besides
     evaluate_episodes: int = 10  # of those evaluations, per seed
+    keep_best: bool = False  # keep the policy of the best of those evaluations too, measured on other episodes
     device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
     strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset

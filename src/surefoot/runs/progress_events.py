@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from surefoot.envs.reward_terms import STEM
 from surefoot.evaluation import Episodes
 from surefoot.runs.plan import Plan
 from surefoot.runs.trust import function_of
@@ -84,7 +85,7 @@ def of_episodes(episodes: Episodes) -> dict[str, Any]:
         values |= {"cost_mean": float(episodes.costs.mean()), "costs": episodes.costs.tolist()}
     if episodes.successes is not None:
         values |= {"success_mean": float(episodes.successes.mean()), "successes": episodes.successes.tolist()}
-    return values
+    return values | finite({f"{STEM}{name}": float(term.mean()) for name, term in episodes.reward_terms.items()})
 
 
 class Teller:

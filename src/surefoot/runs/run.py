@@ -5,7 +5,8 @@ environment.json   versions, git commit, machine, when it started
 kernels.json       the processor, native module and ways of taking networks that the numbers depend on
 seeds/K/           checkpoint.safetensors, result.json, log.txt of seed K
 metrics.jsonl      a line per seed and step: losses, evaluations
-policy/seedK.*     safetensors and JSON, one policy a seed
+policy/seedK.*     safetensors and JSON, one policy a seed: the last
+best/seedK.*       likewise the best one by evaluations while it trained, with keep_best=true
 summary.json       scores with intervals; there when the run is complete
 curves.png         learning curves
 """
@@ -179,8 +180,8 @@ class Run:
             summary = self.summary if self.complete else {}
             return summary.get("preset"), summary.get("options", {})
 
-    def policy(self, seed: int | None = None) -> Policy:
-        """The policy of one seed; the first where none is named.
+    def policy(self, seed: int | None = None, *, best: bool = False) -> Policy:
+        """The last policy of one seed, or the best by evaluations in training; of the first where none is named.
 
         Raises:
             CheckpointError: there is none, or it is damaged.
@@ -188,6 +189,14 @@ class Run:
         seed = self.plan.seeds[0] if seed is None else seed
         if seed not in self.plan.seeds:
             raise CheckpointError(f"{self.folder}: has no seed {seed}; it has {list(self.plan.seeds)}")
+        if best:
+            if not self.plan.keep_best:
+                raise CheckpointError(
+                    f"{self.folder}: kept its last policies alone; keep_best=true keeps the best ones too"
+                )
+            if not self.best_path(seed).is_file():
+                raise CheckpointError(f"{self.best_path(seed)}: there is no such file; no evaluation has been made yet")
+            return Policy.load(self.best_path(seed))
         if not self.policy_path(seed).is_file():
             if not agent_class(self.plan.algorithm).has_policy:
                 raise CheckpointError(
@@ -210,13 +219,17 @@ class Run:
         trusted = named is not None or any(module_of(name) for name in names_in(self.plan))
         return f"surefoot train --resume {shlex.quote(str(self.folder))}{' --trust' if trusted else ''}"
 
-    def policies(self) -> dict[int, Policy]:
-        """Seed -> policy."""
-        return {seed: self.policy(seed) for seed in self.plan.seeds}
+    def policies(self, *, best: bool = False) -> dict[int, Policy]:
+        """Seed -> policy, the last or the best."""
+        return {seed: self.policy(seed, best=best) for seed in self.plan.seeds}
 
     def policy_path(self, seed: int) -> pathlib.Path:
         """Where the policy of `seed` is, ending in .safetensors."""
         return self.folder / "policy" / f"seed{seed}.safetensors"
+
+    def best_path(self, seed: int) -> pathlib.Path:
+        """Where the best policy of `seed` is, of a run with keep_best=true."""
+        return self.folder / "best" / f"seed{seed}.safetensors"
 
     def seed_folder(self, seed: int) -> pathlib.Path:
         """Where checkpoint, result and log of `seed` are."""

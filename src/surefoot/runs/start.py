@@ -41,7 +41,7 @@ from surefoot.runs.progress_events import Event, Listener, listener_of, say, sil
 from surefoot.runs.run import CONFIG, Run, describe_machine, episodes_apart, names_in, write_columns
 from surefoot.runs.summary import RESULT, sum_up
 from surefoot.runs.trust import FunctionName, allow, demand, refuse_links
-from surefoot.runs.warm_start import settled, start_notes
+from surefoot.runs.warm_start import initialise_from, settled, start_notes
 from surefoot.streaming.agent import StreamingAgent
 
 
@@ -77,11 +77,7 @@ def train(
         EnvironmentMismatchError: the environment's spaces don't fit the dataset or `built_for`.
         DivergenceError: a loss stopped being finite.
     """
-    for name in (*plan.imports, plan.environment):  # the caller's
-        allow(name)
-    if plan.init is not None:
-        for name in Run.open(plan.init).plan.imports:
-            demand(name, plan.init, trust)
+    _allow_names(plan, trust)
     with contextlib.ExitStack() as stack:
         if isinstance(folder, Claim):
             claim = folder
@@ -100,6 +96,61 @@ def train(
             if claim.take_back():
                 (run.folder / "metrics.jsonl").unlink(missing_ok=True)
             raise
+
+
+def check(plan: Plan, dataset: Dataset | None, trust: bool = False) -> None:
+    """Refuse a plan that `train` would refuse before its first step; nothing is written, and nothing evaluated.
+
+    Args:
+        plan: of the run.
+        dataset: what the plan names, loaded; None: none is needed.
+        trust: import the module of the agent in init=RUN.
+
+    Raises:
+        ConfigError, DataError, EnvironmentMismatchError, CheckpointError: as `train`.
+    """
+    _allow_names(plan, trust)
+    inputs = inputs_of(plan, dataset, silent)
+    plan, agent = _checked(plan, inputs.spec)
+    if plan.init is not None:
+        initialise_from(agent, Run.open(plan.init), plan.seeds[0])
+    if agent.data == "refused" or inputs.dataset is not None:
+        agent.notes(inputs.dataset)
+    _endless_note(plan, agent)
+
+
+def _allow_names(plan: Plan, trust: bool) -> None:
+    """Let modules be followed that the caller's plan names, and with `trust` those of the run that it starts from."""
+    for name in (*plan.imports, plan.environment):  # the caller's
+        allow(name)
+    if plan.init is not None:
+        for name in Run.open(plan.init).plan.imports:
+            demand(name, plan.init, trust)
+
+
+def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
+    """The plan with all options settled, and an agent of it; what `inputs_of` has not refused is refused here."""
+    resolve_device(plan.device)
+    plan = settled(plan)
+    agent = plan.agent(spec)
+    plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
+    if plan.jacobian_penalty > 0:
+        check_penalty(agent)
+    if agent.needs().run and plan.init is None:
+        raise ConfigError(f"{agent.name} starts from a trained run: name its folder with init=RUN")
+    _check_learning(plan, agent)
+    if plan.init is not None:
+        plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
+    if here_note(plan) and (plan.collectors is not None or plan.learners > 1):
+        raise ConfigError(
+            f"environment {plan.environment} {only_here(str(plan.environment))}, and collectors and learners are other "
+            "processes: put it into a module of its own and name it module:name"
+        )
+    if plan.collectors is not None:
+        check_plan(plan, agent)
+    if plan.learners > 1:
+        check_learners(plan, agent)
+    return plan, agent
 
 
 def _begin(
@@ -121,30 +172,11 @@ def _begin(
 
     inputs = inputs_of(plan, dataset, notify)
     dataset = inputs.dataset
-    resolve_device(plan.device)
-    plan = settled(plan)
-    agent = plan.agent(inputs.spec)
-    plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
+    plan, agent = _checked(plan, inputs.spec)
     if built_for is not None:
         _check_problem(built_for, inputs.spec, plan)
         say(notify, *_range_note(built_for, inputs.spec, plan))
-    if plan.jacobian_penalty > 0:
-        check_penalty(agent)
-    if agent.needs_init and plan.init is None:
-        raise ConfigError(f"{agent.name} starts from a trained run: name its folder with init=RUN")
-    _check_learning(plan, agent)
-    if plan.init is not None:
-        plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
     say(notify, *here_note(plan), *start_notes(agent, plan))
-    if here_note(plan) and (plan.collectors is not None or plan.learners > 1):
-        raise ConfigError(
-            f"environment {plan.environment} {only_here(str(plan.environment))}, and collectors and learners are other "
-            "processes: put it into a module of its own and name it module:name"
-        )
-    if plan.collectors is not None:
-        check_plan(plan, agent)
-    if plan.learners > 1:
-        check_learners(plan, agent)
     say(notify, *_endless_note(plan, agent))
     config: dict[str, Any] = {
         "format": CONFIG_FORMAT,
@@ -222,6 +254,8 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
                 f"steps is {plan.steps:,}, and {agent.name} begins with {name} after {after:,} training steps: raise "
                 "steps, or shorten the phases before it in the algorithm's options"
             )
+    if plan.keep_best and not plan.evaluates:
+        raise ConfigError("keep_best=true chooses by evaluations in a simulator, and there are none: leave it out")
     if plan.mixed_precision:
         refuse_mixed_precision(agent)
     if plan.compiled and isinstance(agent, StreamingAgent):
@@ -247,7 +281,7 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
         env: Any = training_environment(plan, agent)
         try:
             limit = getattr(env, "max_episode_steps", None)
-            if agent.cost_window is not None or "costs" in agent.reads:
+            if agent.needs().costs:
                 check_costs(env, agent.name, str(plan.environment))
         finally:
             env.close()

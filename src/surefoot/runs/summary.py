@@ -32,7 +32,7 @@ from surefoot.evaluation import (
 )
 from surefoot.evaluation.model_calibration import MODEL, picture
 from surefoot.evaluation.rollout import EPISODES
-from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
+from surefoot.evaluation.runs import INTERVAL, METRICS_FORMAT, METRICS_LINE, SUMMARY_FORMAT, task_name
 from surefoot.offline.evaluation.least_squares_q import (
     LEAST_EPISODES,
     LeastSquaresJudge,
@@ -86,6 +86,10 @@ RESULT = Record(
         "engine": ENGINE,
         "alarm": ALARM_OF_SEED,
         "model": MODEL,
+        "best": Record(
+            {"step": Number(0, whole=True), "policy": Text(), "chosen_by": INTERVAL, "evaluation": EPISODES},
+            others=True,
+        ),
     },
     others=True,
     newest=RESULT_FORMAT,
@@ -154,22 +158,11 @@ def sum_up(run: Run) -> dict[str, Any]:
     if plan.evaluates:
         episodes = [Episodes.from_json(result["evaluation"]) for result in results]
         bounds = return_bounds(str(plan.environment))
-        returns = bounded_interval([e.returns for e in episodes], bounds)
         summary["return_bounds"] = [bound if math.isfinite(bound) else None for bound in bounds]
-        summary["per_seed_returns"] = [float(e.returns.mean()) for e in episodes]
-        summary["returns"] = _interval_json(returns)
-        summary["normalized"] = None if reference is None else _interval_json(returns, reference)
-        if all(e.costs is not None for e in episodes):
-            costs = [e.costs for e in episodes if e.costs is not None]
-            summary["cost"] = _interval_json(cost_interval(costs))
-            summary["per_seed_costs"] = [float(cost.mean()) for cost in costs]
-        solved = success_rate(episodes)
-        if solved is not None:
-            summary["success"] = solved.to_json()
-            summary["per_seed_success"] = [float(e.successes.mean()) for e in episodes if e.successes is not None]
-        found = safety(episodes, plan.cost_limit)
-        summary["safety"] = None if found is None else found.to_json()
+        summary |= _scores(episodes, reference, plan.cost_limit, bounds)
         summary["smoothness"] = smoothness(episodes, jacobians)
+        if all("best" in result for result in results):
+            summary["best"] = _best([result["best"] for result in results], reference, plan.cost_limit, bounds)
     elif dataset is not None:
         summary["smoothness"] = smoothness(None, jacobians)
         _without_simulator(summary, results, dataset, run)
@@ -192,6 +185,51 @@ def sum_up(run: Run) -> dict[str, Any]:
     if plan.dataset != IN_MEMORY:
         run.columns_path.unlink(missing_ok=True)
     return summary
+
+
+def _scores(
+    episodes: Sequence[Episodes],
+    reference: tuple[float, float] | None,
+    cost_limit: float | None,
+    bounds: tuple[float, float],
+) -> dict[str, Any]:
+    """Of a summary: what the episodes of each seed's policy returned and cost, with intervals within `bounds`."""
+    returns = bounded_interval([e.returns for e in episodes], bounds)
+    scores: dict[str, Any] = {
+        "per_seed_returns": [float(e.returns.mean()) for e in episodes],
+        "returns": _interval_json(returns),
+        "normalized": None if reference is None else _interval_json(returns, reference),
+    }
+    if all(e.costs is not None for e in episodes):
+        costs = [e.costs for e in episodes if e.costs is not None]
+        scores["cost"] = _interval_json(cost_interval(costs))
+        scores["per_seed_costs"] = [float(cost.mean()) for cost in costs]
+    solved = success_rate(episodes)
+    if solved is not None:
+        scores["success"] = solved.to_json()
+        scores["per_seed_success"] = [float(e.successes.mean()) for e in episodes if e.successes is not None]
+    found = safety(episodes, cost_limit)
+    return scores | {"safety": None if found is None else found.to_json()}
+
+
+def _best(
+    found: Sequence[Mapping[str, Any]],
+    reference: tuple[float, float] | None,
+    cost_limit: float | None,
+    bounds: tuple[float, float],
+) -> dict[str, Any]:
+    """The same of the best policies, which steps they are of, and the mean return of the evaluations that chose them.
+
+    The latter is too high by luck; `returns` are of episodes that chose nothing.
+    """
+    chosen = [one["chosen_by"]["mean"] for one in found]
+    return {
+        "per_seed_steps": [one["step"] for one in found],
+        "per_seed_chosen_by": chosen,
+        "chosen_by": float(np.mean(chosen)),
+        "chosen_by_episodes": found[0]["chosen_by"]["episodes"],
+        **_scores([Episodes.from_json(one["evaluation"]) for one in found], reference, cost_limit, bounds),
+    }
 
 
 def _alarm(

@@ -223,6 +223,13 @@ def outcome(folder: pathlib.Path, number: int, metric: str) -> tuple[Values, lis
     return record["values"], list(scores_of(Run.open(run), metric).values())
 
 
+def failures(folder: pathlib.Path, tuning: Tuning) -> list[tuple[int, str]]:
+    """(number, why) of the trials that failed: training diverged, or the values don't go together."""
+    paths = {number: folder / "trials" / f"{number:03}.json" for number in range(tuning.trials)}
+    records = {number: read_json(path, TRIAL) for number, path in paths.items() if path.is_file()}
+    return [(number, str(record["error"])) for number, record in records.items() if "error" in record]
+
+
 def study_of(folder: pathlib.Path, tuning: Tuning) -> Study:
     """Optuna's study with exactly the trials that are over, made again from the run folders where it differs."""
     optuna = _optuna()

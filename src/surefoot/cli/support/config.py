@@ -287,8 +287,13 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
     return [f"+{text}" if text.startswith(received.ARGUMENT) else text for text in overrides]
 
 
-def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
+def check_overrides(overrides: Sequence[str], multirun: bool, some: bool = False) -> None:
     """Refuse unknown names before Hydra sees them, since it does not know which are nearest.
+
+    Args:
+        overrides: what the user says.
+        multirun: values may be lists, one for each run.
+        some: let an option pass that one of the listed algorithms has and another lacks.
 
     Raises:
         ConfigError: names the override.
@@ -297,6 +302,9 @@ def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
     for item in parsed:
         if item.changes_keys:
             raise ConfigError(f"{item.text}: options can't be added or removed, only set, as in steps=1000")
+        if item.sweep and not multirun and item.key == "seeds":
+            listed = item.text.partition("=")[2]
+            raise ConfigError(f"{item.text}: write a list of seeds as seeds=[{listed}], or how many, as in seeds=3")
         if item.sweep and not multirun:
             raise ConfigError(
                 f"{item.text} lists several values: add -m to train once for each, or write a list as "
@@ -305,7 +313,8 @@ def check_overrides(overrides: Sequence[str], multirun: bool) -> None:
     names = algorithms_in(parsed) or [DEFAULT_ALGORITHM]
     register_algorithms(names)
     for item in parsed:
-        _check_key(item.key, names, multirun)
+        having = [name for name in names if item.key.removeprefix("algo.") in option_names(agent_class(name))]
+        _check_key(item.key, having or names if some else names, multirun)
 
 
 def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:

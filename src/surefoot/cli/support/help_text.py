@@ -30,6 +30,7 @@ OPTIONS = [
         "a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side",
     ),
     ("--resume RUN", "go on with a run that was interrupted; with steps=MORE also with one that is complete"),
+    ("--skip-failing", "of -m: give up combinations that can't be trained, and train the others; the exit code is 2"),
     ("--config FILE", "a YAML file with the same names and values (algo: iql, steps: 20000); what is typed here wins"),
     ("--config-dir F", "a folder of presets of your own, NAME.yaml each, for preset=NAME"),
     ("--trust", "execute modules outside of surefoot and gymnasium that a run or dataset names (SECURITY.md)"),
@@ -37,7 +38,7 @@ OPTIONS = [
     ("--json", "the result as JSON"),
 ]
 MORE = [
-    ("surefoot algorithms", "what each algorithm is"),
+    ("surefoot algorithms", "what each algorithm needs and takes; --family safe, --needs data: fewer"),
     ("surefoot algorithms iql", "its options and presets"),
     ("surefoot datasets list", "names after dataset="),
     ("surefoot envs list", "names after env="),

@@ -23,6 +23,7 @@ from surefoot.runs.processes import cluster
 TARGET = "hydra_plugins.surefoot.RayLauncher"
 """By which Hydra knows our launcher: it takes none whose name begins otherwise."""
 LAUNCHERS = ("basic", "joblib", "ray", "submitit_local", "submitit_slurm")
+REMOTE = ("ray", "submitit_slurm")
 NEEDS = {
     "ray": ("ray.actor", "ray"),
     "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "slurm"),
@@ -65,6 +66,11 @@ def check(overrides: Sequence[str]) -> None:
         if not there:
             package = module.removesuffix(".actor").rpartition(".")[2].replace("_", "-")
             raise MissingExtraError(package, extra, f"hydra/launcher={name}")
+
+
+def elsewhere(overrides: Sequence[str]) -> bool:
+    """Whether the launcher may carry jobs out on another machine, which may have what this one lacks."""
+    return any(item.key == "hydra/launcher" and item.values[0] in REMOTE for item in grammar.parse(overrides))
 
 
 @functools.cache

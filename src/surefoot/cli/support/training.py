@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from surefoot.cli.support.progress import Watcher
     from surefoot.data import Dataset
     from surefoot.runs.folders import Claim
+    from surefoot.runs.plan import Plan
     from surefoot.runs.run import Run
 
 
@@ -59,20 +60,12 @@ def train_one(
         SurefootError: anything that the user can mend.
         Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
     """
-    from surefoot.runs.embedded import environment_of, source_name
-    from surefoot.runs.plan import SHARED, Plan
     from surefoot.runs.start import train
 
     fields = request.fields
     if dataset is None and fields["dataset"] is not None:
         dataset = load(request, style)
-    plan = Plan(
-        algorithm=request.algorithm,
-        config=request.options,
-        dataset=None if dataset is None else source_name(fields["dataset"]),
-        environment=environment_of(dataset, fields["env"], trust),
-        **{name: fields[name] for name in SHARED},
-    )
+    plan = plan_of(request, dataset, trust)
     place = plan.environment or "without a simulator"
     if plan.gap is not None:
         place += f" (acting with gap {plan.gap})"
@@ -80,6 +73,24 @@ def train_one(
     with style.watcher(label, title) as watcher:
         named = {"logger": fields["logger"], "listener_name": fields["listener"]}
         return train(plan, claim, dataset=dataset, listener=watcher, trust=trust, **named)
+
+
+def plan_of(request: Request, dataset: Dataset | None, trust: bool = False) -> Plan:
+    """The plan of a request, whose dataset is given, loaded.
+
+    Raises:
+        ConfigError: no environment is named, by the data neither, or one of a module that is not trusted.
+    """
+    from surefoot.runs.embedded import environment_of, source_name
+    from surefoot.runs.plan import SHARED, Plan
+
+    return Plan(
+        algorithm=request.algorithm,
+        config=request.options,
+        dataset=None if dataset is None else source_name(request.fields["dataset"]),
+        environment=environment_of(dataset, request.fields["env"], trust),
+        **{name: request.fields[name] for name in SHARED},
+    )
 
 
 def load(request: Request, style: Style) -> Dataset:
@@ -124,7 +135,7 @@ def present(
     """The result: table, picture, run folder, policies, and what to do next."""
     from surefoot.evaluation import RunData
     from surefoot.evaluation.estimates import estimate_lines
-    from surefoot.evaluation.run_warnings import alarm_lines, limit_lines
+    from surefoot.evaluation.run_warnings import alarm_lines, best_lines, limit_lines
 
     if style.json:
         output.print_json({"run": str(finished.folder), "rows": output.rows_json(folders), **(more_json or {})})
@@ -132,7 +143,7 @@ def present(
     output.say()
     output.print_runs(folders)
     loaded = RunData.load(finished.folder)
-    for line in (*estimate_lines(loaded), *limit_lines(loaded)):
+    for line in (*estimate_lines(loaded), *limit_lines(loaded), *best_lines(loaded)):
         output.say(line)
     for line in alarm_lines(loaded):
         output.say(f"*** {line}")

@@ -84,6 +84,7 @@ class StreamingTrainer(SeedTrainer):
                 done.next_observations, done.rewards, done.terminations, done.truncations, first=first
             )
             errors[t] = td_errors
+            self.episodes.terms.add_step(done.info, terminations[t] | truncations[t])
             if "cost" in done.info:
                 has_costs, costs[t] = True, done.info["cost"]
             if self.asked_to_stop():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import sys
 import time
@@ -14,6 +15,7 @@ from torch import Tensor
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.base.files import write_json
+from surefoot.core.base.schema import check
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
@@ -22,6 +24,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.envs.acting import Stepping
 from surefoot.envs.acting.first_look import FirstLook
+from surefoot.envs.reward_terms import STEM
 from surefoot.evaluation import Episodes, evaluate
 from surefoot.runs import finishing
 from surefoot.runs.machine import resolve_device, same_machine
@@ -30,6 +33,7 @@ from surefoot.runs.processes.stopping import Finishing, Stopped
 from surefoot.runs.progress_events import Teller, finite, finite_or_none, of_episodes
 from surefoot.runs.run import RESULT_FORMAT, Run, load_together, read_columns
 from surefoot.runs.trainers.alarm_monitor import Watch
+from surefoot.runs.trainers.best import CHOSEN, Best
 from surefoot.runs.warm_start import initialise_from
 
 Send = Callable[[dict[str, Any]], None]
@@ -81,6 +85,7 @@ class SeedTrainer:
         """Whether an evaluation and a checkpoint come before the next training step."""
         self._said: dict[str, Any] = {}
         self.watch, self.teller = Watch(run, seeds), Teller(run.plan, seeds, send)
+        self.best = Best(run, seeds)
         self.begin()
         self._restore()
         self.watch.hear_again(self.metrics)
@@ -201,6 +206,9 @@ class SeedTrainer:
             return
         for seed, (_, meta) in zip(self.seeds, found, strict=True):
             self.watch.kept |= {} if meta.get("kept") is None else {seed: meta["kept"]}
+            if meta.get("best") is not None:
+                check(meta["best"], CHOSEN, self.run.checkpoint_path(seed))
+                self.best.chosen[seed] = meta["best"]
             self.due = bool(meta.get("due"))
             self.metrics += [{**line, "values": finite(line["values"])} for line in meta["metrics"]]
             self.seconds = max(self.seconds, meta["seconds"])
@@ -324,10 +332,11 @@ class SeedTrainer:
             progress=lambda *unused: self.pause(),
         )
         self._say_evaluation(time.perf_counter() - begun)
-        for seed, episodes in zip(self.seeds, found, strict=True):
+        for position, (seed, episodes) in enumerate(zip(self.seeds, found, strict=True)):
             values = of_episodes(episodes)
             self.record(seed, "eval", values)
-            told = {name: value for name, value in values.items() if name.endswith("_mean")}
+            self.best.hear(seed, self.step, episodes, functools.partial(self.policy, position))
+            told = {name: value for name, value in values.items() if name.endswith("_mean") or name.startswith(STEM)}
             self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
 
     def _say_evaluation(self, seconds: float) -> None:
@@ -356,6 +365,7 @@ class SeedTrainer:
                 "step": self.step,
                 "due": self.due,
                 "kept": self.watch.kept.get(seed),
+                "best": self.best.chosen.get(seed),
                 "seconds": self.seconds,
                 "metrics": [line for line in self.metrics if line["seed"] == seed],
             }
@@ -383,6 +393,12 @@ class SeedTrainer:
         found, seen = finishing.last_evaluation(self.plan, policies, self.dataset, self.pause)
         before = [finishing.tries(self.run, seed) for seed in self.seeds]
         known = [self._known(position, found[position] if found else None) for position in range(len(self.seeds))]
+        if self.best.chosen:
+            of_seed = dict(zip(self.seeds, found, strict=True))
+            best, gone = self.best.results(self.step, of_seed, self.pause)
+            known = [result | ({"best": best[result["seed"]]} if result["seed"] in best else {}) for result in known]
+            for seed, why in gone.items():
+                self.send({"kind": "note", "text": f"no best policy of seed {seed}: {why}"})
         for seed, result, count in zip(self.seeds, known, before, strict=True):
             write_json(self.run.seed_folder(seed) / "result.json", {**result, finishing.UNFINISHED: count + 1})
         for position, seed in enumerate(self.seeds):
