@@ -64,7 +64,7 @@ def environment_seeds(base: int, count: int, device: torch.device | str = "cpu")
         seeds = np.empty(count, np.int64)
         native.fill_seeds(_mix_of_integer(start), seeds)  # the same, in a tenth of the time
         return torch.from_numpy(seeds)
-    first = mix(torch.tensor(start, device=device))
+    first = mix(torch.full((), start, dtype=torch.int64, device=device))  # a kernel's argument, not a copy
     return mix((first + torch.arange(count, device=device)) & _32)
 
 

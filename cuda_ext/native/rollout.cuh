@@ -294,15 +294,18 @@ SF_INLINE void choose_action(const Job& job, Environment& e, const float* weight
 }
 
 /// Roll out the environment of this thread, as levels/rollout.cpp does a block of them. Threads stay together until every
-/// environment of their warp has ended; those past the last environment repeat it and write nothing.
-SF_INLINE void roll(const Job& job, const float* weights) {
+/// environment of their warp has ended; those past the last environment repeat it and write nothing. `group` environments
+/// that follow each other have a policy of their own, and so blocks of their own.
+SF_INLINE void roll(const Job& job, const float* weights, int group) {
+  const int blocks = (group * lanes + SF_THREADS - 1) / SF_THREADS;  // of a policy
+  const int block = static_cast<int>(blockIdx.x) % blocks, member = static_cast<int>(blockIdx.x) / blocks;
 #ifdef SF_WIDTHS
-  weights = gather(weights);
+  weights = gather(weights + static_cast<long>(member) * SF_WEIGHTS);
 #endif
-  const int wanted = static_cast<int>(blockIdx.x * (SF_THREADS / 32) + threadIdx.x / 32) * together +
+  const int wanted = (block * (SF_THREADS / 32) + static_cast<int>(threadIdx.x) / 32) * together +
                      static_cast<int>(threadIdx.x) % together;
-  const int row = wanted < job.envs ? wanted : job.envs - 1;
-  const bool writes = wanted < job.envs && threadIdx.x % 32 < together;
+  const int row = member * group + (wanted < group ? wanted : group - 1);
+  const bool writes = wanted < group && threadIdx.x % 32 < together;
   Environment e = enter(job, row);
   const uint32 seed = static_cast<uint32>(job.seeds[row]);
   uint32 episode = static_cast<uint32>(job.episodes[row]);
@@ -356,8 +359,8 @@ SF_INLINE void roll(const Job& job, const float* weights) {
 
 /// Arguments are those of `Job`, in the order of ARGUMENTS in cuda_ext/gpu.py.
 extern "C" __global__ void __launch_bounds__(SF_THREADS, SF_BLOCKS) surefoot_rollout(
-    int envs, int horizon, int limit, int many, int shared, int noisy, const float* matrices, const float* low,
-    const float* high, const long long* seeds, const float* parameters, const float* given, const float* weights,
+    int envs, int group, int horizon, int limit, int many, int shared, int noisy, const float* matrices,
+    const float* low, const float* high, const long long* seeds, const float* parameters, const float* given, const float* weights,
     float* states, int* episodes, int* elapsed, float* returns, float* costs, float* margins, int* lengths,
     int* terminated, int* truncated, int* diverged, int* finished, int* finished_lengths, float* finished_returns,
     float* finished_costs, float* last_observations, float* record_observations, float* record_actions,
@@ -377,7 +380,7 @@ extern "C" __global__ void __launch_bounds__(SF_THREADS, SF_BLOCKS) surefoot_rol
   job.record_costs = record_costs, job.record_margins = record_margins;
   job.record_terminated = record_terminated, job.record_truncated = record_truncated;
   job.record_diverged = record_diverged;
-  surefoot::gpu::roll(job, weights);
+  surefoot::gpu::roll(job, weights, group);
 }
 
 /// Begin an episode in the environments whose `mask` is not 0 (all where it is null): one thread each.

@@ -221,6 +221,50 @@ def test_the_number_of_threads_an_environment_has_makes_no_difference(folder: pa
         assert torch.equal(few[name], many[name]), name
 
 
+@pytest.mark.parametrize("hidden", [(16,), (256, 256)])
+def test_several_policies_in_one_launch_do_what_each_does_in_its_own_rows(
+    hidden: tuple[int, ...], folder: pathlib.Path
+) -> None:
+    s, share, horizon = system("cartpole_balance"), 37, 6
+    policies = [policy_of(s, hidden, std=torch.tensor([0.2])) for _ in range(3)]
+    for number, policy in enumerate(policies):
+        policy.weights[0].mul_(1 + number)
+
+    def arrays_for(rows: slice, packed: Tensor) -> dict[str, Tensor]:
+        arrays = arrays_of(s, 3 * share, horizon, ("actions",), None)
+        for name in (*SUMS, "states", "episodes", "elapsed", "seeds", "last_observations"):
+            arrays[name] = arrays[name][rows].contiguous()
+        arrays["record_actions"] = arrays["record_actions"][:, rows].contiguous()
+        return arrays | {"policy": packed}
+
+    def run(arrays: dict[str, Tensor], count: int) -> Emulation:
+        driver = Emulation(folder)
+        given = (s.name, sizes_of(s), len(arrays["seeds"]), horizon, 4, True, False, POLICY, policies[0].header, arrays)
+        batch = gpu.Batch(*given, policies=count, driver=driver)
+        batch.reset()
+        batch.run()
+        return driver
+
+    together = arrays_for(slice(None), torch.stack([policy.packed() for policy in policies]))
+    assert [name for name, *_ in run(together, 3).launches] == ["reset", "rollout"]
+    for number, policy in enumerate(policies):
+        rows = slice(number * share, (number + 1) * share)
+        alone = arrays_for(rows, policy.packed())
+        run(alone, 1)
+        for name in (*SUMS, "states", "episodes", "elapsed"):
+            assert torch.equal(together[name][rows], alone[name]), name
+        assert torch.equal(together["record_actions"][:, rows], alone["record_actions"])
+    assert not torch.equal(together["states"][:share], together["states"][share : 2 * share])
+
+
+def test_policies_that_do_not_share_the_environments_evenly_are_refused(folder: pathlib.Path) -> None:
+    s, policy = system("pendulum"), policy_of(system("pendulum"), (16,))
+    arrays = arrays_of(s, 5, 1, (), None) | {"policy": policy.packed().repeat(2)}
+    given = (s.name, sizes_of(s), 5, 1, 9, True, False, POLICY, policy.header, arrays)
+    with pytest.raises(ValueError, match="5 environments can't be shared evenly among 2 policies"):
+        gpu.Batch(*given, policies=2, driver=Emulation(folder))
+
+
 def test_a_mask_chooses_what_is_reset(folder: pathlib.Path) -> None:
     s = system("pendulum")
     arrays = arrays_of(s, 5, 1, (), None)
