@@ -121,6 +121,7 @@ class Learner:
         self._compute = [self.parameters.bound(checked_loss(u), compiled) for u in self.updates]
         self._twice = encodes_twice(self.updates, type(agent).annotate is not Agent.annotate)
         self._annotate = self.parameters.bound(self._annotated)
+        self._ones = torch.ones(len(agents), dtype=dtype, device=self.device)
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)
         self._metrics: dict[str, Tensor] = {}
         makers = {name: None if eager else getattr(self.sources[name], "workspace", None) for name in wanted}
@@ -179,11 +180,17 @@ class Learner:
         loss, metrics = self._compute[index](batch, noise)
         if self.slots is not None:
             self.slots.gradients = {p.data_ptr(): s for p, s in zip(trained, slots, strict=True)}
-        found = torch.autograd.grad(loss.sum(), trained, materialize_grads=True)
+        if self.stacked:  # each loss counts once: as of their sum
+            found = torch.autograd.grad(loss, trained, self._ones.to(loss.dtype), materialize_grads=True)
+        else:
+            found = torch.autograd.grad(loss.sum(), trained, materialize_grads=True)
         with torch.no_grad():
-            for slot, gradient in zip(slots, found, strict=True):
-                if slot.data_ptr() != gradient.data_ptr():
-                    slot.copy_(gradient)
+            if self.device.type == "cpu":
+                for slot, gradient in zip(slots, found, strict=True):
+                    if slot.data_ptr() != gradient.data_ptr():
+                        slot.copy_(gradient)
+            else:
+                self.parameters.store_gradients(update.trains, found)
             self._losses[index].copy_(loss)
         self.parameters.follow(update, metrics)
         recorded = native.recorder() is not None  # a tape goes on writing what it made, but a batch comes and goes

@@ -30,7 +30,7 @@ from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
 from surefoot.runs.loggers import LiveMetrics, loggers, to_all
-from surefoot.runs.machine import resolve_device
+from surefoot.runs.machine import check_tf32, device_note, resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
 from surefoot.runs.processes.here import here_note, work_here
@@ -121,7 +121,9 @@ def _begin(
 
     inputs = inputs_of(plan, dataset, notify)
     dataset = inputs.dataset
-    resolve_device(plan.device)
+    device = resolve_device(plan.device)
+    check_tf32(plan.tf32, device)
+    say(notify, *device_note(plan.device, device))
     plan = settled(plan)
     agent = plan.agent(inputs.spec)
     plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
