@@ -185,7 +185,7 @@ class Blocks:
             if self.meanwhile is not None:
                 self.meanwhile(time * self.num_envs)
             features = self.encoded(seen)
-            actions, kept = self.learner.apply("sample", features, noise[time // held])
+            actions, kept = self.learner.apply("sample", features, noise[time // held], again=True)
             done = acting.act(actions.flatten(0, 1))
             valid = self._valid(done.info)
             received = acting.observed(done.observations)

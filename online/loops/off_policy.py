@@ -256,7 +256,8 @@ class OffPolicyLoop:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
         many = self.num_envs * self.agent.rows_each >= FEW_ROWS
         with self._full_precision():
-            return self.learner.apply(method, observations, *memory, noise, fused=many)
+            again = method == "explore"  # a network, with nothing that is decided on the host, as planners do
+            return self.learner.apply(method, observations, *memory, noise, fused=many, again=again)
 
     def _begun(self) -> Memory:
         """(S, N, ...) the memory at the first steps of episodes."""
