@@ -62,6 +62,8 @@ COUNTED: dict[str, tuple[int, ...]] = {
     "tdmpc2": (1, 4, 16),
     "dynamics": (1, 16),
 }
+RUNS: dict[str, tuple[str, int]] = {"puzzle/rate": ("rebrac", 1)}
+"""Row of a whole run -> the Learner that it trains, by which it is counted, and of how many seeds."""
 STEPS = 4
 """Training steps that are counted: every update of these agents is due within them."""
 ESTIMATES: dict[str, tuple[float, str]] = {
@@ -207,6 +209,9 @@ def predictions() -> dict[str, dict[str, Any]]:
             for how, rate in rates.items():
                 value = float(f"{rate:.4g}")
                 found[f"learners/{name} x{seeds}: {how}"] = {"value": value, "unit": "updates/s", "how": "counted"}
+    for row, (name, seeds) in RUNS.items():
+        value = float(f"{counted(name, seeds).graph_rate:.4g}")
+        found[row] = {"value": value, "unit": "updates/s", "how": "counted"}
     return found
 
 
