@@ -92,23 +92,47 @@ def operate(
     if policy is not None and not on_gpu:
         require_finite(policy)
     system = System.by_handle(handle)
-    carry = (states, episodes, elapsed)
     one_launch = policies == 1 or (on_gpu and system.batch(seeds.device) is None)
     if backend == "native" and one_launch:
         return _native(
-            system, seeds, parameters, *carry, given, policy, header, steps, many, record, threads, policies, noisy
+            system,
+            seeds,
+            parameters,
+            states,
+            episodes,
+            elapsed,
+            given,
+            policy,
+            header,
+            steps,
+            many,
+            record,
+            threads,
+            policies,
+            noisy,
         )
     if backend not in ("native", "twin"):
         raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
+    run = functools.partial(_native, threads=threads) if backend == "native" else _twin
     share, found = len(seeds) // policies, []
     for number in range(policies):
         rows = slice(number * share, (number + 1) * share)
-        table = parameters[rows] if parameters.dim() == 2 else parameters
-        begun = [None if value is None else value[rows] for value in carry]
-        own = None if policy is None else policy.view(policies, -1)[number]
-        acts = None if given is None else given[:, rows]
-        part = (system, seeds[rows], table, *begun, acts, own, header, steps, many, record)
-        found.append(_native(*part, threads) if backend == "native" else _twin(*part))
+        found.append(
+            run(
+                system,
+                seeds[rows],
+                parameters[rows] if parameters.dim() == 2 else parameters,
+                None if states is None else states[rows],
+                None if episodes is None else episodes[rows],
+                None if elapsed is None else elapsed[rows],
+                None if given is None else given[:, rows],
+                None if policy is None else policy.view(policies, -1)[number],
+                header,
+                steps,
+                many,
+                record,
+            )
+        )
     if policies == 1:
         return found[0]
     first_record = len(found[0]) - len(record)  # records begin with time, all before with the rows
@@ -288,7 +312,7 @@ def _native(
     steps: list[int],
     many: bool,
     record: list[int],
-    threads: int,
+    threads: int = 0,
     policies: int = 1,
     noisy: bool | None = None,
 ) -> list[Tensor]:

@@ -63,15 +63,42 @@ class DeviceGenerator:
         self.purpose = zlib.crc32(purpose.encode())
         self._keys = keys_of(tuple(seed % 2**64 for seed in seeds), device)
         self._taken = 0
+        self._ready: Tensor | None = None
 
     def words(self, count: int) -> Tensor:
         """(S, count) int64 words in [0, 2^32)."""
         counters = -(-count // 4)
+        ready, self._ready = self._ready, None
+        if ready is not None and self._taken == 0 and ready.shape[1] == count:
+            self._taken = counters
+            return ready
         numbers = torch.arange(self._taken, self._taken + counters, device=self.device)
         self._taken += counters
         # python's numbers are arguments of kernels: nothing is copied
         found = philox((numbers, self.block & WORD, self.block >> 32 & WORD, self.purpose), self._keys)
         return torch.stack(torch.broadcast_tensors(*found), -1).flatten(1)[:, :count]
+
+    @classmethod
+    def several(
+        cls, seeds: Sequence[int], counts: tuple[tuple[str, int], ...], block: int, device: torch.device
+    ) -> dict[str, DeviceGenerator]:
+        """Generators of several purposes, whose first words are made together, by as many kernels as those of one.
+
+        Args:
+            seeds: as of one.
+            counts: purpose -> so many of its first words.
+            block: as of one.
+            device: as of one.
+        """
+        numbers, purposes = _counters(counts, device)
+        keys = keys_of(tuple(seed % 2**64 for seed in seeds), device)
+        four = philox((numbers, block & WORD, block >> 32 & WORD, purposes), keys)
+        words, found = torch.stack(torch.broadcast_tensors(*four), -1), {}
+        parts = words.split([-(-count // 4) for _, count in counts], 1)
+        for (purpose, count), part in zip(counts, parts, strict=True):
+            found[purpose] = one = cls(seeds, purpose, block, device)
+            one._ready = part.flatten(1)[:, :count]
+        return found
 
     def _drawn(self, size: Any, each: int = 1) -> tuple[Tensor, tuple[int, ...]]:
         shape = (size,) if isinstance(size, int) else tuple(size)
@@ -106,6 +133,16 @@ class DeviceGenerator:
         return (((upper >> 1) << 32) | lower).argsort(dim=-1, stable=True)
 
 
+@functools.lru_cache(maxsize=64)
+def _counters(counts: tuple[tuple[str, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(n,) int64 numbers and purposes of the counters of several purposes, one after another."""
+    sizes = [-(-count // 4) for _, count in counts]
+    purposes = [zlib.crc32(purpose.encode()) for purpose, _ in counts]
+    numbers = torch.cat([torch.arange(size, device=device) for size in sizes])
+    words = [torch.full((n,), word, dtype=torch.int64, device=device) for n, word in zip(sizes, purposes, strict=True)]
+    return numbers, torch.cat(words)
+
+
 CENTRAL = ((59.109374720, 159.29113202, 50.434271938, 3.3871327179), (67.187563600, 78.757757664, 17.895169469, 1.0))
 NEAR = ((0.17023821103, 1.3067284816, 2.7568153900, 1.4234372777), (0.12021132975, 0.73700164250, 1.0))
 FAR = ((0.017337203997, 0.42868294337, 3.0812263860, 6.6579051150), (0.012258202635, 0.24197894225, 1.0))
@@ -127,6 +164,14 @@ def normal_at(words: Tensor) -> Tensor:
     return torch.where(words > 0x7FFFFFFF, size, -size)
 
 
-def _ratio(coefficients: tuple[tuple[float, ...], ...], x: Tensor) -> Tensor:
-    numerator, denominator = (functools.reduce(lambda sum_, c: sum_ * x + c, one[1:], one[0]) for one in coefficients)
-    return numerator / denominator
+def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Tensor) -> Tensor:
+    """A quotient of two polynomials, by Horner's scheme."""
+    above, below = (_polynomial(one, x) for one in coefficients)
+    return above / below
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    found = coefficients[0] * x + coefficients[1]
+    for coefficient in coefficients[2:]:
+        found = found * x + coefficient
+    return found

@@ -10,6 +10,7 @@ Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox).
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -69,6 +70,11 @@ class Noise:
     """Numbers per row; of the kind "dropped", units per row."""
     keep: float = 1.0
     """Probability that a unit is kept, for the kinds "keep" and "dropped"."""
+
+    @property
+    def numbers(self) -> int:
+        """Random numbers per row."""
+        return dropout.most_dropped(self.width, self.keep) if self.kind == "dropped" else self.width
 
     def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
         """float32 numbers (*shape, width); of the kind "dropped", `core.base.dropout.most_dropped` for width.
@@ -133,6 +139,11 @@ class Stream:
         return found.to(self.dtype)
 
     def _fill(self, block: int) -> None:
-        for name, noise in self.noises.items():
-            self._noise[name] = self._drawn(name, block, noise, (STEPS_PER_BLOCK, self.rows[name]))
+        shapes = {name: (STEPS_PER_BLOCK, rows) for name, rows in self.rows.items()}
+        if self.device.type == "cpu" or not shapes:
+            self._noise = {n: self._drawn(n, block, noise, shapes[n]) for n, noise in self.noises.items()}
+        else:  # the same numbers, from words that are made together
+            counts = tuple((n, math.prod(shapes[n]) * noise.numbers) for n, noise in self.noises.items())
+            sources = DeviceGenerator.several(self.seeds, counts, block, self.device)
+            self._noise = {n: noise.draw(sources[n], shapes[n]).to(self.dtype) for n, noise in self.noises.items()}
         self._block = block

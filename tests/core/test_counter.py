@@ -108,6 +108,17 @@ def test_noise_of_every_kind_has_the_shape_that_the_host_draws(kind: Any) -> Non
         assert (masks == 0).double().mean() == pytest.approx(0.1, abs=0.005)
 
 
+def test_words_of_several_purposes_are_those_of_each_alone() -> None:
+    counts = (("one", 10), ("other", 33), ("last", 4))
+    together = DeviceGenerator.several([1, 2], counts, 3, CPU)
+    for purpose, count in counts:
+        alone = device([1, 2], purpose, 3)
+        assert torch.equal(together[purpose].words(count), alone.words(count))
+        assert torch.equal(together[purpose].words(7), alone.words(7)), "it goes on"
+    asked_for_less = DeviceGenerator.several([1, 2], counts, 3, CPU)["one"]
+    assert torch.equal(asked_for_less.words(6), device([1, 2], "one", 3).words(6))
+
+
 class Copies(TorchDispatchMode):
     """Counts copies between processor and device."""
 
