@@ -2,8 +2,8 @@
 
 So seed i of a run gets the same numbers alone or beside others, and a resumed run continues where it was killed
 without any generator state to save. A processor's streams are numpy's; those of a GPU are drawn there
-(`core.base.counter`), other numbers of the same distributions, so that no training step waits for a copy. `drawn` is
-where the two part.
+(`core.base.counter`), other numbers of the same distributions, so that no training step waits for a copy.
+`draws_there` is where the two part.
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox).
 """
 
@@ -38,6 +38,11 @@ def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, block], dtype=np.uint64)))
 
 
+def draws_there(device: torch.device) -> bool:
+    """Whether random numbers for a device are drawn on it, not by numpy and copied: on every one but a processor."""
+    return device.type != "cpu"
+
+
 def drawn(
     seeds: Sequence[int], purpose: str, block: int, device: torch.device, draw: Callable[[Any], Any], host: bool = False
 ) -> Tensor:
@@ -51,7 +56,7 @@ def drawn(
         draw: from a `numpy.random.Generator` of one seed to an array, and from a `DeviceGenerator` of all to a tensor.
         host: by numpy whatever the device, for draws that need numpy.
     """
-    if device.type != "cpu" and not host:
+    if draws_there(device) and not host:
         found: Tensor = draw(DeviceGenerator(seeds, purpose, block, device))
         return found
     parts = [draw(generator(seed, purpose, block)) for seed in seeds]
@@ -140,7 +145,7 @@ class Stream:
 
     def _fill(self, block: int) -> None:
         shapes = {name: (STEPS_PER_BLOCK, rows) for name, rows in self.rows.items()}
-        if self.device.type == "cpu" or not shapes:
+        if not draws_there(self.device) or not shapes:
             self._noise = {n: self._drawn(n, block, noise, shapes[n]) for n, noise in self.noises.items()}
         else:  # the same numbers, from words that are made together
             counts = tuple((n, math.prod(shapes[n]) * noise.numbers) for n, noise in self.noises.items())
