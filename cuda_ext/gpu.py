@@ -21,7 +21,7 @@ from surefoot.cuda_ext.launch import THREADS, Layout, Limits, packed_values, pla
 from surefoot.cuda_ext.policy import BEFORE_SQUASH
 from surefoot.cuda_ext.rollout_arrays import GIVEN, POLICY, SUMS
 
-SCALARS = ("envs", "horizon", "limit", "many", "shared", "noisy")
+SCALARS = ("envs", "group", "horizon", "limit", "many", "shared", "noisy")
 INPUTS = {
     "matrices": torch.float32,
     "low": torch.float32,
@@ -78,6 +78,11 @@ def require_device() -> None:
     if not torch.cuda.is_available():
         built = "this torch is a CPU build" if torch.version.cuda is None else "torch sees no CUDA device"
         raise NoDeviceError(f"there is no GPU to roll out on: {built}; use device='cpu'")
+
+
+def is_gpu(device: torch.device) -> bool:
+    """Whether these kernels are for such a device."""
+    return device.type == CudaDriver.device_type
 
 
 def usable() -> bool:
@@ -198,8 +203,8 @@ class Batch:
     """Environments, the arrays they work on, and how far to roll them out: as `_surefoot_native.Batch`, on the GPU.
 
     `arrays` holds contiguous tensors on one device, which are kept and worked on in place: those of `SUMS` and `KEPT`,
-    `low`, `high`, `seeds` and `parameters` always, `policy` (`NativePolicy.packed`) or `given` by the source, others
-    where wanted.
+    `low`, `high`, `seeds` and `parameters` always, `policy` (`NativePolicy.packed`, of each of `policies` one after
+    another, which have as many environments each) or `given` by the source, others where wanted.
 
     Raises:
         ValueError: an array is missing or has another type, size or device; a policy that does not fit.
@@ -218,12 +223,15 @@ class Batch:
         source: int,
         header: Sequence[int],
         arrays: Mapping[str, Tensor],
+        policies: int = 1,
         driver: Driver | None = None,
     ) -> None:
-        if min(envs, horizon, limit) < 1:
-            raise ValueError("envs, horizon and limit must be 1 or more")
+        if min(envs, horizon, limit, policies) < 1:
+            raise ValueError("envs, horizon, limit and policies must be 1 or more")
+        if envs % policies:
+            raise ValueError(f"{envs} environments can't be shared evenly among {policies} policies")
         self._driver = driver_of(arrays["seeds"].device) if driver is None else driver
-        self._envs = envs
+        self._envs, self._policies = envs, policies
         self._arrays = dict(arrays)
         layout = self._weights(header, sizes) if source == POLICY else None
         shared = self._arrays["parameters"].numel() == sizes[3] and envs != 1
@@ -232,7 +240,7 @@ class Batch:
         self._plan = plan(limits, envs, layout)
         unit = unit_of(system, sizes, source, header, self._plan, layout)
         self._kernels = self._driver.load(unit, limits, self._plan.shared_bytes)
-        numbers = (envs, horizon, limit, int(many), int(shared), int(noisy and sizes[5] > 0))
+        numbers = (envs, envs // policies, horizon, limit, int(many), int(shared), int(noisy and sizes[5] > 0))
         self._scalars = {name: ctypes.c_int32(value) for name, value in zip(SCALARS, numbers, strict=True)}
 
     def run(self, threads: int = 0, fresh: bool = False) -> None:
@@ -243,8 +251,10 @@ class Batch:
         if fresh:
             self.reset()
         if self._layout_index is not None:  # the policy may have learned since
-            torch.index_select(self._arrays["policy"], 0, self._layout_index, out=self._arrays["weights"])
-        self._launch(0, ARGUMENTS, self._plan.blocks(self._envs), self._plan.shared_bytes)
+            packed, weights = self._arrays["policy"].view(self._policies, -1), self._arrays["weights"]
+            torch.index_select(packed, 1, self._layout_index, out=weights)
+        blocks = self._policies * self._plan.blocks(self._envs // self._policies)
+        self._launch(0, ARGUMENTS, blocks, self._plan.shared_bytes)
 
     def reset(self, mask: Tensor | None = None, threads: int = 0) -> None:
         """Begin the episodes that `mask` (envs,) uint8 chooses, all by default."""
@@ -269,10 +279,10 @@ class Batch:
         if "policy" not in self._arrays:
             raise ValueError("the array policy is missing")
         values = self._arrays["policy"]
-        self._take("policy", values, torch.float32, packed_values(header))
+        self._take("policy", values, torch.float32, self._policies * packed_values(header))
         layout = Layout.of(header)
         self._layout_index = Layout.index_on(values.device, header)
-        self._arrays["weights"] = values.new_empty(len(layout.index))
+        self._arrays["weights"] = values.new_empty(self._policies, len(layout.index))
         return layout
 
     _layout_index: Tensor | None = None

@@ -12,6 +12,7 @@ from surefoot.cuda_ext.cubin import Unit
 from surefoot.cuda_ext.gpu import Driver, driver_of
 from surefoot.cuda_ext.operation import constants_on, sizes_of
 from surefoot.cuda_ext.plan_settings import PlanSettings
+from surefoot.cuda_ext.resident import on_device
 from surefoot.cuda_ext.system import System
 
 _INTEGERS = "horizon iterations elites kept average limited truncated noisy futures tail most floats"
@@ -83,7 +84,7 @@ def plan_on_gpu(
     arrays |= {"parameters": parameters, "draws": draws, "states": states, "mean": mean, "best": best, "keep": elites}
     if colouring is not None:
         arrays["colouring"] = colouring
-    ready = {name: array.detach().to(device, ARRAYS[name]).contiguous() for name, array in arrays.items()}
+    ready = {name: on_device(array.to(ARRAYS[name]), device).contiguous() for name, array in arrays.items()}
     chunk = max(1, min(rows, LARGEST_SCRATCH // floats))
     ready["scratch"] = torch.empty(chunk * floats, dtype=torch.float32, device=device)
     threads = min(MOST_THREADS, max(FEWEST_THREADS, 1 << (most - 1).bit_length()))

@@ -35,7 +35,9 @@ class Layout:
     index: Tensor
     """(weights,) int64: position in `NativePolicy.packed()` of each value; paddings repeat value 0. To be read only."""
     rows: int
-    """Activations of an environment that are kept at once."""
+    """Activations of an environment that are kept at once, in blocks of four."""
+    widest: int
+    """Inputs of the widest layer."""
 
     @staticmethod
     def of(header: Sequence[int]) -> Layout:
@@ -61,7 +63,8 @@ def _layout(header: tuple[int, ...]) -> Layout:
         rows += [names.gains[k], names.shifts[k]] if norm and k + 1 < layers else []
         parts += [_padded(row.long(), unit) for row in rows]
     in_place = all(width <= 64 for width in widths[1:-1])
-    return Layout(torch.cat(parts), max(widths[:-1]) * (1 if in_place else 2))
+    widest = max(widths[:-1])
+    return Layout(torch.cat(parts), math.ceil(widest / 4) * 4 * (1 if in_place else 2), widest)
 
 
 @functools.lru_cache(maxsize=64)
@@ -131,15 +134,12 @@ def plan(limits: Limits, envs: int, layout: Layout | None) -> Plan:
         return next((choice for choice in enough if choice.shared_weights), enough[0])
     if choices[2].shared_bytes <= limits.shared_per_block:
         return choices[2]
-    widest = limits.shared_per_block // (4 * THREADS // 4 * (layout.rows // _widest(layout)))
+    kept = round(layout.rows / layout.widest)  # once, or twice where a layer isn't computed in place
+    widest = limits.shared_per_block // (4 * THREADS // 4 * kept) // 4 * 4
     raise ValueError(
-        f"the policy's widest layer has {_widest(layout)} values; {limits.architecture} has room for {widest} in its "
+        f"the policy's widest layer has {layout.widest} values; {limits.architecture} has room for {widest} in its "
         "shared memory: use device='cpu'"
     )
-
-
-def _widest(layout: Layout) -> int:
-    return layout.rows if layout.rows <= 64 else layout.rows // 2
 
 
 def _with_lanes(limits: Limits, layout: Layout, lanes: int) -> Plan:

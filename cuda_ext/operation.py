@@ -18,6 +18,7 @@ from torch import Tensor
 from surefoot import cuda_ext
 from surefoot.cuda_ext import gpu
 from surefoot.cuda_ext.policy import NativePolicy, all_finite
+from surefoot.cuda_ext.resident import on_device
 from surefoot.cuda_ext.rollout_arrays import FLAGS, GIVEN, POLICY, RANDOM, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import Task, TwinLoop
@@ -43,7 +44,7 @@ def default_backend(device: torch.device, system: System) -> str:
     """native where there is compiled code for the system (on a GPU: where it can be compiled), else twin."""
     if system.batch(device) is not None:
         return "native"
-    if device.type == "cuda":
+    if gpu.is_gpu(device):
         return "native" if gpu.usable() else "twin"
     return "native" if device.type == "cpu" and cuda_ext.native() is not None else "twin"
 
@@ -53,7 +54,7 @@ def batch_maker(device: torch.device, system: System) -> Callable[..., Any]:
     own = system.batch(device)
     if own is not None:
         return own
-    if device.type == "cuda":
+    if gpu.is_gpu(device):
         return functools.partial(gpu.Batch, system.name)
     module = cuda_ext.native()
     if module is None:
@@ -77,21 +78,74 @@ def operate(
     record: list[int],
     threads: int,
     widths: list[int],
+    policies: int = 1,
+    noisy: bool | None = None,
 ) -> list[Tensor]:
     """`rollout` from numbers and tensors to tensors, so that it can be an operator which `torch.compile` keeps whole.
 
+    Args are those of `rollout` in tensors; `policy` has the values of `policies` policies one after another, each of an
+    equal share of the rows. `noisy` says whether normal draws matter; None: what `is_noisy` finds.
+
     Returns SUMS, states, episodes, elapsed, then the records (flags as uint8).
     """
-    if policy is not None and not all_finite(policy):
-        raise ValueError("the policy has weights that are no finite numbers (NaN or infinite)")
+    on_gpu = gpu.is_gpu(seeds.device)
+    if policy is not None and not on_gpu:
+        require_finite(policy)
     system = System.by_handle(handle)
-    if backend == "native":
+    one_launch = policies == 1 or (on_gpu and system.batch(seeds.device) is None)
+    if backend == "native" and one_launch:
         return _native(
-            system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record, threads
+            system,
+            seeds,
+            parameters,
+            states,
+            episodes,
+            elapsed,
+            given,
+            policy,
+            header,
+            steps,
+            many,
+            record,
+            threads,
+            policies,
+            noisy,
         )
-    if backend == "twin":
-        return _twin(system, seeds, parameters, states, episodes, elapsed, given, policy, header, steps, many, record)
-    raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
+    if backend not in ("native", "twin"):
+        raise ValueError(f"backend is {backend!r}, must be 'native' or 'twin'")
+    run = functools.partial(_native, threads=threads) if backend == "native" else _twin
+    share, found = len(seeds) // policies, []
+    for number in range(policies):
+        rows = slice(number * share, (number + 1) * share)
+        found.append(
+            run(
+                system,
+                seeds[rows],
+                parameters[rows] if parameters.dim() == 2 else parameters,
+                None if states is None else states[rows],
+                None if episodes is None else episodes[rows],
+                None if elapsed is None else elapsed[rows],
+                None if given is None else given[:, rows],
+                None if policy is None else policy.view(policies, -1)[number],
+                header,
+                steps,
+                many,
+                record,
+            )
+        )
+    if policies == 1:
+        return found[0]
+    first_record = len(found[0]) - len(record)  # records begin with time, all before with the rows
+    return [torch.cat([*parts], int(number >= first_record)) for number, parts in enumerate(zip(*found, strict=True))]
+
+
+def require_finite(policy: Tensor) -> None:
+    """Raise ValueError where a policy of the host has weights that are no finite numbers.
+
+    One on a GPU isn't looked at before it has acted, which would wait for the GPU: its returns are NaN.
+    """
+    if not all_finite(policy):
+        raise ValueError("the policy has weights that are no finite numbers (NaN or infinite)")
 
 
 operator = torch.library.custom_op("surefoot::rollout", operate, mutates_args=())
@@ -115,6 +169,8 @@ def _(
     record: list[int],
     threads: int,
     widths: list[int],
+    policies: int = 1,
+    noisy: bool | None = None,
 ) -> list[Tensor]:
     count = seeds.shape[0]
     sums = [seeds.new_empty(count, dtype=dtype) for dtype in SUMS.values()]
@@ -150,9 +206,14 @@ def _is_noisy_by_default(system: System) -> bool:
 
 
 def is_noisy(system: System, parameters: Tensor) -> bool:
-    """Whether normal draws matter: some parameter that scales them is not 0, or none does."""
+    """Whether normal draws matter: some parameter that scales them is not 0, or none does.
+
+    Parameters on a GPU are not looked at, since that would wait for it: draws that they scale by 0 change nothing.
+    """
     if system.normals == 0:
         return False
+    if gpu.is_gpu(parameters.device):
+        return True
     if parameters is default_physics(system):
         return _is_noisy_by_default(system)
     columns = [k for k, parameter in enumerate(system.parameters) if parameter.name.endswith("_noise")]
@@ -191,7 +252,7 @@ def constants_on(system: System, device: torch.device) -> dict[str, Tensor]:
     held = _constants.setdefault(system, {})
     found = held.get(device)
     if found is None:
-        found = {name: value.to(device) for name, value in constants_of(system).items()}
+        found = {name: on_device(value, device) for name, value in constants_of(system).items()}
         if all(type(value) is Tensor for value in found.values()):  # what is traced must not outlive the trace
             held[device] = found
     return found
@@ -251,7 +312,9 @@ def _native(
     steps: list[int],
     many: bool,
     record: list[int],
-    threads: int,
+    threads: int = 0,
+    policies: int = 1,
+    noisy: bool | None = None,
 ) -> list[Tensor]:
     device = seeds.device
     make_batch = batch_maker(device, system)
@@ -271,10 +334,21 @@ def _native(
     for index, (shape, dtype) in zip(record, _shapes(record, steps[0], count, sizes)):
         found.append(arrays.room("record_" + RECORDS[index], shape, dtype, zeros=not many))  # 0 after an only episode
     source = POLICY if policy is not None else GIVEN if given is not None else RANDOM
-    noisy = is_noisy(system, parameters)
-    batch = make_batch(sizes, count, *steps, many, noisy, source, header, arrays.views)
+    noisy = is_noisy(system, parameters) if noisy is None else noisy
+    several = {} if policies == 1 else {"policies": policies}
+    batch = make_batch(sizes, count, *steps, many, noisy, source, header, arrays.views, **several)
     batch.run(usable_threads(threads, count * steps[0]), states is None)
+    if policy is not None and gpu.is_gpu(device):
+        mark_bad_policies(found[0], policy.view(policies, -1))
     return found
+
+
+def mark_bad_policies(returns: Tensor, policies: Tensor) -> None:
+    """Make the (N,) returns NaN of those of (M, values) policies that have weights which are no finite numbers.
+
+    Of N / M rows each. Nothing waits: the host has not read the weights.
+    """
+    returns.view(len(policies), -1).add_((policies - policies).sum(1, keepdim=True))  # 0, or not a number
 
 
 def _twin(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot import cuda_ext
+from surefoot.cuda_ext.gpu import is_gpu
 from surefoot.cuda_ext.operation import constants_of, sizes_of
 from surefoot.cuda_ext.plan_settings import PlanSettings
 from surefoot.cuda_ext.system import System
@@ -52,7 +53,7 @@ def plan_rows(
     elites = plan.new_zeros(rows, 0, horizon, width) if keep is None else keep
     elites = elites.detach().to(torch.float32).clone(memory_format=torch.contiguous_format)
     best = torch.empty_like(mean)
-    if states.is_cuda:
+    if is_gpu(states.device):
         from surefoot.cuda_ext.gpu_plan import plan_on_gpu
 
         plan_on_gpu(system, parameters, settings, draws, states, mean, best, elites, colouring)

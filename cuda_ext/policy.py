@@ -109,7 +109,8 @@ class NativePolicy:
         if self.std is not None:
             deviation = torch.cat([self.std, deviation[actions:]])
         if self.log_std_range is not None:
-            deviation = torch.cat([first.new_tensor(self.log_std_range), deviation[2:]])
+            bounds = [first.new_full((1,), bound) for bound in self.log_std_range]  # no copy from the host
+            deviation = torch.cat([*bounds, deviation[2:]])
         parts = [mean, 1 / scale, self.action_middle, self.action_half, deviation]
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             columns = torch.cat([bias[:, None], weight], 1)  # (outputs, 1 + inputs): a bundle is its transpose

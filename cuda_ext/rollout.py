@@ -11,8 +11,17 @@ import torch
 from torch import Tensor
 
 from surefoot.cuda_ext import gpu
-from surefoot.cuda_ext.operation import RECORDS, default_backend, default_physics, operate, operator
+from surefoot.cuda_ext.operation import (
+    RECORDS,
+    default_backend,
+    default_physics,
+    is_noisy,
+    operate,
+    operator,
+    require_finite,
+)
 from surefoot.cuda_ext.policy import NativePolicy
+from surefoot.cuda_ext.resident import on_device
 from surefoot.cuda_ext.rollout_arrays import FLAGS, SUMS
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import environment_seeds
@@ -70,7 +79,7 @@ class Rollout:
 def rollout(
     system: System,
     *,
-    policy: NativePolicy | None = None,
+    policy: NativePolicy | Sequence[NativePolicy] | None = None,
     actions: Numbers | None = None,
     random: bool = False,
     num_envs: int | None = None,
@@ -91,9 +100,14 @@ def rollout(
 
     The result depends on seeds, parameters and actions only: not on threads, nor on how environments are batched.
 
+    On a GPU a call waits for nothing and copies nothing there that an earlier call has copied; its results are there
+    when they are read. A policy that is on the GPU is not checked before, and one with weights that are not finite
+    gives returns of NaN.
+
     Args:
         system: what to simulate.
-        policy: evaluated inside the loop.
+        policy: evaluated inside the loop; of several that have the same shape, each acts in N / M rows that follow
+            each other, on a GPU in the same launch.
         actions: (T, N, A) instead, in the system's units; clipped to its bounds.
         random: uniform actions instead.
         num_envs: N; else it is the length of `seeds`, `states`, `carry`, `parameters` or `actions`.
@@ -120,8 +134,10 @@ def rollout(
     if carry is not None and episodes == "one":
         raise ValueError("carry goes on with rollouts of episodes='many'; one episode begins in states")
     device = torch.device(device)
-    if device.type == "cuda":
+    on_gpu = gpu.is_gpu(device)
+    if on_gpu:
         gpu.require_device()
+    policies = [] if policy is None else [policy] if isinstance(policy, NativePolicy) else list(policy)
     given = None if actions is None else _tensor(actions, device)
     if given is not None and given.dim() != 3:
         raise ValueError(f"actions have shape {tuple(given.shape)}, must have (T, N, {len(system.actions)})")
@@ -130,14 +146,16 @@ def rollout(
     start = None if states is None else _tensor(states, device)
     if parameters is None:
         compiling = torch.compiler.is_compiling()  # compilers warn of caches
-        physics = (system.default_parameters(torch.float32) if compiling else default_physics(system)).to(device)
+        physics = system.default_parameters(torch.float32) if compiling else default_physics(system)
     else:
-        physics = _tensor(parameters, device)
+        physics = torch.as_tensor(parameters, dtype=torch.float32, device=None if on_gpu else device)
+    # the host's numbers are looked at before they go to a GPU
+    noisy = is_noisy(system, physics) if on_gpu and not torch.compiler.is_compiling() else None
+    physics = on_device(physics, device).contiguous()
     count = _count(num_envs, seeds, start, carry, physics, given)
     _check_widths(system, count, steps, limit, start, physics, given)
     chosen = check_record(system, record, count, steps, record_limit)
-    if policy is not None:
-        policy.check(len(system.observations), len(system.actions))
+    packed = None if policy is None else _packed(policies, system, count, device)
     if carry is not None and (states is not None or carry.states.shape != (count, len(system.states))):
         raise ValueError(f"carry must be of {count} environments of this system, and given without states")
     # The operator is for compilers to see: going through torch's dispatcher takes as long as ten steps of thousands.
@@ -151,13 +169,15 @@ def rollout(
         carry.episodes if carry is not None else None,
         carry.elapsed if carry is not None else None,
         given,
-        None if policy is None else policy.packed().to(device),
-        [] if policy is None else policy.header,
+        packed,
+        policies[0].header if policies else [],
         [steps, min(limit, steps) if episodes == "one" else limit],
         episodes == "many",
         [RECORDS.index(name) for name in chosen],
         threads if threads is not None else 0,
         [len(system.states), len(system.actions), len(system.observations)],
+        max(1, len(policies)),
+        noisy,
     )
     named = dict(zip([*SUMS, "states", "episodes", "elapsed", *("record_" + name for name in chosen)], values))
     if episodes == "one":
@@ -176,10 +196,29 @@ def seed_tensor(seeds: int | Numbers, count: int, device: torch.device) -> Tenso
     """(N,) int64 seeds in [0, 2^32) from a base seed or from one for each environment."""
     if isinstance(seeds, (int, np.integer)):
         return environment_seeds(int(seeds), count, device)
-    table = torch.as_tensor(seeds, device=device)
+    table = torch.as_tensor(seeds)
     if table.dtype.is_floating_point or table.shape != (count,):
         raise ValueError(f"seeds must be {count} whole numbers, or a single one; they have shape {tuple(table.shape)}")
-    return (table.to(torch.int64) & 0xFFFFFFFF).contiguous()
+    return on_device((table.to(torch.int64) & 0xFFFFFFFF).contiguous(), device)
+
+
+def _packed(policies: Sequence[NativePolicy], system: System, count: int, device: torch.device) -> Tensor:
+    """Values of all policies, one after another, where they are read.
+
+    Raises:
+        ValueError: they don't fit the system, each other or the number of environments, or one of the host's has
+            weights that are not finite.
+    """
+    if not policies or count % len(policies):
+        raise ValueError(f"{count} environments can't be shared evenly among {len(policies)} policies")
+    for policy in policies:
+        policy.check(len(system.observations), len(system.actions))
+        if policy.header != policies[0].header:
+            raise ValueError("policies of one rollout must have the same layers, activation, layer norm and sampling")
+    values = policies[0].packed() if len(policies) == 1 else torch.cat([policy.packed() for policy in policies])
+    if gpu.is_gpu(device) and values.device.type == "cpu":
+        require_finite(values)
+    return on_device(values, device)
 
 
 def check_record(
@@ -215,7 +254,7 @@ def free_memory() -> float:
 
 
 def _tensor(values: Numbers, device: torch.device) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float32, device=device).detach().contiguous()
+    return on_device(torch.as_tensor(values, dtype=torch.float32), device).contiguous()
 
 
 def _count(

@@ -64,8 +64,8 @@ def environment_seeds(base: int, count: int, device: torch.device | str = "cpu")
         seeds = np.empty(count, np.int64)
         native.fill_seeds(_mix_of_integer(start), seeds)  # the same, in a tenth of the time
         return torch.from_numpy(seeds)
-    first = mix(torch.tensor(start, device=device))
-    return mix((first + torch.arange(count, device=device)) & _32)
+    first = _mix_of_integer(start)  # on the host: an argument of the next kernel
+    return mix((torch.arange(count, device=device) + first) & _32)
 
 
 def _mix_of_integer(x: int) -> int:

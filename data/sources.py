@@ -110,6 +110,7 @@ class Added(Drawn):
         self._first = torch.arange(len(self.seeds), device=device).unsqueeze(1) * self.capacity
         self._added = torch.zeros(len(self.seeds), dtype=torch.int64)
         self._kept = torch.full((len(self.seeds),), self.capacity)
+        self._copied = self._there = torch.zeros(0, dtype=torch.int64)
 
     @property
     def added(self) -> int:
@@ -152,9 +153,15 @@ class Added(Drawn):
     def _of_added(self, uniform: Tensor) -> Tensor:
         if self.added == 0:
             raise DataError(f"nothing has been added to the source {self.stream!r}: put the rule that does before")
-        held = torch.minimum(self._added, self._kept).clamp(max=self.capacity)
-        back, added = (number.to(self.device).unsqueeze(1) for number in (held, self._added))
+        back, added = self._numbers().unsqueeze(-1).unbind(0)
         return self._first + (added - 1 - uniform_rows(uniform, back)) % self.capacity
+
+    def _numbers(self) -> Tensor:
+        """(2, S) rows that can be drawn and rows added so far, on the device: copied there when they have changed."""
+        now = torch.stack([torch.minimum(self._added, self._kept).clamp(max=self.capacity), self._added])
+        if not torch.equal(now, self._copied):
+            self._copied, self._there = now, now.to(self.device)
+        return self._there
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
         """The rows at `indices`."""

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.policy.policy import Policy
+from surefoot.cuda_ext.resident import on_device
 from surefoot.cuda_ext.rollout import Carry
 from surefoot.cuda_ext.rollout import rollout as roll_out
 from surefoot.cuda_ext.simulator import Simulator
@@ -282,36 +283,29 @@ class NativeVectorEnv(VectorEnvironment):
             ConfigError: S doesn't divide N, rows are paused or wait for another seed, or a policy doesn't fit.
         """
         self._check_begun("roll_out")
-        share, rest = divmod(self.num_envs, len(policies))
-        if rest or not self.active.all() or any(seed is not None for seed in self.next_seeds):
+        if self.num_envs % len(policies) or not self.active.all() or any(seed is not None for seed in self.next_seeds):
             raise ConfigError(f"{len(policies)} policies can't act in {self.num_envs} rows, all active and seeded once")
         device = torch.device(device)
         begun = self._away or self._simulator.state
         if device != begun.states.device:
             begun = begun.map(lambda values: values.to(device))
-        seeds, table, parts = torch.from_numpy(self._seeds).to(device), _rows(self._table), []
-        for position, policy in enumerate(policies):
-            rows = slice(position * share, (position + 1) * share)
-            parts.append(
-                roll_out(
-                    self.system,
-                    policy=native_policy(policy, sampling=True),
-                    seeds=seeds[rows],
-                    carry=begun.map(lambda values, rows=rows: values[rows]),
-                    horizon=horizon,
-                    parameters=table if table.ndim == 1 else table[rows],
-                    episodes="many",
-                    max_steps=self.max_episode_steps,
-                    record=BLOCK_RECORDS,
-                    threads=self._threads,
-                    device=device,
-                )
-            )
-        joined = {name: _joined([part.records[name] for part in parts], 1) for name in BLOCK_RECORDS} | {
-            name: _joined([getattr(part, name) for part in parts], 0) for name in BLOCK_SUMS
-        }
-        carry = parts[0].carry.map(lambda *values: _joined(values, 0), *(part.carry for part in parts[1:]))
-        diverged = _joined([part.diverged for part in parts], 0).sum()
+        seeds = on_device(torch.from_numpy(self._seeds), device)
+        found = roll_out(
+            self.system,
+            policy=[native_policy(policy, sampling=True) for policy in policies],
+            seeds=seeds,
+            carry=begun,
+            horizon=horizon,
+            parameters=_rows(self._table),
+            episodes="many",
+            max_steps=self.max_episode_steps,
+            record=BLOCK_RECORDS,
+            threads=self._threads,
+            device=device,
+        )
+        joined = {name: found.records[name] for name in BLOCK_RECORDS}
+        joined |= {name: getattr(found, name) for name in BLOCK_SUMS}
+        carry, diverged = found.carry, found.diverged.sum()
         if device.type == "cpu":
             self._simulator.state = carry
             self.diverged_episodes += int(diverged)
@@ -334,10 +328,6 @@ class NativeVectorEnv(VectorEnvironment):
 
 BLOCK_RECORDS = ("observations", "rewards", "next_observations", "terminated", "truncated", "costs")
 BLOCK_SUMS = ("finished", "finished_lengths", "finished_returns", "finished_costs", "returns")
-
-
-def _joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat([*parts], dim)
 
 
 def _rows(table: Array) -> Array:

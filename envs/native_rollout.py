@@ -28,6 +28,7 @@ from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError,
 from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext import native, twin, why_not_native
 from surefoot.cuda_ext.cubin import GpuError
+from surefoot.cuda_ext.gpu import is_gpu
 from surefoot.cuda_ext.policy import NativePolicy, all_finite
 from surefoot.cuda_ext.rollout import RECORDS, Carry, Rollout
 from surefoot.cuda_ext.rollout import rollout as roll_out
@@ -41,6 +42,8 @@ NOISE_ROWS = 1 << 14
 """Rows of `policy_noise` that are computed at once on a CPU."""
 ACTIVATIONS = ("relu", "tanh", "silu")
 """Of policies inside native rollouts."""
+READ = ("returns", "costs", "margins", "lengths", "terminated", "diverged")
+"""Results that `native_episodes` reads, in one copy."""
 BLOCK = 1 << 18
 """Environments in one call of `native_episodes`: bounds its memory."""
 
@@ -63,6 +66,8 @@ def processors() -> int:
 def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
     """A policy in the form that native rollouts evaluate.
 
+    Weights on a GPU are not looked at: returns of one that has weights which are not finite are NaN.
+
     Args:
         policy: as `Policy.load` gives it.
         sampling: draw actions instead of taking the mean ones, as a `Policy.sampled` always does; a deterministic
@@ -73,11 +78,7 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
             that chooses among numbers.
         CheckpointError: weights that are not finite; the message names the tensor.
     """
-    for name, value in policy.state_dict().items():
-        if not all_finite(value):
-            raise CheckpointError(
-                f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
-            )
+    require_finite(policy, looks_on_gpu=False)
     actor = policy.actor
     if isinstance(actor, MLPActor) and actor.mlp.activation not in ACTIVATIONS:
         raise ConfigError(
@@ -113,6 +114,18 @@ def native_policy(policy: Policy, sampling: bool = False) -> NativePolicy:
         scale=policy.normalizer.scale,
         **noise,
     )
+
+
+def require_finite(policy: Policy, looks_on_gpu: bool = True) -> None:
+    """Raise CheckpointError, which names the tensor, where a policy's weights are not finite.
+
+    To look at one on a GPU waits for the GPU.
+    """
+    for name, value in policy.state_dict().items():
+        if (looks_on_gpu or not is_gpu(value.device)) and not all_finite(value):
+            raise CheckpointError(
+                f"the policy's {name} holds NaN or infinity; train it again or take another checkpoint"
+            )
 
 
 def evaluates(policy: Policy, sampling: bool = False) -> bool:
@@ -179,6 +192,9 @@ def rollout(
 ) -> Rollout:
     """N environments of a native system over many steps in one call.
 
+    On a GPU nothing waits: results are there when they are read. Actions and policies that are there already are not
+    checked before; where they are not finite, what comes of them isn't either.
+
     Args:
         policy: a policy or a policy file, "random" for uniform actions, or actions (T, N, A).
         env: `native/quadrotor-2d`, a gymnasium id of a native system, or a `System`.
@@ -215,7 +231,10 @@ def rollout(
     if (envs is not None and envs < 1) or (steps is not None and steps < 1) or (threads is not None and threads < 1):
         raise ConfigError(f"envs is {envs}, steps {steps} and threads {threads}; they must be at least 1")
     given = _source(policy, system, sampling)
-    seeds = int(seeds) if isinstance(seeds, (int, np.integer)) else torch.as_tensor(as_numpy(seeds).astype(np.int64))
+    if isinstance(seeds, (int, np.integer)):
+        seeds = int(seeds)
+    elif not isinstance(seeds, Tensor):
+        seeds = torch.as_tensor(as_numpy(seeds).astype(np.int64))
     physics: Any = None
     if gap is not None or parameters:
         same = not isinstance(gap, Sequence) or isinstance(gap, str)
@@ -267,7 +286,7 @@ def _source(policy: Any, system: System, sampling: bool) -> dict[str, Any]:
         raise EnvironmentMismatchError(
             f"actions have shape {tuple(actions.shape)}; {system.alias} takes (steps, environments, {wide})"
         )
-    if not bool(torch.isfinite(actions).all()):
+    if not is_gpu(actions.device) and not bool(torch.isfinite(actions).all()):
         raise EnvironmentMismatchError("the actions hold NaN or infinity")
     return {"actions": actions}
 
@@ -309,15 +328,17 @@ def native_episodes(
         found = rollout(
             packed, system, steps=steps, seeds=seeds[part], gap=gap, parameters=own, threads=threads, device=device
         )
-        values = {name: getattr(found, name).cpu().numpy() for name in ("returns", "costs", "margins")}
+        values = dict(zip(READ, torch.stack([getattr(found, name).double() for name in READ]).cpu().numpy()))
+        if np.isnan(values["returns"]).any():  # of a policy on a GPU, which was not looked at before
+            require_finite(policy)
         seconds = time.perf_counter() - began
         batches.append(
             EpisodeBatch(
-                **{name: value.astype(np.float64) for name, value in values.items()},
+                **{name: values[name] for name in ("returns", "costs", "margins")},
                 violated=values["costs"] > 0,  # no step's is negative
-                lengths=found.lengths.cpu().numpy().astype(np.int64),
-                terminated=found.terminated.cpu().numpy(),
-                diverged=found.diverged.cpu().numpy(),
+                lengths=values["lengths"].astype(np.int64),
+                terminated=values["terminated"] > 0,
+                diverged=values["diverged"] > 0,
                 seconds=seconds,
                 device=described_device(threads or processors(), device),
             )

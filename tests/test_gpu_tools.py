@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -19,7 +20,9 @@ sys.path.append(str(TOOLS))
 
 import check  # noqa: E402
 import first_contact  # noqa: E402
+import part  # noqa: E402
 import predict  # noqa: E402
+import real_data  # noqa: E402
 from measuring import Bench, read_rows  # noqa: E402
 
 from surefoot.cuda_ext import native  # noqa: E402
@@ -97,6 +100,47 @@ def test_a_task_whose_time_is_over_is_ended_and_one_may_run_beside_another(
     assert errors == {"first": "out of time", "third": "its process ended with 3"}
 
 
+def test_a_long_run_starts_once_and_the_next_call_resumes_it(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    calls: list[list[str]] = []
+
+    def trained(bench: Bench, name: str, arguments: list[str], run: pathlib.Path) -> real_data.Ended:
+        calls.append(arguments)
+        run.mkdir(exist_ok=True)
+        (run / "config.json").write_text("{}")
+        with (run / "metrics.jsonl").open("a") as lines:
+            lines.write(json.dumps({"step": 10 * len(calls), "values": {"critic_loss": 1.0}}) + "\n")
+        return real_data.Ended(0, real_data._steps(run), real_data._last_rows(run), 2.0)
+
+    monkeypatch.setattr(real_data, "_trained", trained)
+    for _ in range(2):
+        real_data.puzzle(bench(tmp_path, "puzzle"))
+    assert calls[0][:2] == ["algo=rebrac", "algo.preset=fql"]
+    assert "algo.critics=10" in calls[0]
+    assert calls[1] == ["--resume", str(tmp_path / "puzzle-run")]
+    rows = [(row["name"], row["value"]) for row in read_rows(tmp_path / "rows.jsonl")]
+    assert rows == [("steps", 10), ("rate", 5.0), ("steps", 20), ("rate", 5.0)]
+
+
+def test_a_part_has_as_many_episodes_as_fit(tmp_path: pathlib.Path) -> None:
+    from surefoot.data import save
+    from surefoot.runs.embedded import generate
+
+    whole = generate("native/double-integrator", 0, 2000, "mixed")
+    count, sizes = len(whole.episode_lengths), []
+    for episodes in (3, 4):
+        path = tmp_path / f"{episodes}.hdf5"
+        save(whole.select_episodes(np.arange(episodes)), path)
+        sizes.append(path.stat().st_size)
+    assert count > 4
+    found = part.first_episodes(whole, sizes[0], tmp_path)
+    assert found is not None
+    assert len(found.episode_lengths) == (3 if sizes[1] > sizes[0] else 4)
+    assert part.first_episodes(whole, 10, tmp_path) is None
+    everything = part.first_episodes(whole, 1e9, tmp_path)
+    assert everything is not None
+    assert len(everything.episode_lengths) == count
+
+
 def test_predictions_are_what_the_program_counts_and_estimates() -> None:
     rows = json.loads(predict.PREDICTED.read_text())
     estimates = {name: (row["value"], row["unit"]) for name, row in rows.items() if row["how"] == "estimate"}
@@ -107,6 +151,11 @@ def test_predictions_are_what_the_program_counts_and_estimates() -> None:
         rate = predict.counted(name, seeds).graph_rate
         found = rows[f"learners/{name} x{seeds}: graph"]["value"]
         assert found == pytest.approx(rate, rel=0.03), "run tools/gpu/predict.py: a training step has changed"
+
+
+@pytest.mark.parametrize(("name", "most"), [("iql", 160), ("sac", 230), ("fql", 470)])
+def test_a_training_step_has_no_more_kernels_than_were_counted(name: str, most: int) -> None:
+    assert predict.counted(name, 1).kernels <= most
 
 
 def test_matrix_products_are_counted_as_their_multiply_adds() -> None:

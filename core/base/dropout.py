@@ -7,6 +7,7 @@ reads millions.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,18 +26,22 @@ def most_dropped(units: int, keep: float) -> int:
     return min(units, math.ceil(mean + size / 3 + math.sqrt(size**2 / 9 + 2 * size * mean)))
 
 
-def places(source: np.random.Generator, shape: tuple[int, ...], units: int, keep: float) -> np.ndarray:
+def places(source: Any, shape: tuple[int, ...], units: int, keep: float) -> Any:
     """(*shape, `most_dropped`) float32 ascending places of dropped units, each dropped with probability 1 - `keep`.
 
     From one to the next it is a geometric number of units; places of `units` are none any more.
 
     Args:
-        source: of the random numbers.
+        source: of the random numbers: a `numpy.random.Generator`, or a `DeviceGenerator`, which gives a tensor.
         shape: of the rows.
         units: in a row.
         keep: in (0, 1).
     """
     found = source.standard_exponential((*shape, most_dropped(units, keep)), dtype=np.float32)
+    if isinstance(found, Tensor):
+        found = (found * (-1 / math.log(keep))).floor().clamp(max=units)
+        found[..., 1:] += 1
+        return found.cumsum(-1).clamp(max=units)
     found *= np.float32(-1 / math.log(keep))
     np.minimum(np.floor(found, out=found), units, out=found)  # whole numbers that float32 adds up exactly
     found[..., 1:] += 1

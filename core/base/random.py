@@ -1,22 +1,26 @@
 """Counter-based random streams: what a draw gives depends on (seed, purpose, block), never on what was drawn before.
 
-So seed i of a run gets the same numbers alone or beside others, on any device, and a resumed run continues
-where it was killed without any generator state to save.
-Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox), through numpy.
+So seed i of a run gets the same numbers alone or beside others, and a resumed run continues where it was killed
+without any generator state to save. A processor's streams are numpy's; those of a GPU are drawn there
+(`core.base.counter`), other numbers of the same distributions, so that no training step waits for a copy.
+`draws_there` is where the two part.
+Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.base import dropout
+from surefoot.core.base.counter import DeviceGenerator
 
 STEPS_PER_BLOCK = 32
 """Training steps whose noise is drawn at once; part of what a seed means, so it is a constant."""
@@ -34,6 +38,32 @@ def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, block], dtype=np.uint64)))
 
 
+def draws_there(device: torch.device) -> bool:
+    """Whether random numbers for a device are drawn on it, not by numpy and copied: on every one but a processor."""
+    return device.type != "cpu"
+
+
+def drawn(
+    seeds: Sequence[int], purpose: str, block: int, device: torch.device, draw: Callable[[Any], Any], host: bool = False
+) -> Tensor:
+    """(S, ...) what `draw` draws from the stream of each seed, on a device.
+
+    Args:
+        seeds: S of them, in [0, 2**64).
+        purpose: as of `generator`.
+        block: as of `generator`.
+        device: where the numbers are wanted, and drawn but for a processor's.
+        draw: from a `numpy.random.Generator` of one seed to an array, and from a `DeviceGenerator` of all to a tensor.
+        host: by numpy whatever the device, for draws that need numpy.
+    """
+    if draws_there(device) and not host:
+        found: Tensor = draw(DeviceGenerator(seeds, purpose, block, device))
+        return found
+    parts = [draw(generator(seed, purpose, block)) for seed in seeds]
+    whole = np.stack(parts) if len(parts) > 1 else parts[0][None]  # of one seed without a copy
+    return torch.from_numpy(whole).to(device)
+
+
 @dataclasses.dataclass(frozen=True)
 class Noise:
     """Random numbers that a loss is handed for each row of its batch."""
@@ -46,8 +76,18 @@ class Noise:
     keep: float = 1.0
     """Probability that a unit is kept, for the kinds "keep" and "dropped"."""
 
-    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 numbers (*shape, width); of the kind "dropped", `core.base.dropout.most_dropped` for width."""
+    @property
+    def numbers(self) -> int:
+        """Random numbers per row."""
+        return dropout.most_dropped(self.width, self.keep) if self.kind == "dropped" else self.width
+
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
+        """float32 numbers (*shape, width); of the kind "dropped", `core.base.dropout.most_dropped` for width.
+
+        Args:
+            source: a `numpy.random.Generator`; or a `DeviceGenerator`, which gives a tensor, seeds before the shape.
+            shape: of the rows.
+        """
         if self.kind == "dropped":
             return dropout.places(source, shape, self.width, self.keep)
         size = (*shape, self.width)
@@ -56,6 +96,8 @@ class Noise:
         uniform = source.random(size, dtype=np.float32)
         if self.kind == "uniform":
             return uniform
+        if isinstance(uniform, Tensor):
+            return (uniform < self.keep).to(torch.float32) / self.keep
         return (uniform < self.keep).astype(np.float32) / np.float32(self.keep)
 
 
@@ -94,16 +136,19 @@ class Stream:
 
     def once(self, step: int, rows: int, noises: Mapping[str, Noise], of: str) -> dict[str, Tensor]:
         """{name: (S, rows, width)} numbers of a rule named `of` at training step `step` alone."""
-        drawn = {
-            name: np.stack([noise.draw(generator(seed, f"{of}/{name}", step), (rows,)) for seed in self.seeds])
-            for name, noise in noises.items()
-        }
-        return {name: torch.from_numpy(value).to(self.device, self.dtype) for name, value in drawn.items()}
+        return {name: self._drawn(f"{of}/{name}", step, noise, (rows,)) for name, noise in noises.items()}
+
+    def _drawn(self, purpose: str, block: int, noise: Noise, shape: tuple[int, ...]) -> Tensor:
+        """(S, *shape, width) numbers."""
+        found = drawn(self.seeds, purpose, block, self.device, lambda source: noise.draw(source, shape))
+        return found.to(self.dtype)
 
     def _fill(self, block: int) -> None:
-        for name, noise in self.noises.items():
-            shape = (STEPS_PER_BLOCK, self.rows[name])
-            drawn = [noise.draw(generator(s, name, block), shape) for s in self.seeds]
-            whole = np.stack(drawn) if len(drawn) > 1 else drawn[0][None]  # of one seed without a copy
-            self._noise[name] = torch.from_numpy(whole).to(self.device, self.dtype)
+        shapes = {name: (STEPS_PER_BLOCK, rows) for name, rows in self.rows.items()}
+        if not draws_there(self.device) or not shapes:
+            self._noise = {n: self._drawn(n, block, noise, shapes[n]) for n, noise in self.noises.items()}
+        else:  # the same numbers, from words that are made together
+            counts = tuple((n, math.prod(shapes[n]) * noise.numbers) for n, noise in self.noises.items())
+            sources = DeviceGenerator.several(self.seeds, counts, block, self.device)
+            self._noise = {n: noise.draw(sources[n], shapes[n]).to(self.dtype) for n, noise in self.noises.items()}
         self._block = block

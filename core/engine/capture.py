@@ -7,10 +7,12 @@ Numbers are the same within rounding, whichever repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from surefoot.core.engine.agent import Metrics
 from surefoot.core.engine.sources import Batch
@@ -105,41 +107,66 @@ class Graphed(Capture):
 
     def __init__(self, gather: Gather, work: Work) -> None:
         super().__init__(gather, work)
-        self._graphs: dict[Due, _Graph] = {}
+        self._graphs: dict[Due, Graph] = {}
 
     def step(self, rows: Numbers, noise: Numbers, due: Due) -> Metrics:
         """As `Capture.step`."""
         if due not in self._graphs:
-            self._graphs[due] = _Graph(_copied(rows), _copied(noise))
-        graph = self._graphs[due]
-        for held, given in ((graph.rows, rows), (graph.noise, noise)):
-            for name, value in given.items():
-                held[name].copy_(value)
-        if graph.warm < 3:  # a capture wants lazily made handles and allocations to be there already
-            graph.warm += 1
+            self._graphs[due] = Graph(lambda rows, noise: self.work(self.gather(rows), noise, due), (rows, noise))
+        metrics: Metrics = self._graphs[due](rows, noise)
+        return metrics
+
+
+class Graph:
+    """A function of tensors on a GPU, as a CUDA graph from its fourth call on.
+
+    It must be a function of these tensors and of others that are changed in place alone: numbers of the host stay as
+    they were at the fourth call.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Repeat a function.
+
+        Args:
+            function: of trees of tensors, to a tree of tensors.
+            arguments: of the sizes that all calls have.
+        """
+        self.function = function
+        self.arguments = tree_map(Tensor.clone, arguments)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.found: Any = None
+        self._warm = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function gives; tensors that the next call overwrites."""
+        for held, given in zip(tree_leaves(self.arguments), tree_leaves(arguments), strict=True):
+            held.copy_(given)
+        if self._warm < 3:  # a capture wants lazily made handles and allocations to be there already
+            self._warm += 1
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                metrics = super().step(graph.rows, graph.noise, due)
+                found = self.function(*self.arguments)
             torch.cuda.current_stream().wait_stream(side)
-            return metrics
-        if graph.graph is None:
-            graph.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph.graph):
-                graph.metrics = super().step(graph.rows, graph.noise, due)
-        graph.graph.replay()
-        return graph.metrics
+            return found
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.found = self.function(*self.arguments)
+        self.graph.replay()
+        return self.found
 
 
-class _Graph:
-    """A captured training step and the memory that it reads."""
+class GraphedCalls:
+    """Calls of functions that are made again and again, by a graph for each name and each sizes of arguments."""
 
-    def __init__(self, rows: Numbers, noise: Numbers) -> None:
-        self.rows, self.noise = rows, noise
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.metrics: Metrics = {}
-        self.warm = 0
+    def __init__(self) -> None:
+        self._graphs: dict[Any, Graph] = {}
 
-
-def _copied(values: Numbers) -> Numbers:
-    return {name: value.clone() for name, value in values.items()}
+    def __call__(self, name: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What `function` gives, which is the same at each call of a name; copies, which the next call leaves alone."""
+        leaves = tree_leaves(arguments)
+        key = (name, *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))
+        if key not in self._graphs:
+            self._graphs[key] = Graph(function, arguments)
+        return tree_map(Tensor.clone, self._graphs[key](*arguments))

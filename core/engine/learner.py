@@ -9,6 +9,7 @@ numbers within rounding.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.base.random import Stream
 from surefoot.core.engine.agent import Agent, Metrics, Rule, Update, in_groups, times_due
-from surefoot.core.engine.capture import Batches, Capture, Due, Graphed, Numbers, Taped, why_eager
+from surefoot.core.engine.capture import Batches, Capture, Due, Graphed, GraphedCalls, Numbers, Taped, why_eager
 from surefoot.core.engine.features import encoded, encodes_twice, training_encoder
 from surefoot.core.engine.hot_loop import LossLog, SubnormalsAreZero, without_collection
 from surefoot.core.engine.optimizer import Optimizer
@@ -121,6 +122,7 @@ class Learner:
         self._compute = [self.parameters.bound(checked_loss(u), compiled) for u in self.updates]
         self._twice = encodes_twice(self.updates, type(agent).annotate is not Agent.annotate)
         self._annotate = self.parameters.bound(self._annotated)
+        self._ones = torch.ones(len(agents), dtype=dtype, device=self.device)
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)
         self._metrics: dict[str, Tensor] = {}
         makers = {name: None if eager else getattr(self.sources[name], "workspace", None) for name in wanted}
@@ -129,6 +131,7 @@ class Learner:
             self.capture: Capture = Graphed(self._gather, self._work)
         else:
             self.capture = Capture(self._gather, self._work, eager) if eager else Taped(self._gather, self._work)
+        self._calls = GraphedCalls()
 
     def eager_because(self) -> dict[str, str]:
         """Updates that are due together, or "all" -> why they run as they stand; empty where all are captured."""
@@ -146,15 +149,19 @@ class Learner:
         """(S,) mean of a metric of the last training step, on the device."""
         return self._metrics[name].reshape(len(self.seeds), -1).mean(1)
 
-    def apply(self, method: str, *arguments: Any, fused: bool = True) -> Any:
+    def apply(self, method: str, *arguments: Any, fused: bool = True, again: bool = False) -> Any:
         """What a method of each agent gives, without gradient: for (S, ...) arguments (S, ...) tensors.
 
         Args:
             method: name of the agent's method.
             arguments: tensors, or trees of them.
             fused: over the kernels, as the losses; plain PyTorch is quicker for a few rows.
+            again: it is called with such sizes again and again, as while acting, and could be captured as a loss is:
+                on a GPU it becomes a CUDA graph.
         """
         with torch.no_grad(), use(self.slots if fused else None):
+            if again and self.device.type == "cuda" and self.stacked:
+                return self._calls(method, functools.partial(self.parameters.call, method), *arguments)
             return self.parameters.call(method, *arguments)
 
     def episodes_ended(self, cost: Tensor, length: Tensor) -> None:
@@ -179,11 +186,17 @@ class Learner:
         loss, metrics = self._compute[index](batch, noise)
         if self.slots is not None:
             self.slots.gradients = {p.data_ptr(): s for p, s in zip(trained, slots, strict=True)}
-        found = torch.autograd.grad(loss.sum(), trained, materialize_grads=True)
+        if self.stacked:  # each loss counts once: as of their sum
+            found = torch.autograd.grad(loss, trained, self._ones.to(loss.dtype), materialize_grads=True)
+        else:
+            found = torch.autograd.grad(loss.sum(), trained, materialize_grads=True)
         with torch.no_grad():
-            for slot, gradient in zip(slots, found, strict=True):
-                if slot.data_ptr() != gradient.data_ptr():
-                    slot.copy_(gradient)
+            if self.device.type == "cpu":
+                for slot, gradient in zip(slots, found, strict=True):
+                    if slot.data_ptr() != gradient.data_ptr():
+                        slot.copy_(gradient)
+            else:
+                self.parameters.store_gradients(update.trains, found)
             self._losses[index].copy_(loss)
         self.parameters.follow(update, metrics)
         recorded = native.recorder() is not None  # a tape goes on writing what it made, but a batch comes and goes

@@ -100,6 +100,13 @@ class Parameters:
         """Where the gradients of these networks' parameters are stored."""
         return [slot for name in names for slot in self._slots[name]]
 
+    def store_gradients(self, names: tuple[str, ...], found: Sequence[Tensor]) -> None:
+        """Store gradients of these networks' parameters where the optimisers read them, by one kernel a network."""
+        left = iter(found)
+        for name in names:
+            own = [next(left).reshape(self.seeds, -1) for _ in self._slots[name]]
+            torch.cat(own, 1, out=self.networks[name].gradient)
+
     def of(self, position: int) -> dict[str, Tensor]:
         """Parameters and buffers of agent `position`, by their full names; views, not copies."""
         tensors = {name: value[position] if self.stacked else value for name, value in self.named().items()}

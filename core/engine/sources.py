@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.base.batch import Batch as Batch
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import STEPS_PER_BLOCK, generator
+from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 
 MAIN = "batch"
 """Name of the source that updates read where they name no other."""
@@ -66,6 +65,8 @@ class Drawn:
     seeds: list[int]
     count: int
     device: torch.device
+    by_numpy: ClassVar[bool] = False
+    """Whether `draw` needs numpy: the numbers are drawn on the host then, also for a GPU."""
 
     def __init__(self, stream: str = MAIN) -> None:
         """Draw from the counter stream of this name: two sources of one agent need two names."""
@@ -83,13 +84,21 @@ class Drawn:
         block, offset = divmod(step, STEPS_PER_BLOCK)
         if block != self._block:
             shape = (STEPS_PER_BLOCK, self.count)
-            found = [self.draw(generator(seed, self.stream, block), shape) for seed in self.seeds]
-            self._steps = torch.from_numpy(np.stack(found)).to(self.device).unbind(1)
+            found = drawn(
+                self.seeds, self.stream, block, self.device, lambda source: self.draw(source, shape), self.by_numpy
+            )
+            self._steps = found.unbind(1)
             self._block = block
         return self._steps[offset]
 
-    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Uniform float64 numbers in [0, 1), in this base."""
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
+        """Uniform float64 numbers in [0, 1), in this base.
+
+        Args:
+            source: a `numpy.random.Generator` of one seed; or a `DeviceGenerator` of all, which gives tensors, seeds
+                before the shape.
+            shape: steps of a block and rows.
+        """
         return source.random(shape)
 
 
@@ -115,7 +124,7 @@ class Uniform(Drawn):
         if self.population < 1:
             raise ConfigError("there is no row to train on")
 
-    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
         """int64 rows."""
         return source.integers(0, self.population, shape)
 

@@ -11,6 +11,10 @@
 #include "environment.cuh"
 #include "rollout.h"
 
+#ifndef SF_TOUCHED
+#define SF_TOUCHED(pointer, bytes)  // an emulation counts here how many banks of shared memory a warp reads or writes
+#endif
+
 namespace surefoot {
 namespace gpu {
 
@@ -43,7 +47,8 @@ struct Layout {
   static constexpr int padded = last ? (outputs + 3) / 4 * 4 : passes * 8 * tile;
   static constexpr int begin = Layout<k - 1>::end;
   static constexpr int end = begin + (inputs + 1 + (norm ? 2 : 0)) * padded;
-  static constexpr int rows = inputs > Layout<k - 1>::rows ? inputs : Layout<k - 1>::rows;  // of activations so far
+  static constexpr int whole = (inputs + 3) / 4 * 4;
+  static constexpr int rows = whole > Layout<k - 1>::rows ? whole : Layout<k - 1>::rows;  // of activations so far
   static constexpr bool in_place = Layout<k - 1>::in_place && (last || passes == 1);
 };
 template <>
@@ -57,25 +62,92 @@ static_assert(Whole::end == SF_WEIGHTS, "cuda_ext/launch.py lays the weights out
 static_assert(activation_rows == SF_ROWS, "cuda_ext/launch.py counts the activations in another way");
 
 SF_INLINE void unpack_quad(float (&to)[4], const float* from) {
+  SF_TOUCHED(from, 16)
   const float4 v = *reinterpret_cast<const float4*>(from);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-/// Environments of a warp whose sums one thread holds, and the j-th of them in group 0 to 3.
-constexpr int held = together / 4;
-SF_INLINE int held_by(int group, int j) { return held == 2 ? 2 * group + j : j / 4 * 16 + 4 * group + j % 4; }
+// Activations of a warp are rows of `together` numbers, in quads of 16 bytes. Threads of `dense` write to rows that are
+// multiples of 4 apart, which would lie in the same banks: so rows 4 b to 4 b + 3 (a block) have their quads in another
+// order, that of an exclusive or with b % 8. A quarter of a warp then writes to all 32 banks at once.
 
-/// Activation rows begin at multiples of 16 bytes, so that four environments are read or written at once.
-SF_INLINE void read_held(float (&v)[held], const float* row, int group) {
+/// Where the quad is of row 4 * block + r, r from 0 to 3; `mixed` is its number in the row, exclusive or block % 8.
+SF_INLINE int quad_at(int block, int r, int mixed) {
+  const int step = r * (together / 4);
+  return 4 * (block * together + step / 8 * 8 + (step % 8 ^ mixed));
+}
+
+/// Where the activation of an environment is in a row.
+SF_INLINE int activation_at(int row, int environment) {
+  const unsigned block = static_cast<unsigned>(row) / 4, r = static_cast<unsigned>(row) % 4;
+  const unsigned e = static_cast<unsigned>(environment);
+  return quad_at(static_cast<int>(block), static_cast<int>(r), static_cast<int>(e / 4 ^ block % 8)) +
+         static_cast<int>(e % 4);
+}
+
+SF_INLINE float read_activation(const float* x) {
+  SF_TOUCHED(x, 4)
+  return *x;
+}
+SF_INLINE void write_activation(float* x, float value) {
+  SF_TOUCHED(x, 4)
+  *x = value;
+}
+
+/// Environments of a warp whose sums one thread holds: a pair, a quad or two of them. Group 0 to 3 has the quad of its
+/// number and the one 4 after it; of pairs, two groups share a quad.
+constexpr int held = together / 4;
+SF_INLINE int quad_of(int group) { return held == 2 ? group / 2 : group; }
+
+/// The activations held in row 4 * block + r.
+SF_INLINE void read_held(float (&v)[held], const float* x, int block, int r, int mixed, int group) {
   if constexpr (held == 2) {
-    const float2 pair = *reinterpret_cast<const float2*>(row + 2 * group);
+    const float* const from = x + quad_at(block, r, mixed) + group % 2 * 2;
+    SF_TOUCHED(from, 8)
+    const float2 pair = *reinterpret_cast<const float2*>(from);
     v[0] = pair.x, v[1] = pair.y;
   } else {
 #pragma unroll
     for (int j = 0; j < held; j += 4) {
       float quad[4];
-      unpack_quad(quad, row + held_by(group, j));
+      unpack_quad(quad, x + quad_at(block, r, mixed ^ j));
       v[j] = quad[0], v[j + 1] = quad[1], v[j + 2] = quad[2], v[j + 3] = quad[3];
+    }
+  }
+}
+
+SF_INLINE void write_held(const float (&v)[held], float* y, int block, int r, int mixed, int group) {
+  if constexpr (held == 2) {
+    float* const to = y + quad_at(block, r, mixed) + group % 2 * 2;
+    SF_TOUCHED(to, 8)
+    *reinterpret_cast<float2*>(to) = {v[0], v[1]};
+  } else {
+#pragma unroll
+    for (int j = 0; j < held; j += 4) {
+      float* const to = y + quad_at(block, r, mixed ^ j);
+      SF_TOUCHED(to, 16)
+      *reinterpret_cast<float4*>(to) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
+    }
+  }
+}
+
+/// Add to the sums of a thread what `rows` inputs from 4 * block on give. `w` points to the weights of the first of them.
+template <int k, int rows>
+SF_INLINE void add_inputs(float (&sum)[Layout<k>::tile][held], const float* w, const float* x, int block, int group) {
+  using D = Layout<k>;
+  const int mixed = quad_of(group) ^ block % 8;
+#pragma unroll
+  for (int i = 0; i < rows; ++i) {
+    float v[held];
+    read_held(v, x, block, i, mixed, group);
+#pragma unroll
+    for (int q = 0; q < D::tile; q += 4) {
+      float weight[4];
+      unpack_quad(weight, w + i * D::padded + 8 * q);
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int j = 0; j < held; ++j) sum[q + r][j] += weight[r] * v[j];
     }
   }
 }
@@ -98,78 +170,81 @@ SF_INLINE void dense(const float* weights, const float* x, float* y) {
 #pragma unroll
         for (int j = 0; j < held; ++j) sum[q + r][j] = bias[r];
     }
+    const float* inputs = w + D::padded;
 #pragma unroll 1
-    for (int i = 0; i < D::inputs; ++i) {
-      float v[held];
-      read_held(v, x + i * together, group);
-#pragma unroll
-      for (int q = 0; q < D::tile; q += 4) {
-        float weight[4];
-        unpack_quad(weight, w + (i + 1) * D::padded + 8 * q);
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-#pragma unroll
-          for (int j = 0; j < held; ++j) sum[q + r][j] += weight[r] * v[j];
-      }
-    }
+    for (int block = 0; block < D::inputs / 4; ++block, inputs += 4 * D::padded)
+      add_inputs<k, 4>(sum, inputs, x, block, group);
+    if constexpr (D::inputs % 4 > 0) add_inputs<k, D::inputs % 4>(sum, inputs, x, D::inputs / 4, group);
     if constexpr (D::passes == 1) __syncwarp();  // `x` has been read
 #pragma unroll
     for (int r = 0; r < D::tile; ++r) {
       const int output = first + r / 4 * 32 + r % 4;
       if (D::outputs == D::padded || output < D::outputs) {
+        float v[held];
 #pragma unroll
-        for (int j = 0; j < held; ++j)
-          y[output * together + held_by(group, j)] = D::norm ? sum[r][j] : activate<activation>(sum[r][j]);
+        for (int j = 0; j < held; ++j) v[j] = D::norm ? sum[r][j] : activate<activation>(sum[r][j]);
+        write_held(v, y, pass * 2 * D::tile + part + r / 4 * 8, r % 4, quad_of(group) ^ part, group);
       }
     }
   }
   __syncwarp();
 }
 
-/// Layer norm over the outputs (variance + 1e-5, as torch's), then the activation, in place. `y`: of this environment.
+/// Layer norm over the outputs (variance + 1e-5, as torch's), then the activation, in place, of the environment `mine`.
 template <int k>
-SF_INLINE void normalise(const float* weights, float* y, int lane) {
+SF_INLINE void normalise(const float* weights, float* y, int mine, int lane) {
   using D = Layout<k>;
   const float* const gain = weights + D::begin + (D::inputs + 1) * D::padded;
   const float share = 1.0f / D::outputs;
   float sum = 0, squares = 0;
 #pragma unroll 4
-  for (int i = 0; i < D::outputs; ++i) sum += y[i * together];
+  for (int i = 0; i < D::outputs; ++i) sum += read_activation(y + activation_at(i, mine));
   const float mean = sum * share;
 #pragma unroll 4
   for (int i = 0; i < D::outputs; ++i) {
-    const float d = y[i * together] - mean;
+    const float d = read_activation(y + activation_at(i, mine)) - mean;
     squares += d * d;
   }
   const float scale = 1.0f / sqrt(squares * share + 1e-5f);
   __syncwarp();  // every thread of this environment has its sums
 #pragma unroll 4
-  for (int i = lane; i < D::outputs; i += lanes)
-    y[i * together] = activate<activation>((y[i * together] - mean) * scale * gain[i] + gain[D::padded + i]);
+  for (int i = lane; i < D::outputs; i += lanes) {
+    float* const own = y + activation_at(i, mine);
+    write_activation(own, activate<activation>((read_activation(own) - mean) * scale * gain[i] + gain[D::padded + i]));
+  }
   __syncwarp();
 }
 
-/// The last layer, for the environment of this thread, whose activations are `x`.
-SF_INLINE void last_layer(float (&out)[widths[layers]], const float* weights, const float* x) {
+/// Add to the outputs of an environment what `rows` inputs of the last layer from 4 * block on give.
+template <int rows>
+SF_INLINE void add_last(float (&out)[widths[layers]], const float* weights, const float* x, int block, int mine) {
+  const int mixed = mine / 4 ^ block % 8;
+  const float* row = weights + Whole::begin + (4 * block + 1) * Whole::padded;
 #pragma unroll
-  for (int k = 0; k < Whole::outputs; ++k) out[k] = weights[Whole::begin + k];
-#pragma unroll 4
-  for (int i = 0; i < Whole::inputs; ++i) {
-    const float v = x[i * together];
-    const float* const row = weights + Whole::begin + (i + 1) * Whole::padded;
+  for (int i = 0; i < rows; ++i, row += Whole::padded) {
+    const float v = read_activation(x + quad_at(block, i, mixed) + mine % 4);
 #pragma unroll
     for (int k = 0; k < Whole::outputs; ++k) out[k] += row[k] * v;
   }
+}
+
+/// The last layer, for the environment `mine` of the warp.
+SF_INLINE void last_layer(float (&out)[widths[layers]], const float* weights, const float* x, int mine) {
+#pragma unroll
+  for (int k = 0; k < Whole::outputs; ++k) out[k] = weights[Whole::begin + k];
+#pragma unroll 1
+  for (int block = 0; block < Whole::inputs / 4; ++block) add_last<4>(out, weights, x, block, mine);
+  if constexpr (Whole::inputs % 4 > 0) add_last<Whole::inputs % 4>(out, weights, x, Whole::inputs / 4, mine);
 }
 
 /// Layers k and after, of the warp; `mine` is this thread's environment in it.
 template <int k>
 SF_INLINE void network(float (&out)[widths[layers]], const float* weights, float* x, float* y, int mine, int lane) {
   if constexpr (k + 1 == layers) {
-    last_layer(out, weights, x + mine);
+    last_layer(out, weights, x, mine);
   } else {
     dense<k>(weights, x, y);
-    if constexpr (Layout<k>::norm) normalise<k>(weights, y + mine, lane);
+    if constexpr (Layout<k>::norm) normalise<k>(weights, y, mine, lane);
     network<k + 1>(out, weights, y, x, mine, lane);
   }
 }
@@ -180,7 +255,8 @@ SF_INLINE void act(Environment& e, const float* weights, float* memory, uint32 k
   __syncwarp();  // the activations of the step before have been read
 #pragma unroll
   for (int k = 0; k < sizes.observations; ++k)
-    if (k % lanes == lane) memory[k * together + mine] = (e.o[k] - weights[mean_at + k]) * weights[scale_at + k];
+    if (k % lanes == lane)
+      write_activation(memory + activation_at(k, mine), (e.o[k] - weights[mean_at + k]) * weights[scale_at + k]);
   __syncwarp();
   float out[widths[layers]];
   network<0>(out, weights, memory, Whole::in_place ? memory : memory + Whole::rows * together, mine, lane);
@@ -226,7 +302,7 @@ SF_INLINE Environment enter(const Job& job, int row) {
 
 /// Sums that change at every step; those that change when an episode ends are kept in global memory, not in registers.
 struct Account {
-  float total, cost, lowest, from_total, from_cost;  // from: when the present episode began
+  float total, cost, lowest;
 };
 
 SF_INLINE Account open_account(const Job& job, int row, bool writes) {
@@ -236,21 +312,19 @@ SF_INLINE Account open_account(const Job& job, int row, bool writes) {
     job.finished[row] = job.finished_lengths[row] = 0;
     job.finished_returns[row] = job.finished_costs[row] = 0.0f;
   }
-  return {0.0f, 0.0f, 3.4e38f, 0.0f, 0.0f};
+  return {0.0f, 0.0f, 3.4e38f};
 }
 
-SF_INLINE void close_episode(const Job& job, int row, bool writes, Account& sums, int ended, int steps) {
+SF_INLINE void close_episode(const Job& job, int row, bool writes, const Account& sums, int ended, int steps) {
   if (writes) {
     job.terminated[row] += (ended & terminated) != 0;
     job.truncated[row] += (ended & truncated) != 0;
     job.diverged[row] += (ended & diverged) != 0;
     job.finished[row] += 1;
     job.finished_lengths[row] += steps;
-    job.finished_returns[row] += sums.total - sums.from_total;
-    job.finished_costs[row] += sums.cost - sums.from_cost;
+    job.finished_returns[row] = sums.total;  // all episodes so far have ended
+    job.finished_costs[row] = sums.cost;
   }
-  sums.from_total = sums.total;
-  sums.from_cost = sums.cost;
 }
 
 SF_INLINE void record_outcome(const Job& job, long at, float reward, float margin, int ended) {
@@ -275,10 +349,13 @@ SF_INLINE void leave(const Job& job, int row, Environment& e, const Account& sum
   job.margins[row] = sums.lowest;
 }
 
-SF_INLINE void choose_action(const Job& job, Environment& e, const float* weights, uint32 seed, uint32 episode,
-                             uint32 time, long at) {
+/// Read where it is needed rather than kept in a register.
+SF_INLINE uint32 seed_of(const Job& job, int row) { return static_cast<uint32>(job.seeds[row]); }
+
+SF_INLINE void choose_action(const Job& job, Environment& e, const float* weights, int row, uint32 episode, uint32 time,
+                             long at) {
   if constexpr (source == Source::random) {
-    const uint32 key = episode_key(seed, episode, action_stream);
+    const uint32 key = episode_key(seed_of(job, row), episode, action_stream);
 #pragma unroll
     for (int k = 0; k < sizes.actions; ++k)
       e.a[k] = job.low[k] + (job.high[k] - job.low[k]) * uniform<float>(key, time, static_cast<uint32>(k));
@@ -288,23 +365,26 @@ SF_INLINE void choose_action(const Job& job, Environment& e, const float* weight
     for (int k = 0; k < sizes.actions; ++k) e.a[k] = clip(e.a[k], job.low[k], job.high[k]);
   } else {
 #ifdef SF_WIDTHS
-    act(e, weights, warp_memory(), episode_key(seed, episode, policy_stream), time);
+    const uint32 key = sampling == Sampling::none ? 0 : episode_key(seed_of(job, row), episode, policy_stream);
+    act(e, weights, warp_memory(), key, time);
 #endif
   }
 }
 
 /// Roll out the environment of this thread, as levels/rollout.cpp does a block of them. Threads stay together until every
-/// environment of their warp has ended; those past the last environment repeat it and write nothing.
-SF_INLINE void roll(const Job& job, const float* weights) {
+/// environment of their warp has ended; those past the last environment repeat it and write nothing. `group` environments
+/// that follow each other have a policy of their own, and so blocks of their own.
+SF_INLINE void roll(const Job& job, const float* weights, int group) {
+  const int blocks = (group * lanes + SF_THREADS - 1) / SF_THREADS;  // of a policy
+  const int block = static_cast<int>(blockIdx.x) % blocks, member = static_cast<int>(blockIdx.x) / blocks;
 #ifdef SF_WIDTHS
-  weights = gather(weights);
+  weights = gather(weights + static_cast<long>(member) * SF_WEIGHTS);
 #endif
-  const int wanted = static_cast<int>(blockIdx.x * (SF_THREADS / 32) + threadIdx.x / 32) * together +
+  const int wanted = (block * (SF_THREADS / 32) + static_cast<int>(threadIdx.x) / 32) * together +
                      static_cast<int>(threadIdx.x) % together;
-  const int row = wanted < job.envs ? wanted : job.envs - 1;
-  const bool writes = wanted < job.envs && threadIdx.x % 32 < together;
+  const int row = member * group + (wanted < group ? wanted : group - 1);
+  const bool writes = wanted < group && threadIdx.x % 32 < together;
   Environment e = enter(job, row);
-  const uint32 seed = static_cast<uint32>(job.seeds[row]);
   uint32 episode = static_cast<uint32>(job.episodes[row]);
   int start = -job.elapsed[row];
   bool running = true;
@@ -314,13 +394,13 @@ SF_INLINE void roll(const Job& job, const float* weights) {
     const long at = static_cast<long>(t) * job.envs + row;
     const bool records = writes && running;
     if (source == Source::policy || job.record_observations != nullptr) observe(e, job.matrices);
-    choose_action(job, e, weights, seed, episode, time, at);
+    if (records && job.record_observations != nullptr) write(job.record_observations, e.o, at);  // not kept in registers
+    choose_action(job, e, weights, row, episode, time, at);
     // read again rather than kept in registers, which the policy needs
     if constexpr (source == Source::policy) read_parameters(job, e, row);
-    if (records && job.record_observations != nullptr) write(job.record_observations, e.o, at);
     if (records && job.record_actions != nullptr) write(job.record_actions, e.a, at);
     float z[drawn_normals] = {};
-    if (sizes.normals > 0 && job.noisy) draw_normals(z, episode_key(seed, episode, process_stream), time);
+    if (sizes.normals > 0 && job.noisy) draw_normals(z, episode_key(seed_of(job, row), episode, process_stream), time);
 
     float before[sizes.states];
 #pragma unroll
@@ -342,7 +422,7 @@ SF_INLINE void roll(const Job& job, const float* weights) {
     episode += 1;
     start = t + 1;
     if (job.many) {
-      reset(e, seed, episode, job.matrices);
+      reset(e, seed_of(job, row), episode, job.matrices);
     } else {
       running = false;
       if (writes) job.lengths[row] = t + 1;
@@ -356,10 +436,10 @@ SF_INLINE void roll(const Job& job, const float* weights) {
 
 /// Arguments are those of `Job`, in the order of ARGUMENTS in cuda_ext/gpu.py.
 extern "C" __global__ void __launch_bounds__(SF_THREADS, SF_BLOCKS) surefoot_rollout(
-    int envs, int horizon, int limit, int many, int shared, int noisy, const float* matrices, const float* low,
-    const float* high, const long long* seeds, const float* parameters, const float* given, const float* weights,
-    float* states, int* episodes, int* elapsed, float* returns, float* costs, float* margins, int* lengths,
-    int* terminated, int* truncated, int* diverged, int* finished, int* finished_lengths, float* finished_returns,
+    int envs, int group, int horizon, int limit, int many, int shared, int noisy, const float* matrices,
+    const float* low, const float* high, const long long* seeds, const float* parameters, const float* given,
+    const float* weights, float* states, int* episodes, int* elapsed, float* returns, float* costs, float* margins,
+    int* lengths, int* terminated, int* truncated, int* diverged, int* finished, int* finished_lengths, float* finished_returns,
     float* finished_costs, float* last_observations, float* record_observations, float* record_actions,
     float* record_rewards, float* record_next_observations, float* record_costs, float* record_margins,
     unsigned char* record_terminated, unsigned char* record_truncated, unsigned char* record_diverged) {
@@ -377,7 +457,7 @@ extern "C" __global__ void __launch_bounds__(SF_THREADS, SF_BLOCKS) surefoot_rol
   job.record_costs = record_costs, job.record_margins = record_margins;
   job.record_terminated = record_terminated, job.record_truncated = record_truncated;
   job.record_diverged = record_diverged;
-  surefoot::gpu::roll(job, weights);
+  surefoot::gpu::roll(job, weights, group);
 }
 
 /// Begin an episode in the environments whose `mask` is not 0 (all where it is null): one thread each.

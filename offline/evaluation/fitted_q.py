@@ -206,6 +206,8 @@ class Rows:
 class Blocks(Drawn):
     """Rows drawn as `Uniform` draws them, of which a block of training steps at a time is made ready."""
 
+    by_numpy = True
+
     def __init__(self, ready: Callable[[Array], dict[str, Array]], population: int) -> None:
         """Draw from `population` rows; `ready` gives the columns of some of them."""
         super().__init__()

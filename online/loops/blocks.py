@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import DivergenceError, EnvironmentMismatchError
-from surefoot.core.base.random import generator
+from surefoot.core.base.random import drawn
 from surefoot.core.base.spec import named
 from surefoot.core.engine.learner import Learner
 from surefoot.core.nn.encoders import on_vectors
@@ -185,7 +185,7 @@ class Blocks:
             if self.meanwhile is not None:
                 self.meanwhile(time * self.num_envs)
             features = self.encoded(seen)
-            actions, kept = self.learner.apply("sample", features, noise[time // held])
+            actions, kept = self.learner.apply("sample", features, noise[time // held], again=True)
             done = acting.act(actions.flatten(0, 1))
             valid = self._valid(done.info)
             received = acting.observed(done.observations)
@@ -241,8 +241,9 @@ class Blocks:
         """(T / held, S, N, held_dim) standard normal numbers; environment e's depend on seed, block and e only."""
         width: Any = self.agent.explore_dim
         shape = (self.num_envs, -(-self.horizon // self.agent.config.held), width)
-        drawn = [generator(s, "acting", number).standard_normal(shape, np.float32) for s in self.learner.seeds]
-        return torch.from_numpy(np.stack(drawn)).to(self.device).permute(2, 0, 1, 3).contiguous()
+        seeds = self.learner.seeds
+        numbers = drawn(seeds, "acting", number, self.device, lambda source: source.standard_normal(shape, np.float32))
+        return numbers.permute(2, 0, 1, 3).contiguous()
 
     def _valid(self, info: Mapping[str, Any]) -> Tensor | None:
         """(S * N,) bool rows that are transitions, where the environment inserts others."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from surefoot.core.base.random import generator
+from surefoot.core.base.random import drawn
 from surefoot.core.nn.normalizer import RunningMoments
 from surefoot.data.store import Store, Workspace
 from surefoot.envs.acting import under
@@ -47,11 +47,9 @@ class Minibatches:
         turn, part = divmod(step - self.first, self.parts)
         epoch = self._first_epoch + turn
         if epoch != self._epoch:
-            drawn = []
-            for position, seed in enumerate(self.seeds):
-                order = torch.from_numpy(generator(seed, "minibatches", epoch).permutation(self.block_rows))
-                drawn.append(order + position * self.block_rows)
-            self._order = torch.stack(drawn).to(self.device)
+            count = self.block_rows
+            order = drawn(self.seeds, "minibatches", epoch, self.device, lambda source: source.permutation(count))
+            self._order = order + torch.arange(len(self.seeds), device=self.device).unsqueeze(1) * count
             self._parts = [one.contiguous() for one in self._order.split(self.block_rows // self.parts, 1)]
             self._epoch = epoch
         return self._order, part

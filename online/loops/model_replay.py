@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,7 +76,7 @@ class Members(Split):
         super().__init__(buffer, every, False, stream)
         self.members = members
 
-    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
         """Uniform numbers, one for each member."""
         return source.random((*shape, self.members))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import Memory, begun_anew
-from surefoot.core.base.random import STEPS_PER_BLOCK, generator
+from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Stores
 from surefoot.data.dataset import Dataset
@@ -256,7 +256,8 @@ class OffPolicyLoop:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
         many = self.num_envs * self.agent.rows_each >= FEW_ROWS
         with self._full_precision():
-            return self.learner.apply(method, observations, *memory, noise, fused=many)
+            again = method == "explore"  # a network, with nothing that is decided on the host, as planners do
+            return self.learner.apply(method, observations, *memory, noise, fused=many, again=again)
 
     def _begun(self) -> Memory:
         """(S, N, ...) the memory at the first steps of episodes."""
@@ -274,12 +275,14 @@ class OffPolicyLoop:
         held = self._drawn.get(purpose)
         if held is None or held[0] != block:
             shape = (STEPS_PER_BLOCK, self.num_envs, width)
-            sources = [generator(seed, purpose, block) for seed in self.seeds]
-            if purpose == "acting":
-                drawn = [source.standard_normal(shape, dtype=np.float32) for source in sources]
-            else:
-                drawn = [2 * source.random(shape, dtype=np.float32) - 1 for source in sources]
-            held = self._drawn[purpose] = (block, torch.from_numpy(np.stack(drawn, 1)).to(self.device))
+
+            def draw(source: Any) -> Any:
+                if purpose == "acting":
+                    return source.standard_normal(shape, dtype=np.float32)
+                return 2 * source.random(shape, dtype=np.float32) - 1
+
+            numbers = drawn(self.seeds, purpose, block, self.device, draw)
+            held = self._drawn[purpose] = (block, numbers.transpose(0, 1).contiguous())
         return held[1][offset]
 
     def read_transforms(self) -> None:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import generator
+from surefoot.core.base.random import drawn
 from surefoot.core.engine.agent import Rule, in_groups
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
@@ -192,9 +191,11 @@ class OnPolicyLoop:
         if self.data is None:
             return {}
         c, shape = self.config, (self.config.num_envs, self.config.length)
-        sources = [generator(seed, "data_rows", self.blocks_done) for seed in self.seeds]
-        drawn = torch.from_numpy(np.stack([source.integers(0, len(self.data), shape) for source in sources]))
-        rows = self.data.gather(drawn.transpose(1, 2).flatten().to(self.device))
+        count = len(self.data)
+        chosen = drawn(
+            self.seeds, "data_rows", self.blocks_done, self.device, lambda source: source.integers(0, count, shape)
+        )
+        rows = self.data.gather(chosen.transpose(1, 2).flatten())
         found = {n: v.unflatten(0, (len(self.seeds), c.length, c.num_envs)).clone() for n, v in rows.items()}
         found.pop(OBSERVATION_ACTIONS, None)
         for name in ("observations", "next_observations"):
@@ -205,11 +206,10 @@ class OnPolicyLoop:
 
     def _noise(self) -> Block:
         """(S, T, N, width) random numbers that the agent's columns read; those of environment e are its own."""
-        c, found = self.config, {}
+        shape, found = (self.config.num_envs, self.config.length), {}
         for name, noise in self.agent.column_noise().items():
-            sources = [generator(seed, name, self.blocks_done) for seed in self.seeds]
-            drawn = np.stack([noise.draw(source, (c.num_envs, c.length)) for source in sources])
-            found[name] = torch.from_numpy(drawn).to(self.device).transpose(1, 2)
+            numbers = drawn(self.seeds, name, self.blocks_done, self.device, lambda source: noise.draw(source, shape))  # noqa: B023
+            found[name] = numbers.transpose(1, 2)
         return found
 
     def _explained(self, columns: Block) -> dict[str, list[float]]:

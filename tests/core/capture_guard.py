@@ -239,3 +239,20 @@ def check_captured(trained: Learner, agents: Sequence[Agent]) -> int:
             raise CaptureError(f"the guard saw no operation of {[shadow.updates[index].name for index in due]}")
         updates += len(due)
     return updates
+
+
+def check_acting_captured(trained: Learner, agents: Sequence[Agent], rows: int = 2) -> None:
+    """Let a stacked Learner's agents act in `rows` rows under the guard, as loops do by a captured call.
+
+    Raises:
+        CaptureError: it can't be captured.
+    """
+    shadow, agent = on_meta(trained, agents), trained.agent
+    method = "sample" if hasattr(agent, "sample") else "explore"
+    shape = (len(trained.seeds), rows)
+    observations = torch.zeros(*shape, agent.spec.vector_dim, device=META)
+    noise = torch.zeros(*shape, agent.explore_dim, device=META)  # type: ignore[arg-type]
+    with CaptureGuard() as guard:
+        shadow.apply(method, observations, noise)
+    if guard.count == 0:
+        raise CaptureError(f"the guard saw no operation of {method}")

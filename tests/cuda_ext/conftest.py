@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from fake_cuda import FakeCuda, installed
 from levels import LEVELS, LIBRARY
 
 from surefoot.cuda_ext import cubin
@@ -27,3 +28,9 @@ def nvrtc() -> None:
         cubin.compiler()
     except cubin.MissingPackageError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, nvrtc: None) -> FakeCuda:
+    """CUDA without a driver, for tensors of the processor."""
+    return installed(monkeypatch)

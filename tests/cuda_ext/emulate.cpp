@@ -28,6 +28,9 @@ void __syncwarp() { wait_at(warp_barrier); }
 void __syncthreads() { wait_at(block_barrier); }
 bool __any_sync(unsigned, bool mine);
 
+void touched(const void* pointer, unsigned bytes);
+#define SF_TOUCHED(pointer, bytes) touched(pointer, bytes);
+
 #include SF_HEADER
 #ifdef SF_PLAN
 #include "plan.cuh"
@@ -39,7 +42,38 @@ namespace surefoot::gpu { float4 shared_memory[256 * 1024 / 16]; }
 
 namespace {
 
+// ---- banks of shared memory ----
+
+struct Access {
+  long word;  // of shared memory
+  unsigned bytes;
+};
+
+/// How often shared memory is read or written for one instruction of a warp: the most different words that threads which
+/// are served together want of one of the 32 banks. 32 threads are served together that want 4 bytes each, 16 that want 8
+/// and 8 that want 16.
+int ways_of(const std::vector<Access>& threads) {
+  int worst = 1;
+  for (std::size_t first = 0; first < threads.size();) {
+    const std::size_t served = first + 128 / threads[first].bytes;
+    std::vector<std::vector<long>> banks(32);
+    for (; first < std::min(served, threads.size()); ++first)
+      for (unsigned k = 0; k < threads[first].bytes / 4; ++k) {
+        const long word = threads[first].word + static_cast<long>(k);
+        std::vector<long>& wanted = banks[static_cast<std::size_t>(word % 32)];
+        if (std::find(wanted.begin(), wanted.end(), word) == wanted.end()) wanted.push_back(word);
+      }
+    for (const std::vector<long>& wanted : banks) worst = std::max(worst, static_cast<int>(wanted.size()));
+  }
+  return worst;
+}
+
+bool counts_banks;
+int worst_ways;
+long accesses;
+
 struct Fibre {
+  std::vector<Access> touched;  // since the last barrier
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   Barrier at;
@@ -61,6 +95,21 @@ bool warps_agree() {
   for (std::size_t k = 0; k < fibres.size(); ++k)
     if (fibres[k].at != fibres[k / 32 * 32].at) return false;
   return true;
+}
+
+/// Threads of a warp do the same between two barriers: the n-th access of each is one instruction.
+void count_accesses() {
+  for (std::size_t first = 0; first < fibres.size(); first += 32) {
+    for (std::size_t n = 0;; ++n) {
+      std::vector<Access> threads;
+      for (std::size_t k = first; k < std::min(first + 32, fibres.size()); ++k)
+        if (n < fibres[k].touched.size()) threads.push_back(fibres[k].touched[n]);
+      if (threads.empty()) break;
+      worst_ways = std::max(worst_ways, ways_of(threads));
+      ++accesses;
+    }
+    for (std::size_t k = first; k < std::min(first + 32, fibres.size()); ++k) fibres[k].touched.clear();
+  }
 }
 
 /// One block; false where threads of a warp came to different barriers.
@@ -87,6 +136,7 @@ bool run_block(int threads, bool backwards) {
       going = true;
     }
     if (!warps_agree()) return false;
+    if (counts_banks) count_accesses();
   }
   return true;
 }
@@ -116,6 +166,27 @@ int launch(void (*kernel)(Types...), int blocks, int threads, void** arguments, 
 }
 
 }  // namespace
+
+void touched(const void* pointer, unsigned bytes) {
+  const long byte = static_cast<const char*>(pointer) - reinterpret_cast<const char*>(surefoot::gpu::shared_memory);
+  if (counts_banks && byte >= 0 && byte < static_cast<long>(sizeof(surefoot::gpu::shared_memory)))
+    fibres[threadIdx.x].touched.push_back({byte / 4, bytes});
+}
+
+extern "C" void count_banks(int on) {
+  counts_banks = on != 0;
+  worst_ways = 0;
+  accesses = 0;
+}
+/// Of all accesses since `count_banks`; 0 where there was none.
+extern "C" int bank_ways() { return worst_ways; }
+extern "C" long bank_accesses() { return accesses; }
+/// As `ways_of` the words that `threads` threads touch, `bytes` each.
+extern "C" int ways(const long* words, int threads, unsigned bytes) {
+  std::vector<Access> found;
+  for (int k = 0; k < threads; ++k) found.push_back({words[k], bytes});
+  return ways_of(found);
+}
 
 void wait_at(Barrier kind) {
   Fibre& self = fibres[threadIdx.x];

@@ -22,17 +22,22 @@ class Emulation:
 
     device_type = "cpu"
 
-    def __init__(self, folder: pathlib.Path, limits: Limits = H200, backwards: bool = False) -> None:
-        self.folder, self._limits, self._backwards = folder, limits, backwards
+    def __init__(
+        self, folder: pathlib.Path, limits: Limits = H200, backwards: bool = False, counts_banks: bool = False
+    ) -> None:
+        self.folder, self._limits, self._backwards, self._counts_banks = folder, limits, backwards, counts_banks
         self.launches: list[tuple[str, int, int]] = []
         self.units: list[Unit] = []
+        self.library: Any = None
+        """That was loaded last, for `ways`, `bank_ways` and `bank_accesses` of emulate.cpp."""
 
     def limits(self) -> Limits:
         return self._limits
 
     def load(self, unit: Unit, limits: Limits, shared_bytes: int) -> tuple[Any, ...]:
         self.units.append(unit)
-        library = ctypes.CDLL(str(self._compiled(unit)))
+        library = self.library = ctypes.CDLL(str(self._compiled(unit)))
+        library.count_banks(int(self._counts_banks))
         names = [entry.removeprefix("surefoot_") for entry in ENTRIES[unit.work]]
         return tuple((name, getattr(library, f"emulate_{name}")) for name in names)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import itertools
 import pathlib
 import shutil
@@ -219,6 +221,87 @@ def test_the_number_of_threads_an_environment_has_makes_no_difference(folder: pa
     many = both(Emulation(folder, SMALL), s, 300, 4, policy=policy)[1]
     for name in ("returns", "states", "margins"):
         assert torch.equal(few[name], many[name]), name
+
+
+def test_several_policies_in_one_launch_do_what_each_does_in_its_own_rows(folder: pathlib.Path) -> None:
+    s, share, horizon = system("cartpole_balance"), 37, 6
+    policies = [policy_of(s, (16,), std=torch.tensor([0.2])) for _ in range(3)]
+    for number, policy in enumerate(policies):
+        policy.weights[0].mul_(1 + number)
+
+    def arrays_for(rows: slice, packed: Tensor) -> dict[str, Tensor]:
+        arrays = arrays_of(s, 3 * share, horizon, ("actions",), None)
+        for name in (*SUMS, "states", "episodes", "elapsed", "seeds", "last_observations"):
+            arrays[name] = arrays[name][rows].contiguous()
+        arrays["record_actions"] = arrays["record_actions"][:, rows].contiguous()
+        return arrays | {"policy": packed}
+
+    def run(arrays: dict[str, Tensor], count: int) -> Emulation:
+        driver = Emulation(folder)
+        given = (s.name, sizes_of(s), len(arrays["seeds"]), horizon, 4, True, False, POLICY, policies[0].header, arrays)
+        batch = gpu.Batch(*given, policies=count, driver=driver)
+        batch.reset()
+        batch.run()
+        return driver
+
+    together = arrays_for(slice(None), torch.stack([policy.packed() for policy in policies]))
+    assert [name for name, *_ in run(together, 3).launches] == ["reset", "rollout"]
+    for number, policy in enumerate(policies):
+        rows = slice(number * share, (number + 1) * share)
+        alone = arrays_for(rows, policy.packed())
+        run(alone, 1)
+        for name in (*SUMS, "states", "episodes", "elapsed"):
+            assert torch.equal(together[name][rows], alone[name]), name
+        assert torch.equal(together["record_actions"][:, rows], alone["record_actions"])
+    assert not torch.equal(together["states"][:share], together["states"][share : 2 * share])
+
+
+def test_policies_that_do_not_share_the_environments_evenly_are_refused(folder: pathlib.Path) -> None:
+    s, policy = system("pendulum"), policy_of(system("pendulum"), (16,))
+    arrays = arrays_of(s, 5, 1, (), None) | {"policy": policy.packed().repeat(2)}
+    given = (s.name, sizes_of(s), 5, 1, 9, True, False, POLICY, policy.header, arrays)
+    with pytest.raises(ValueError, match="5 environments can't be shared evenly among 2 policies"):
+        gpu.Batch(*given, policies=2, driver=Emulation(folder))
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "wanted"),
+    [
+        (range(32), 4, 1),
+        ([7] * 32, 4, 1),  # one word is handed to all
+        (range(0, 64, 2), 4, 2),
+        (range(0, 32 * 32, 32), 4, 32),
+        (range(0, 64, 2), 8, 1),
+        (range(0, 128, 4), 16, 1),
+        (range(0, 32 * 32, 32), 16, 8),
+        ([0, 32, 64] + [1] * 29, 4, 3),
+    ],
+)
+def test_banks_are_counted_as_by_hand(words: Any, size: int, wanted: int, folder: pathlib.Path) -> None:
+    s, driver = system("pendulum"), Emulation(folder)
+    both(driver, s, 1, 1)
+    given = [*words]
+    assert driver.library.ways((ctypes.c_long * len(given))(*given), len(given), size) == wanted
+
+
+@pytest.mark.parametrize(("envs", "lanes", "options"), [
+    (3, 4, {"hidden": (64, 64)}),
+    (130, 2, {"hidden": (64, 64)}),
+    (300, 1, {"hidden": (64, 64)}),
+    (3, 4, {"hidden": (20, 96, 7), "norm": True}),
+    (300, 1, {"hidden": (20, 96, 7), "norm": True}),
+], ids=str)  # fmt: skip
+def test_no_bank_of_shared_memory_is_wanted_more_than_twice_at_once(
+    envs: int, lanes: int, options: dict[str, Any], folder: pathlib.Path
+) -> None:
+    s = system("cartpole_balance")
+    limits = dataclasses.replace(SMALL, shared_per_multiprocessor=2000 * 1024)  # room for one lane, whatever the policy
+    driver = Emulation(folder, limits, counts_banks=True)
+    native, kernel = both(driver, s, envs, 2, policy=policy_of(s, **options))
+    assert_equal(native, kernel)
+    assert dict(driver.units[0].defines)["SF_LANES"] == str(lanes)
+    assert driver.library.bank_accesses() > 100
+    assert driver.library.bank_ways() <= 2
 
 
 def test_a_mask_chooses_what_is_reset(folder: pathlib.Path) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import types
 from typing import Any
 
 import pytest
 import torch
-from emulation import H200
 from test_gpu_emulated import arrays_of, policy_of
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -20,71 +18,6 @@ from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.cuda_ext.rollout_arrays import POLICY, RANDOM
 from surefoot.cuda_ext.system import System
 from surefoot.envs.systems import system
-
-
-class FakeCuda(types.ModuleType):
-    """cuda.core without a driver: keeps what it is asked to load and launch."""
-
-    def __init__(self) -> None:
-        super().__init__("cuda.core")
-        self.loaded: list[bytes] = []
-        self.waited = 0
-        self.entered: list[int] = []
-        """Threads that made the context theirs."""
-        self.launched: list[tuple[Any, ...]] = []
-        self.LaunchConfig = types.SimpleNamespace
-        self.Stream = types.SimpleNamespace(from_handle=lambda handle: ("stream", handle))
-        self.ObjectCode = types.SimpleNamespace(from_cubin=self._load)
-
-    def Device(self, index: int) -> Any:
-        properties = types.SimpleNamespace(
-            max_shared_memory_per_block_optin=H200.shared_per_block,
-            max_shared_memory_per_multiprocessor=H200.shared_per_multiprocessor,
-            multiprocessor_count=H200.multiprocessors,
-        )
-        return types.SimpleNamespace(arch="90", properties=properties, set_current=self._enter)
-
-    def _enter(self) -> None:
-        self.entered.append(threading.get_ident())
-
-    def wait(self) -> None:
-        self.waited += 1
-
-    def _load(self, code: bytes) -> Any:
-        self.loaded.append(code)
-        return types.SimpleNamespace(get_kernel=lambda name: types.SimpleNamespace(handle=name))
-
-    def launch(self, stream: Any, config: Any, kernel: Any, *arguments: Any) -> None:
-        self.launched.append((stream, config, kernel.handle, arguments))
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, nvrtc: None) -> FakeCuda:
-    import contextlib
-
-    import cuda.core
-    from cuda.bindings import driver
-
-    fake = FakeCuda()
-    asked = []
-
-    def set_attribute(name: Any, value: int, kernel: Any, device: int) -> tuple[Any]:
-        asked.append((name.name, value, kernel, device))
-        return (driver.CUresult.CUDA_SUCCESS,)
-
-    fake.asked = asked  # type: ignore[attr-defined]
-    for name in ("Device", "LaunchConfig", "Stream", "ObjectCode", "launch"):
-        monkeypatch.setattr(cuda.core, name, getattr(fake, name))
-    monkeypatch.setattr(driver, "cuKernelSetAttribute", set_attribute)
-    stream = types.SimpleNamespace(cuda_stream=77, synchronize=fake.wait)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(gpu, "_loaded", {})
-    monkeypatch.setattr(gpu, "_drivers", {})
-    monkeypatch.setattr(gpu.CudaDriver, "device_type", "cpu")  # the tensors stand in for a GPU's
-    return fake
 
 
 def batch_with(
@@ -111,7 +44,7 @@ def test_a_launch_hands_cuda_core_pointers_sizes_and_the_current_stream(fake: An
     assert (rolled[2], rolled[1].grid, rolled[1].block) == ("surefoot_rollout", 313, 128)
     assert rolled[1].shmem_size == 4 * 4752 + 4 * 64 * 128
     values = dict(zip(gpu.ARGUMENTS, rolled[3], strict=True))
-    assert [values[name].value for name in gpu.SCALARS] == [envs, 10, 200, 0, 1, 0]
+    assert [values[name].value for name in gpu.SCALARS] == [envs, envs, 10, 200, 0, 1, 0]
     assert values["states"] == arrays["states"].data_ptr()
     assert values["record_rewards"] == arrays["record_rewards"].data_ptr()
     assert values["record_actions"] == values["given"] == values["matrices"] == 0

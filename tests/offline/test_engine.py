@@ -7,12 +7,16 @@ import shutil
 import pytest
 import torch
 from problems import VARIANTS, agents, learner, random_store, relative
+from torch import Tensor
 
+from surefoot.core.base import random
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.capture import Capture, Graphed
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Uniform
+from surefoot.core.nn.dense import dense
+from surefoot.core.nn.native import kernels as layers
 from surefoot.core.nn.native import native
 from surefoot.offline import ALGORITHMS
 
@@ -257,8 +261,40 @@ def test_options_out_of_range_are_refused_by_name(algorithm: str, options: dict,
         ALGORITHMS[algorithm].configure(**options)
 
 
+@pytest.mark.parametrize("variant", [*LONG, "rebrac"])
+def test_layers_and_gradients_as_on_a_gpu_train_alike(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that a GPU runs beside a processor's own: layers, where gradients are stored."""
+
+    def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if weight.dim() == 2:
+            return dense(inputs, weight, bias)
+        return torch.matmul(inputs, weight.transpose(-1, -2)) + bias.unsqueeze(-2)
+
+    class Elsewhere(Learner):
+        """Stores gradients as for a GPU."""
+
+        def _gradients(self, index: int, batch: object, noise: dict[str, Tensor]) -> dict[str, Tensor]:
+            self.device = torch.device("meta")  # is no processor
+            try:
+                return super()._gradients(index, batch, noise)
+            finally:
+                self.device = torch.device("cpu")
+
+    here = learner(agents(variant, SEEDS), SEEDS, random_store(torch.float64), torch.float64)
+    there = learner(agents(variant, SEEDS), SEEDS, random_store(torch.float64), torch.float64)
+    there.__class__ = Elsewhere
+    expected = here.run(30)
+    monkeypatch.setattr(layers, "linear", linear)
+    report = there.run(30)
+    for position in range(len(SEEDS)):
+        difference, where = worst(there, position, here, position)
+        assert difference < 1e-9, where
+    assert report == {name: pytest.approx(value, rel=1e-8, abs=1e-10) for name, value in expected.items()}
+
+
 @pytest.mark.parametrize("variant", [pytest.param(v, marks=GPU) for v in VARIANTS])
-def test_stacked_on_a_gpu_equals_the_cpu(variant: str) -> None:
+def test_stacked_on_a_gpu_equals_the_cpu(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "draws_there", lambda device: False)  # the processor's numbers on both
     steps = 30
     there = learner(
         agents(variant, SEEDS), SEEDS, random_store(torch.float64, device="cuda"), torch.float64, device="cuda"

@@ -7,9 +7,11 @@ from typing import Any
 import problems
 import pytest
 import safe_problems
-from capture_guard import check_captured
+from capture_guard import check_acting_captured, check_captured
 from small_learners import small_learner
 
+from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.base.on_policy_agent import OnPolicyAgent
 from surefoot.runs.algorithms import ALGORITHMS
 from surefoot.streaming.agent import StreamingAgent
 
@@ -31,6 +33,19 @@ def test_what_is_not_captured_is_what_has_no_learner() -> None:
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in NOT_CAPTURED])
 def test_a_training_step_can_be_captured(name: str) -> None:
     assert check_captured(*small_learner(name)) > 0
+
+
+CAPTURED_ACTORS = [
+    name
+    for name, kind in ALGORITHMS.items()
+    if issubclass(kind, OnPolicyAgent) or (issubclass(kind, OffPolicyAgent) and not kind.remembers)
+]
+"""Algorithms whose loops let them act by a captured call."""
+
+
+@pytest.mark.parametrize("name", CAPTURED_ACTORS)
+def test_acting_can_be_captured(name: str) -> None:
+    check_acting_captured(*small_learner(name))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

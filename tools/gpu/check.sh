@@ -3,6 +3,7 @@
 #   bash tools/gpu/check.sh 1 230     does it run at all
 #   bash tools/gpu/check.sh 2 400     how fast
 #   bash tools/gpu/check.sh 3 170     real data, from .data
+#   bash tools/gpu/check.sh 4 560     a long run on .data/puzzle-3x3-part.hdf5; again: goes on with it (PUZZLE_RUN)
 # Arguments: the stage, and seconds that all of it may take. OUT: where results go. DEVICE=cpu: a rehearsal.
 set -uo pipefail
 cd "$(dirname "$0")/../.."

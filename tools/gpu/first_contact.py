@@ -34,6 +34,7 @@ TESTS = (
     "tests/data/test_store.py",
     "tests/safe/test_reachability_solver.py",
     "tests/offline/test_engine.py",
+    "tests/core/test_counter.py",
 )
 """Files with tests that need a GPU."""
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")

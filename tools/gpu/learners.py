@@ -19,6 +19,7 @@ from surefoot.cuda_ext.policy import NativePolicy
 from surefoot.cuda_ext.system import System
 from surefoot.data.store import Store
 from surefoot.model_based import TDMPC2, LearnedDynamics
+from surefoot.offline import ReBRAC
 from surefoot.runs.plan import agent_class
 from surefoot.world_models.known.exact import NativeDynamics
 from surefoot.world_models.planners import MPPI
@@ -27,6 +28,8 @@ OBSERVATIONS, ACTIONS, BATCH = 17, 6, 256
 NAMES = ("iql", "sac", "fql", "tdmpc2", "dynamics")
 HORIZON = 3
 """Steps of TD-MPC2's windows."""
+CRITICS = 10
+"""Of ReBRAC on puzzles, with four layers of 512."""
 NEVER = 10**9
 """Steps until a model is measured on held-out rows."""
 
@@ -52,9 +55,13 @@ def made(name: str, seeds: int, device: str, rows: int = 200_000, compiled: bool
 
 
 def _agents_and_sources(name: str, spec: Spec, seeds: int, device: str, rows: int) -> tuple[list[Agent], Any]:
+    agents: list[Any]
     if name == "tdmpc2":
-        agents: list[Any] = [TDMPC2(spec, episode_length=1000).fresh(seed) for seed in range(seeds)]
+        agents = [TDMPC2(spec, episode_length=1000).fresh(seed) for seed in range(seeds)]
         return agents, _windows(min(rows, 4096), device)
+    if name == "rebrac":
+        agents = [ReBRAC(spec, preset="fql", critics=CRITICS).fresh(seed) for seed in range(seeds)]
+        return agents, _windows(min(rows, 4096), device, 2 * agents[0].config.chunk)
     columns = random_columns(rows)
     store = Store.pack(columns, device="cpu" if device == "meta" else device)
     if device == "meta":
@@ -68,14 +75,14 @@ def _agents_and_sources(name: str, spec: Spec, seeds: int, device: str, rows: in
     return agents, agents[0].sources(Stores(types.SimpleNamespace(valid=np.ones(rows, bool)), store))
 
 
-def _windows(count: int, device: str) -> Source:
+def _windows(count: int, device: str, steps: int = HORIZON) -> Source:
     windows = {
-        "observations": torch.randn(count, HORIZON, OBSERVATIONS),
-        "next_observations": torch.randn(count, HORIZON, OBSERVATIONS),
-        "actions": torch.rand(count, HORIZON, ACTIONS) * 2 - 1,
-        "rewards": torch.randn(count, HORIZON),
-        "terminations": torch.zeros(count, HORIZON),
-        "mask": torch.ones(count, HORIZON),
+        "observations": torch.randn(count, steps, OBSERVATIONS),
+        "next_observations": torch.randn(count, steps, OBSERVATIONS),
+        "actions": torch.rand(count, steps, ACTIONS) * 2 - 1,
+        "rewards": torch.randn(count, steps),
+        "terminations": torch.zeros(count, steps),
+        "mask": torch.ones(count, steps),
     }
     placed = {key: value.to(device) for key, value in windows.items()}
     return Uniform(lambda rows: {key: value[rows] for key, value in placed.items()}, count)

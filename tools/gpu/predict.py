@@ -5,7 +5,8 @@
 
 Rates of Learners are counted: a training step runs on torch's meta device, and each operation there is a kernel with
 its floating-point operations and bytes. A step's time is the sum over its kernels of the largest of LEAST, operations
-over PEAK and bytes over BANDWIDTH, or the host's time where that is longer: draws of rows and noise, and python.
+over PEAK and bytes over BANDWIDTH, or the host's time where that is longer: python, and the launches of what draws rows
+and noise, a block of steps at a time.
 All other figures are estimates: from published figures of the machine, from arithmetic on instructions
 (docs/gpu.md), or from how the same code compares with JAX on a processor.
 """
@@ -25,6 +26,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from surefoot.core.base.random import STEPS_PER_BLOCK
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Drawn
+
 HERE = pathlib.Path(__file__).resolve().parent
 PREDICTED, PAGE = HERE / "predicted.json", HERE.parents[1] / "docs" / "gpu.md"
 FIRST, LAST = "<!-- predictions -->", "<!-- end of predictions -->"
@@ -33,11 +38,21 @@ LEAST, PEAK, BANDWIDTH = 2.2e-6, 0.6 * 67e12, 2.6e12
 """Of an H100: seconds of a small kernel inside a graph, float32 operations and bytes a second that are reached."""
 EAGER = 27e-6
 """Seconds of the host for an operation under `vmap`, without a graph."""
-PYTHON, NUMBER, ROW = 70e-6, 8e-9, 4e-9
-"""Seconds of the host: of a step's python, and of a number of noise or of a row drawn."""
+PYTHON, LAUNCH = 70e-6, 4.5e-6
+"""Seconds of the host: of a step's python, and of a kernel that it launches by itself without `vmap`."""
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
 FREE = frozenset(
-    {"detach", "empty", "new_empty", "empty_like", "empty_strided", "lift_fresh", "alias", "_reshape_alias"}
+    {
+        "detach",
+        "empty",
+        "new_empty",
+        "empty_like",
+        "empty_strided",
+        "lift_fresh",
+        "alias",
+        "_reshape_alias",
+        "_unsafe_view",
+    }
 )
 """Operations that start no kernel."""
 COUNTED: dict[str, tuple[int, ...]] = {
@@ -47,6 +62,8 @@ COUNTED: dict[str, tuple[int, ...]] = {
     "tdmpc2": (1, 4, 16),
     "dynamics": (1, 16),
 }
+RUNS: dict[str, tuple[str, int]] = {"puzzle/rate": ("rebrac", 1)}
+"""Row of a whole run -> the Learner that it trains, by which it is counted, and of how many seeds."""
 STEPS = 4
 """Training steps that are counted: every update of these agents is due within them."""
 ESTIMATES: dict[str, tuple[float, str]] = {
@@ -166,10 +183,20 @@ def counted(name: str, seeds: int) -> Step:
     capture.step = watched
     for _ in range(STEPS):
         learner._advance(0)
-    numbers = sum(value[0, 0].numel() for value in learner.stream._noise.values())
-    rows = sum(source.rows(0)[0].numel() for source in learner.sources.values() if hasattr(source, "seeds"))
-    host = PYTHON + seeds * (NUMBER * numbers + ROW * rows)
-    return Step(count.kernels / STEPS, count.operations / STEPS, count.bytes / STEPS, count.seconds / STEPS, host)
+    draws = _draws(learner)
+    host = PYTHON + LAUNCH * draws.kernels / STEPS_PER_BLOCK
+    seconds = count.seconds / STEPS + draws.seconds / STEPS_PER_BLOCK
+    return Step(count.kernels / STEPS, count.operations / STEPS, count.bytes / STEPS, seconds, host)
+
+
+def _draws(learner: Learner) -> Kernels:
+    """What draws the noise and the rows of a block of training steps."""
+    with Kernels() as found:
+        learner.stream.at(STEPS_PER_BLOCK)
+        for source in learner.sources.values():
+            if isinstance(source, Drawn):
+                source.rows(STEPS_PER_BLOCK)
+    return found
 
 
 def predictions() -> dict[str, dict[str, Any]]:
@@ -182,6 +209,9 @@ def predictions() -> dict[str, dict[str, Any]]:
             for how, rate in rates.items():
                 value = float(f"{rate:.4g}")
                 found[f"learners/{name} x{seeds}: {how}"] = {"value": value, "unit": "updates/s", "how": "counted"}
+    for row, (name, seeds) in RUNS.items():
+        value = float(f"{counted(name, seeds).graph_rate:.4g}")
+        found[row] = {"value": value, "unit": "updates/s", "how": "counted"}
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ class Bootstrap(Drawn):
         drawn = [generator(seed, "bootstrap").integers(0, count, (self.members, count)) for seed in seeds]
         self.samples = torch.from_numpy(np.stack([self.given[one] for one in drawn])).to(device)
 
-    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
         """int64 places in the samples, one for each member."""
         return source.integers(0, len(self.given), (*shape, self.members))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import DRAWS, Memory
-from surefoot.cuda_ext.gpu import usable
+from surefoot.cuda_ext.gpu import is_gpu, usable
 from surefoot.cuda_ext.plan import PlanSettings, plan_rows, plans_natively
 from surefoot.world_models.draws import colouring
 from surefoot.world_models.dynamics import Dynamics
@@ -41,7 +41,7 @@ def native_plan(
     tail, worlds = tail_of(objective), worlds_of(dynamics, objective)
     if tail is None or worlds is None or states.dtype != torch.float32:
         return None
-    if not (usable() if states.is_cuda else plans_natively()):
+    if not (usable() if is_gpu(states.device) else plans_natively()):
         return None
     plan = memory[PLAN]
     work = objective.futures * len(plan) * plan.shape[1] * sum(settings.populations)

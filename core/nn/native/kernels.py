@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.nn.dense import dense
 from surefoot.core.nn.native import native
 
 
@@ -315,5 +316,7 @@ def plain_mlp(
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Affine map of one layer: (B, in) with (out, in), or (B, in) or (E, B, in) with (E, out, in)."""
     if weight.dim() == 2:
-        return torch.nn.functional.linear(inputs, weight, bias)
+        if inputs.device.type == "cpu" or torch.compiler.is_compiling():  # a compiler makes kernels of its own
+            return torch.nn.functional.linear(inputs, weight, bias)
+        return dense(inputs, weight, bias)
     return torch.matmul(inputs, weight.transpose(-1, -2)) + bias.unsqueeze(-2)

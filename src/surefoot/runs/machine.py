@@ -8,7 +8,7 @@ import pathlib
 
 import torch
 
-from surefoot.core.base.errors import CheckpointError, DeviceError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Many, Plain, Record, Text
 from surefoot.core.engine.learner import Learner
@@ -88,3 +88,30 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise DeviceError("device=cuda: torch finds no CUDA GPU on this machine; use device=cpu or auto")
     return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")
+
+
+def device_note(name: str, device: torch.device) -> list[str]:
+    """What the word auto took where that is a GPU, in a sentence; nothing elsewhere."""
+    if name != "auto" or device.type != "cuda":
+        return []
+    return [
+        f"device=auto takes the GPU ({torch.cuda.get_device_name(device)}), which trains all seeds in one process; "
+        "device=cpu trains each in a process of its own, and may be faster for few seeds and small networks"
+    ]
+
+
+def check_tf32(tf32: bool, device: torch.device) -> None:
+    """Raise ConfigError where matrix products are to be TF32's on a processor, which has none."""
+    if tf32 and device.type != "cuda":
+        raise ConfigError("tf32=true is of matrix products on a GPU, and this run computes on a CPU: leave it out")
+
+
+def use_tf32(tf32: bool, device: torch.device) -> None:
+    """Let matrix products and convolutions of this process be TF32's on a GPU, or float32's.
+
+    torch's own default is TF32 for convolutions alone.
+    """
+    check_tf32(tf32, device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32

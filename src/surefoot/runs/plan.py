@@ -60,6 +60,7 @@ class Settings:
     kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # bfloat16 where it is safe
+    tf32: bool = False  # on a GPU: matrix products of numbers rounded to 10 bits of fraction; false: float32 throughout
     action_low: tuple[float, ...] | None = None  # lowest action without a simulator, one for all or for each
     action_high: tuple[float, ...] | None = None  # highest action, likewise; neither: as the data state or hold
     jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions

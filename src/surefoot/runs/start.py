@@ -30,7 +30,7 @@ from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
 from surefoot.runs.loggers import LiveMetrics, loggers, to_all
-from surefoot.runs.machine import resolve_device
+from surefoot.runs.machine import check_tf32, device_note, resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
 from surefoot.runs.processes.here import here_note, work_here
@@ -130,7 +130,7 @@ def _allow_names(plan: Plan, trust: bool) -> None:
 
 def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
     """The plan with all options settled, and an agent of it; what `inputs_of` has not refused is refused here."""
-    resolve_device(plan.device)
+    check_tf32(plan.tf32, resolve_device(plan.device))
     plan = settled(plan)
     agent = plan.agent(spec)
     plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
@@ -173,6 +173,7 @@ def _begin(
     inputs = inputs_of(plan, dataset, notify)
     dataset = inputs.dataset
     plan, agent = _checked(plan, inputs.spec)
+    say(notify, *device_note(plan.device, resolve_device(plan.device)))
     if built_for is not None:
         _check_problem(built_for, inputs.spec, plan)
         say(notify, *_range_note(built_for, inputs.spec, plan))

@@ -56,8 +56,9 @@ Array = np.ndarray[Any, Any]
 
 DISCOUNT = 0.99
 """Of returns where no simulator judges."""
-ENGINE = Record({}, {"steps": Text(), "eager": Table(Text())})
-"""How training steps were repeated, and why some were not; empty where a sample is one call."""
+ENGINE = Record({}, {"steps": Text(), "eager": Table(Text()), "products": Text(among=("tf32",))})
+"""How training steps were repeated, and why some were not; empty where a sample is one call. `products` where matrix
+products were not float32's."""
 ALARM_OF_SEED = Record(
     {"rings": Many(Record({"step": Number(0, whole=True), "signal": Text(), "meaning": Text()}, others=True))},
     {

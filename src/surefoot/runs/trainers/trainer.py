@@ -27,7 +27,7 @@ from surefoot.envs.acting.first_look import FirstLook
 from surefoot.envs.reward_terms import STEM
 from surefoot.evaluation import Episodes, evaluate
 from surefoot.runs import finishing
-from surefoot.runs.machine import resolve_device, same_machine
+from surefoot.runs.machine import resolve_device, same_machine, use_tf32
 from surefoot.runs.plan import FINAL_EVALUATION_SEED, TRAINING_EVALUATION_SEED, agent_class
 from surefoot.runs.processes.stopping import Finishing, Stopped
 from surefoot.runs.progress_events import Teller, finite, finite_or_none, of_episodes
@@ -74,6 +74,7 @@ class SeedTrainer:
         self.leads = share is None or share.rank == 0
         self.run, self.plan, self.seeds, self.send = run, run.plan, seeds, send
         self.device = resolve_device(self.plan.device)
+        use_tf32(self.plan.tf32, self.device)
         self.spec = run.spec
         self.dataset = read_columns(run.columns_path) if run.columns_path.is_file() else None
         self.metrics: list[dict[str, Any]] = []
@@ -143,8 +144,9 @@ class SeedTrainer:
         self.teller.within(self.step)
 
     def engine(self) -> dict[str, Any]:
-        """How training steps were repeated, and which ran as they stand instead, with the reason."""
-        return {"steps": self.learner.capture.how, "eager": self.learner.eager_because()}
+        """How training steps were repeated, which ran as they stand and why, and products that are not float32's."""
+        products = {"products": "tf32"} if self.plan.tf32 else {}
+        return {"steps": self.learner.capture.how, "eager": self.learner.eager_because(), **products}
 
     # -- for subclasses ----------------------------------------------------------------------------------
 
