@@ -22,7 +22,7 @@ from surefoot.data.prepare import prepare
 
 @dataclasses.dataclass(frozen=True)
 class IQLConfig(EncoderConfig, HistoryConfig):
-    """Settings of IQL; the defaults are the official ones for Gym-MuJoCo."""
+    """Settings of IQL; the defaults are the official ones for Gym-MuJoCo, but that observations are normalised."""
 
     expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data
     temperature: float = 3.0  # beta: multiplies the advantage, so it is an inverse temperature
@@ -38,7 +38,7 @@ class IQLConfig(EncoderConfig, HistoryConfig):
     order: str = "sequential"  # sequential: actor and critic see the new value (official); together: the old (CORL)
     critic_weight: float = 1.0  # of each critic's squared error; CORL has 0.5
     rewards: str = "return_range"  # none, return_range or minus_one
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
+    normalization: str = "observations"  # of observations: none, observations, stacked, range or quantile
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -59,15 +59,17 @@ class IQL(Agent):
         L_\pi &= -E \min(e^{\beta (\min_i \hat Q_i(s, a) - V(s))}, 100) \log \pi(a | s)
 
     Official code and CORL differ, and the paper does not say: officially the value is stepped first and
-    actor and critic see the new value; in CORL all three see the old one. The preset `official` (default)
-    is the former, `corl` the latter with CORL's initialisation and normalisation.
+    actor and critic see the new value; in CORL all three see the old one. The default is the former and
+    the preset `corl` the latter, with CORL's initialisation. Observations are normalised in both; the preset
+    `official` leaves them as they are, as the authors' code does, which then learns many times more slowly
+    where their numbers vary by more than a factor of ten (docs/algorithms.md).
     """
 
     name = "iql"
     Config: ClassVar[type] = IQLConfig
     by_rows = True
     PRESETS = {  # noqa: RUF012
-        "official": {},
+        "official": {"normalization": "none"},
         "corl": {
             "order": "together",
             "initialisation": "torch",

@@ -40,5 +40,5 @@ class IQLOnline(IQL, OffPolicyAgent):
     data = "required"
     inherits = ("actor", "normalizer", "value", "critic", "target_critic")
     inherits_moments = ("iql", "iql_online")
-    PRESETS = {"official": {}, "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
+    PRESETS = {"official": IQL.PRESETS["official"], "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
     config: IQLOnlineConfig

@@ -47,7 +47,8 @@ def test_a_run_that_is_older_than_an_option_keeps_the_name_of_its_preset() -> No
 
 
 def test_options_that_were_changed_are_told_instead_of_the_preset_that_is_the_default() -> None:
-    assert told_options("iql", options("iql")) == ("official", {})
+    assert told_options("iql", options("iql")) == (None, {})
+    assert told_options("iql", options("iql", preset="official")) == ("official", {})
     assert told_options("iql", options("iql", expectile=0.9)) == (None, {"expectile": 0.9})
     assert told_options("cdt", options("cdt", preset="small", cost_limit=3.0)) == ("small", {"cost_limit": 3.0})
     older = options("ppo")

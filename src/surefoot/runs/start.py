@@ -14,7 +14,7 @@ from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, E
 from surefoot.core.base.files import read_json, refuse_null_bytes, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
 from surefoot.core.engine.smoothness import check_penalty
-from surefoot.data import conventions, left_out
+from surefoot.data import conventions, left_out, spread
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats import repairs
@@ -196,6 +196,8 @@ def _begin(
         if counts := repairs.applied(dataset.attributes):
             say(notify, f"{dataset.name}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
         say(notify, *left_out.notes(dataset), *agent.notes(dataset), *conventions.notes(dataset, plan.config))
+        if not agent.normalizer.fixed:
+            say(notify, *spread.notes(dataset, plan.config))
         if not plan.evaluates and not agent.acts and not len(episodes_apart(dataset, agent.reads)[1]):
             only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
             say(notify, f"{dataset.name} is one episode{only}: none is held out, and there are no validation losses")

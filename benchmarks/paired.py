@@ -1,0 +1,431 @@
+"""Official code beside ours on one file: the rows, the first weights, the steps, the actions, the curves.
+
+    benchmarks/peers/setup.sh paired_jax corl      # environments of the official codes, once
+    python benchmarks/paired.py                    # compute what is missing, then write docs/paired.md
+    python benchmarks/paired.py --only iql         # one algorithm's cells
+    python benchmarks/paired.py --table            # only the page
+    python benchmarks/paired.py --quick            # ours alone, a few steps, for CI
+
+Equal losses and updates don't make equal runs: a run has more parts. Each cell compares one, at equal settings:
+
+- rows: what reaches the loss, of every row of the file, through each code's own loader;
+- weights: mean, deviation, range and norm of each layer in 100 initialisations;
+- steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches;
+- acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes;
+- curves: whole runs from each code's own weights and draws, returns on the way.
+
+Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; nothing of it is in this repository.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+import torch
+from beside import peer_python
+from cells import Results
+from study import SHARED, Cell, study_main
+
+from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.learner import Learner
+from surefoot.core.engine.sources import Stores, Uniform
+from surefoot.core.nn.native import kernels
+from surefoot.core.policy.policy import Policy
+from surefoot.data import load
+from surefoot.data.dataset import Dataset
+from surefoot.data.store import store_from_dataset
+from surefoot.evaluation import evaluate, hierarchical_interval
+from surefoot.runs.plan import agent_class
+
+PEERS = pathlib.Path(__file__).parent / "peers"
+sys.path.append(str(PEERS))
+from paired_peer import Arrays, summary  # noqa: E402
+
+NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
+AT, PLANNED, BATCH, INITIALISATIONS = (1, 2, 10, 1000), 1000, 256, 100
+UPDATES, POINTS, EPISODES, ACTING_EPISODES, OBSERVATIONS = 30_000, 6, 20, 50, 1000
+QUESTIONS = ("rows", "weights", "steps", "acting", "curves")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """One of our algorithms with settings of one official code."""
+
+    algorithm: str
+    options: dict[str, Any]
+    repository: str
+    commit: str
+    runner: str
+    venv: str
+    file: str
+    environment: str
+    silent: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options that take noise out of the loss, where steps are compared; the runner does so too."""
+    networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
+
+
+CORL = ("tinkoff-ai/CORL", "6afec90484bbf47dee05fdf525e26a3ebe028e9b", "paired_corl.py", "corl")
+CHEETAH = ("halfcheetah-v5-expert-sb3", "HalfCheetah-v5")
+HOPPER = ("hopper-v5-medium-sb3", "Hopper-v5")
+IQL = ("ikostrikov/implicit_q_learning", "09d700248117881a75cb21f0adb95c6c8a694cb2", "paired_iql.py", "paired_jax")
+TD3_NETWORKS = ("actor", "target_actor", "critic", "target_critic")
+PAIRS = {
+    "iql": Pair("iql", {"preset": "official"}, *IQL, *CHEETAH),
+    "iql-corl": Pair("iql", {"preset": "corl"}, *CORL, *HOPPER),
+    "td3bc": Pair("td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, TD3_NETWORKS),
+}
+
+
+# -- the two sides -------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def data(file: str) -> Dataset:
+    """One of the shared files."""
+    return load(str(SHARED / f"{file}.hdf5"))
+
+
+def agent_of(pair: Pair, seed: int, quiet: bool = False) -> tuple[Agent, Dataset]:
+    """Our agent, fresh, and the data as it learns from them."""
+    kind = agent_class(pair.algorithm)
+    options = {**pair.options, **(pair.silent if quiet else {})}
+    agent = kind(data(pair.file), **options).fresh(seed)
+    return agent, agent.prepare(data(pair.file))
+
+
+def networks_of(agent: Agent, names: tuple[str, ...]) -> Arrays:
+    """Parameters of these networks by name."""
+    found = agent.state_dict().items()
+    return {name: value.detach().numpy().copy() for name, value in found if name.split(".")[0] in names}
+
+
+def checkout(pair: Pair) -> pathlib.Path:
+    """The official code at its commit, cloned where it is not there yet.
+
+    Raises:
+        SystemExit: it can't be cloned, or another commit is there.
+    """
+    root = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "code"
+    folder = root / pair.repository.replace("/", "+")
+    if not folder.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        address = f"https://github.com/{pair.repository}"
+        cloned = subprocess.run(["git", "clone", "--quiet", address, str(folder)], check=False)
+        if cloned.returncode:
+            raise SystemExit(f"{address} could not be cloned to {folder}; clone it there by hand")
+        subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", pair.commit], check=True)
+    told = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if told.stdout.strip() != pair.commit:
+        raise SystemExit(f"{folder} is at {told.stdout.strip() or 'no commit'}, wanted is {pair.commit}: check it out")
+    return folder
+
+
+def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) -> tuple[Any, Arrays]:
+    """The runner's line and its arrays."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "out.npz"
+        command = [peer_python(pair.venv, ADVICE), str(PEERS / pair.runner), question, "--algorithm", pair.algorithm]
+        command += ["--checkout", str(checkout(pair)), "--file", str(SHARED / f"{pair.file}.hdf5")]
+        command += ["--environment", pair.environment, "--out", str(out)]
+        if given is not None:
+            np.savez(f"{folder}/given.npz", **given)  # type: ignore[arg-type]
+            command += ["--given", f"{folder}/given.npz"]
+        command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        arrays = dict(np.load(out, allow_pickle=False)) if out.is_file() else {}
+        return json.loads(done.stdout.strip().splitlines()[-1]), arrays
+
+
+# -- the five comparisons ------------------------------------------------------------------------------------
+
+
+def our_rows(agent: Agent, ready: Dataset) -> Arrays:
+    """What the store holds for the losses, in the file's order."""
+    store = store_from_dataset(ready, agent.reads, "cpu")
+    batch = store.gather(torch.arange(len(store)))
+    return {name: batch[name].numpy().astype(np.float32) for name in agent.reads}
+
+
+def compare_rows(pair: Pair) -> dict[str, Any]:
+    """Rows that are in one code alone, and the largest difference of each column of the others."""
+    theirs = ask(pair, "rows")[1]
+    agent, ready = agent_of(pair, 0)
+    ours, own = our_rows(agent, ready), data(pair.file)
+    cut = own.truncations[own.transitions]  # steps at which a time limit ended the episode
+    kept = np.ones(len(ours["rewards"]), bool)
+    if len(ours["rewards"]) - len(theirs["rewards"]) == int(cut.sum()):
+        kept = ~cut
+    columns = {}
+    for name in theirs if kept.sum() == len(theirs["rewards"]) else ():
+        mine, other = ours[name][kept].astype(np.float64), theirs[name].astype(np.float64)
+        columns[name] = {"largest": float(np.abs(mine - other).max()), "scale": float(np.abs(other).max())}
+        if name == "rewards":
+            columns[name]["ratio"] = float(mine.sum() / other.sum())
+    return {"ours": len(ours["rewards"]), "theirs": len(theirs["rewards"]), "cut": int(cut.sum()), "columns": columns}
+
+
+def compare_weights(pair: Pair) -> dict[str, Any]:
+    """Moments of each parameter on both sides."""
+    line, _ = ask(pair, "weights", count=INITIALISATIONS)
+    seen: dict[str, list[np.ndarray]] = {}
+    base, _ = agent_of(pair, 0)
+    for seed in range(INITIALISATIONS):
+        for name, values in networks_of(base.fresh(seed), pair.networks).items():
+            seen.setdefault(name, []).append(values.astype(np.float64).ravel())
+    return {"ours": {name: summary(np.stack(values)) for name, values in seen.items()}, "theirs": line}
+
+
+class Snapshots:
+    """Takes given batches one after the other, and keeps the networks, rates and losses at some steps."""
+
+    def __init__(self, pair: Pair, rows: Arrays, indices: np.ndarray) -> None:
+        self.pair = pair
+        self.agent, _ = agent_of(pair, 0, quiet=True)
+        self.start = networks_of(self.agent, pair.networks)
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(column, np.float32)) for name, column in rows.items()}
+        tensors["observation_actions"] = torch.cat([tensors["observations"], tensors["actions"]], 1)
+        feed = iter(indices)
+
+        def batch(_: Any) -> dict[str, torch.Tensor]:
+            chosen = torch.from_numpy(next(feed))
+            return {name: column[chosen] for name, column in tensors.items()}
+
+        source = Uniform(batch, len(rows["rewards"]))
+        self.learner = Learner([self.agent], [0], source, batch_size=indices.shape[1], planned_steps=PLANNED)
+
+    def at(self, steps: tuple[int, ...]) -> tuple[Arrays, dict[str, Any], dict[str, Any]]:
+        """Arrays by "step/name"; rates and losses by step."""
+        found: Arrays = {}
+        rates: dict[str, Any] = {}
+        losses: dict[str, Any] = {}
+        for step in steps:
+            if step - 1 > self.learner.step:
+                self.learner.run(step - 1 - self.learner.step)
+            pairs = zip(self.learner.updates, self.learner.optimizers, strict=True)
+            rates[str(step)] = {update.trains[0]: optimizer.learning_rate() for update, optimizer in pairs}
+            logged = self.learner.run(1)
+            losses[str(step)] = {name: float(values[0]) for name, values in logged.items() if name.endswith("_loss")}
+            now = networks_of(self.learner.extract(0), self.pair.networks)
+            found |= {f"{step}/{name}": values for name, values in now.items()}
+        return found, rates, losses
+
+
+def together(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
+    """Both codes over the same 1,000 batches of the official rows: ours, its arrays, theirs, their line."""
+    rows = ask(pair, "rows")[1]
+    indices = np.random.default_rng(0).integers(len(rows["rewards"]), size=(PLANNED, BATCH))
+    ours = Snapshots(pair, rows, indices)
+    given = {f"weights/{name}": values for name, values in ours.start.items()} | {"indices": indices}
+    line, theirs = ask(pair, "steps", given, planned=PLANNED, at=",".join(map(str, AT)))
+    mine, rates, losses = ours.at(AT)
+    line = {"theirs": line, "ours": {"rates": rates, "losses": losses}}
+    return ours, mine, theirs, line
+
+
+def compare_steps(pair: Pair) -> dict[str, Any]:
+    """Relative distance of each network's parameters, and both sides' rates and losses."""
+    ours, mine, theirs, line = together(pair)
+    distances: dict[str, dict[str, float]] = {}
+    for step in AT:
+        for network in pair.networks:
+            names = [name for name in mine if name.startswith(f"{step}/{network}.")]
+            left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
+            begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
+            moved = float(np.linalg.norm(right - begun))
+            distances.setdefault(str(step), {})[network] = float(np.linalg.norm(left - right)) / max(moved, 1e-30)
+    return {"distances": distances, **line}
+
+
+def compare_acting(pair: Pair) -> dict[str, Any]:
+    """The official weights after 1,000 steps, acting in both codes."""
+    ours, _, theirs, _ = together(pair)
+    weights = {name.split("/", 1)[1]: values for name, values in theirs.items() if name.startswith(f"{PLANNED}/")}
+    agent = ours.learner.extract(0)
+    full, ready = agent_of(pair, 0)
+    full.load_state_dict({**full.state_dict(), **{name: torch.from_numpy(v) for name, v in weights.items()}})
+    del agent, ready
+    observations = data(pair.file).observations[:: max(1, len(data(pair.file)) // OBSERVATIONS)][:OBSERVATIONS]
+    given = {f"weights/{name}": values for name, values in weights.items()}
+    line, arrays = ask(
+        pair, "acting", {**given, "observations": observations}, episodes=ACTING_EPISODES, planned=PLANNED
+    )
+    policy = full.policy()
+    mine = policy.select_action(observations)
+    return {
+        "actions": float(np.abs(np.asarray(mine) - arrays["actions"]).max()),
+        "theirs": line,
+        "ours": scored(policy, pair.environment, ACTING_EPISODES),
+    }
+
+
+def scored(policy: Policy, environment: str, episodes: int) -> dict[str, Any]:
+    """Returns and lengths of the policy's mean actions."""
+    found = evaluate([policy], environment, episodes, seed=0)[0]
+    return {"returns": [round(float(value), 3) for value in found.returns], "lengths": found.lengths.tolist()}
+
+
+def our_curve(pair: Pair, seed: int, updates: int = UPDATES, episodes: int = EPISODES) -> dict[str, Any]:
+    """A run of ours, as a worker of `surefoot train` trains one seed."""
+    torch.set_num_threads(1)
+    kernels.keep_memory()
+    agent, ready = agent_of(pair, seed)
+    stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
+    learner = Learner([agent], [seed], agent.sources(stores), batch_size=BATCH, planned_steps=updates, kernels=True)
+    points = []
+    for point in range(1, POINTS + 1):
+        learner.run(updates // POINTS)
+        policy, last = learner.extract(0).policy(), point == POINTS
+        found = scored(policy, pair.environment, episodes if last else max(1, episodes // 4))
+        points.append({"step": learner.step, **found})
+    return {"points": points}
+
+
+def their_curve(pair: Pair, seed: int) -> dict[str, Any]:
+    """A run of the official code."""
+    points, _ = ask(pair, "curve", planned=UPDATES, points=POINTS, episodes=EPISODES, seed=seed)
+    return {"points": points}
+
+
+# -- the study -----------------------------------------------------------------------------------------------
+
+
+def cells() -> list[Cell]:
+    """The cheap comparisons of all pairs, then curves."""
+    cheap = {"rows": compare_rows, "weights": compare_weights, "steps": compare_steps, "acting": compare_acting}
+    found = [
+        Cell(f"{name}-{question}", functools.partial(compute, pair))
+        for question, compute in cheap.items()
+        for name, pair in PAIRS.items()
+    ]
+    for name, pair in PAIRS.items():
+        found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
+        found.append(Cell(f"{name}-curve-ours-s0", functools.partial(our_curve, pair, 0)))
+    return found
+
+
+def said_of_rows(cell: dict[str, Any]) -> str:
+    """What the cell shows, in a sentence."""
+    worst = {
+        name: column["largest"] / max(column["scale"], 1e-30)
+        for name, column in cell["columns"].items()
+        if name != "rewards" or abs(column["ratio"] - 1) < 1e-3
+    }
+    parts = []
+    if cell["ours"] != cell["theirs"]:
+        more = cell["ours"] - cell["theirs"]
+        cause = " (steps at which a time limit ends an episode)" if more == cell["cut"] else ""
+        parts.append(f"ours has {more:,} rows of {cell['ours']:,} more{cause}")
+    if not cell["columns"]:
+        parts.append("columns not compared")
+    elif max(worst.values(), default=0.0) < 1e-5:
+        parts.append("equal" if not parts else "the others are equal")
+    else:
+        parts.append(f"{max(worst, key=lambda name: worst[name])} differ by {max(worst.values()):.1e} of their range")
+    ratio = cell["columns"].get("rewards", {}).get("ratio", 1.0)
+    if abs(ratio - 1) >= 1e-3:
+        parts.append(f"rewards are scaled {ratio:.4f} times theirs")
+    return "; ".join(parts)
+
+
+def said_of_weights(cell: dict[str, Any]) -> str:
+    """Parameters whose mean, deviation or norm is further off than five standard errors."""
+    off = []
+    for name, other in cell["theirs"].items():
+        mine = cell["ours"][name]
+        error = max(other["deviation"], mine["deviation"]) * np.sqrt(2 / other["numbers"])
+        far = [abs(mine[key] - other[key]) > 5 * error + 1e-7 for key in ("mean", "deviation")]
+        norm_error = np.hypot(mine["norm_deviation"], other["norm_deviation"]) / np.sqrt(INITIALISATIONS)
+        if any(far) or abs(mine["norm"] - other["norm"]) > 5 * norm_error + 1e-4 * max(other["norm"], 1e-30):
+            off.append(f"{name}: deviation {mine['deviation']:.4g} for {other['deviation']:.4g}")
+    return "; ".join(off) or f"equal ({len(cell['theirs'])} parameters)"
+
+
+def said_of_steps(cell: dict[str, Any]) -> str:
+    """The largest distance at the first and last steps, in parts of how far the network has moved; rates."""
+    largest = {step: max(values.values()) for step, values in cell["distances"].items()}
+    rates = [
+        abs(cell["ours"]["rates"][step][name] - rate) / max(rate, 1e-12)
+        for step, values in cell["theirs"]["rates"].items()
+        for name, rate in values.items()
+    ]
+    text = ", ".join(f"{largest[step]:.0e} at {int(step):,}" for step in largest)
+    return f"rates {'equal' if max(rates) < 1e-6 else f'differ by {max(rates):.1e}'}; networks differ by {text}"
+
+
+def said_of_acting(cell: dict[str, Any]) -> str:
+    """Actions' largest difference, and the interval of the returns' difference."""
+    mine, theirs = ([np.array(cell[side]["returns"])] for side in ("ours", "theirs"))
+    left, right = hierarchical_interval(mine), hierarchical_interval(theirs)
+    within = left.low <= right.high and right.low <= left.high
+    word = "equal within noise" if within else "differ"
+    numbers = f"{left.estimate:.1f} and {right.estimate:.1f}"
+    return f"actions within {cell['actions']:.0e}; returns {word} ({numbers})"
+
+
+def said_of_curves(found: Results, name: str) -> str:
+    """The last returns of both."""
+    sides = {side: found.get(f"{name}-curve-{side}-s0") for side in ("ours", "theirs")}
+    words = []
+    for side, cell in sides.items():
+        if cell is None:
+            words.append(f"{side}: not run")
+            continue
+        interval = hierarchical_interval([np.array(cell["points"][-1]["returns"])])
+        words.append(f"{side} {interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]")
+    return "; ".join(words)
+
+
+SAID = {"rows": said_of_rows, "weights": said_of_weights, "steps": said_of_steps, "acting": said_of_acting}
+
+
+def table(found: Results) -> list[str]:
+    """The page: a row an algorithm, a column a comparison; curves below."""
+    lines = [
+        "# Beside official code",
+        "",
+        "Losses and updates that are equal don't make runs equal: a run has more parts. Here official code runs beside "
+        "ours on one file, at equal settings, and each part is compared. Written by `python benchmarks/paired.py`, "
+        f"which says what each column is. Curves are of {UPDATES:,} updates, one seed, {EPISODES} episodes at the end, 95 % "
+        "intervals over episodes.",
+        "",
+        "| algorithm | official code | file | rows | weights | steps | acting | curves |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, pair in PAIRS.items():
+        said = [
+            SAID[question](found[f"{name}-{question}"]) if f"{name}-{question}" in found else "not run"
+            for question in QUESTIONS[:-1]
+        ]
+        code = f"[{pair.repository}](https://github.com/{pair.repository}/tree/{pair.commit}) at {pair.commit[:8]}"
+        lines.append(f"| `{name}` | {code} | {pair.file} | {' | '.join(said)} | {said_of_curves(found, name)} |")
+    lines += ["", "## Curves", ""]
+    for name, pair in PAIRS.items():
+        rows = {side: found.get(f"{name}-curve-{side}-s0") for side in ("ours", "theirs")}
+        if not any(rows.values()):
+            continue
+        lines += [f"`{name}` on {pair.file}, mean return:", "", "| updates | ours | official |", "|---|---|---|"]
+        length = max(len(cell["points"]) for cell in rows.values() if cell)
+        for place in range(length):
+            means = [
+                f"{np.mean(cell['points'][place]['returns']):.0f}" if cell else "not run" for cell in rows.values()
+            ]
+            step = (place + 1) * UPDATES // POINTS
+            lines.append(f"| {step:,} | {means[0]} | {means[1]} |")
+        lines.append("")
+    return lines
+
+
+if __name__ == "__main__":
+    quick = Cell("quick", functools.partial(our_curve, PAIRS["iql"], 0, 12, 1))
+    study_main(__doc__, NAME, cells(), table, quick)
