@@ -32,8 +32,7 @@ PACKAGES: dict[str, str] = PROJECT["tool"]["scikit-build"]["wheel"]["packages"]
 ROOMS = {folder for folder in PACKAGES.values() if "/" not in folder}
 CODE_FOLDERS = [*sorted(PACKAGES.values()), "tests", "benchmarks", "examples"]
 CUDA_BUILD = ("nvidia", "triton", "cuda")  # what torch's CUDA build brings; its versions follow from torch's
-NOT_PINNED = {  # extras without a tested version: those of an account, and those that bring a platform of their own
-    "wandb",
+NOT_PINNED = {  # extras without a tested version, since they bring a platform of their own
     "mlflow",
     "ray",
     "hydra-submitit-launcher",
