@@ -1,4 +1,4 @@
-"""A tracker that neither ends nor delays training: it hears in a thread of its own, and what it raises becomes a note."""
+"""A tracker neither ends nor delays training: it hears in a thread of its own, and what it raises becomes a note."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class MlflowListener:
         Args:
             folder: of the run.
             resumed: without effect: a run whose ids are kept continues.
-            options: experiment, group, tags (each KEY or KEY:VALUE) and name; what is not there comes from MLflow's own variables.
+            options: experiment, group, tags (each KEY or KEY:VALUE) and name; what is not there comes from MLflow's own
+                variables.
         """
         require("mlflow", "mlflow", "logger=mlflow")
         self.folder, self.options = folder, dict(options or {})

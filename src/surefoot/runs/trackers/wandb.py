@@ -40,7 +40,8 @@ class WandbListener:
         self.note = lambda text: None
         self._runs: dict[int, Any] = {}
         self._plan: Mapping[str, Any] = {}
-        self._axis, self._mode = "", None
+        self._axis = ""
+        self._mode: str | None = None
         self._ids: KeptIds | None = None
 
     def __call__(self, event: Event) -> None:
