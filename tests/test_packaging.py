@@ -166,6 +166,22 @@ def test_every_declared_dependency_has_a_tested_version_that_it_accepts() -> Non
         assert requirement.specifier.contains(version), f"{requirement} does not accept {version}"
 
 
+@pytest.mark.parametrize(
+    ("shown", "extra"),
+    [
+        ("env=HalfCheetah-v5", "mujoco"),
+        ("-o policy.onnx", "onnx"),
+        ("as a page or a video", "video"),
+        ("surefoot new system", "numba"),
+        ("dataset=d4rl/", "minari"),
+    ],
+)
+def test_the_extra_all_holds_what_the_readmes_commands_need(shown: str, extra: str) -> None:
+    assert shown in (ROOT / "README.md").read_text(encoding="utf-8")
+    (everything,) = PROJECT["project"]["optional-dependencies"]["all"]
+    assert extra in Requirement(everything).extras
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="constraints.txt lists what Linux needs")
 def test_constraints_reach_through_to_dependencies_of_dependencies() -> None:
     pins = pinned_versions()

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
         "runs",
         help="training logs of stable-baselines3 and CleanRL, for results and compare",
         description="Training logs as finished run folders, one for each algorithm and environment: "
-        "stable-baselines3's evaluations.npz, monitor.csv and progress.csv, TensorBoard's event files, and histories of "
+        "stable-baselines3's evaluations.npz, monitor.csv and progress.csv, TensorBoard's event files, histories of "
         "Weights & Biases as CSV (Open RL Benchmark).",
     )
     logs.add_argument(
