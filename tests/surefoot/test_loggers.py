@@ -256,7 +256,7 @@ def test_mlflow_has_a_run_a_seed_with_evaluations_and_the_plan(
     ("given", "wrong"),
     [
         (["logger_options.project=arms"], "logger_options.project is an option of a logger: give logger= too"),
-        (["logger=wandb", "logger_options.projet=arms"], "wandb has no such option; did you mean 'project'"),
+        (["logger=wandb", "logger_options.projects=arms"], "wandb has no such option; did you mean 'project'"),
         (["logger=tensorboard", "logger_options.project=arms"], "tensorboard has no such option; it has none"),
         (["logger=wandb", "logger_options.mode=ofline"], "did you mean 'offline'"),
         (["logger=wandb", "logger_options.tags={a: 1}"], "give texts, as in logger_options.tags=[arm,v2]"),

@@ -124,7 +124,7 @@ def _write_one(place: pathlib.Path, logs: Sequence[SeedLog]) -> None:
         seeds=tuple(seeds),
         episodes=max(1, episodes),
     )
-    about = describe_machine()
+    about, judged_by = describe_machine(), " or ".join(sorted({log.judged for log in logs}))
     summary: dict[str, Any] = {
         "format": SUMMARY_FORMAT,
         "algorithm": plan.algorithm,
@@ -144,14 +144,14 @@ def _write_one(place: pathlib.Path, logs: Sequence[SeedLog]) -> None:
         "updates_per_second": None,
         "versions": {},
         "date": about["date"],
-        "judged": first.judged,
+        "judged": judged_by,
     }
     place.mkdir(parents=True)
     lines = [{"format": METRICS_FORMAT, **line} for log in logs for line in _lines(log)]
     text = "".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: (line["step"], line["seed"])))
     (place / "metrics.jsonl").write_text(text, encoding="utf-8")
     sources = [str(log.source.resolve()) for log in logs]
-    config = {"format": CONFIG_FORMAT, "kind": IMPORTED, "plan": plan.to_json(), "judged": first.judged}
+    config = {"format": CONFIG_FORMAT, "kind": IMPORTED, "plan": plan.to_json(), "judged": judged_by}
     write_json(place / "config.json", {**config, "sources": sources})
     write_json(place / "summary.json", summary)  # last: with it the folder is a finished run
 
