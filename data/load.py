@@ -174,24 +174,21 @@ def require_there(text: str) -> None:
         raise ConfigError(_unknown(text))
 
 
+OF_DATA = (".hdf5", ".h5", ".npz", ".csv", ".parquet", ".mcap", *SUFFIXES)
+"""Endings of files of data: what else lies in a folder is not listed to who looked for one."""
+
+
 def _unknown(text: str) -> str:
     """The sentence for a name that is neither a path nor known."""
     folder = pathlib.Path(text).parent
-    looks_like_path = text.startswith((".", "/", "~")) or pathlib.Path(text).suffix in (
-        ".hdf5",
-        ".h5",
-        ".npz",
-        ".csv",
-        ".parquet",
-        ".mcap",
-        *SUFFIXES,
-    )
-    if looks_like_path:
+    beside = _files_like(text)
+    if text.startswith((".", "/", "~")) or pathlib.Path(text).suffix in OF_DATA:
         if not _exists(folder):
             return f"{text}: no such file, and its folder {folder} doesn't exist either"
-        held = sorted(item.name for item in folder.iterdir())[:1000] if folder.is_dir() else []
-        return f"{text}: no such file; {nearest(pathlib.Path(text).name, held)}"
-    beside = _files_like(text)
+        held = sorted(item.name for item in folder.iterdir() if item.suffix in OF_DATA)[:1000]
+        if not held and not beside:
+            return f"{text}: no such file or folder, and in {folder} lies no file of data"
+        return f"{text}: no such file; {nearest(pathlib.Path(text).name, {*held, *beside})}"
     if beside:
         return f"{text}: no such file; did you mean {' or '.join(map(repr, beside))}?"
     if text.startswith(GENERATED):

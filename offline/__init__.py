@@ -21,6 +21,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "calql": f"{__name__}:CalQL",
         "cql": f"{__name__}:CQL",
         "diffusion_bc": f"{__name__}:DiffusionBC",
+        "discrete_cql": f"{__name__}:DiscreteCQL",
         "dt": f"{__name__}:DT",
         "dvl": f"{__name__}:DVL",
         "edac": f"{__name__}:EDAC",

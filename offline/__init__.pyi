@@ -17,6 +17,7 @@ from .calql import CalQL as CalQL, CalQLConfig as CalQLConfig
 from .cql import CQL as CQL, CQLConfig as CQLConfig
 from .decision_transformer import DT as DT, DTConfig as DTConfig
 from .diffusion_bc import DiffusionBC as DiffusionBC, DiffusionBCConfig as DiffusionBCConfig
+from .discrete_cql import DiscreteCQL as DiscreteCQL, DiscreteCQLConfig as DiscreteCQLConfig
 from .dvl import DVL as DVL, DVLConfig as DVLConfig
 from .edac import EDAC as EDAC, SACN as SACN, EDACConfig as EDACConfig, SACNConfig as SACNConfig
 from .famo2o import FamO2O as FamO2O, FamO2OConfig as FamO2OConfig

@@ -32,8 +32,7 @@ PACKAGES: dict[str, str] = PROJECT["tool"]["scikit-build"]["wheel"]["packages"]
 ROOMS = {folder for folder in PACKAGES.values() if "/" not in folder}
 CODE_FOLDERS = [*sorted(PACKAGES.values()), "tests", "benchmarks", "examples"]
 CUDA_BUILD = ("nvidia", "triton", "cuda")  # what torch's CUDA build brings; its versions follow from torch's
-NOT_PINNED = {  # extras without a tested version: those of an account, and those that bring a platform of their own
-    "wandb",
+NOT_PINNED = {  # extras without a tested version, since they bring a platform of their own
     "mlflow",
     "ray",
     "hydra-submitit-launcher",
@@ -165,6 +164,22 @@ def test_every_declared_dependency_has_a_tested_version_that_it_accepts() -> Non
         version = pins.get(canonicalize_name(requirement.name))
         assert version is not None, f"constraints.txt does not pin {requirement.name}"
         assert requirement.specifier.contains(version), f"{requirement} does not accept {version}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "extra"),
+    [
+        ("env=HalfCheetah-v5", "mujoco"),
+        ("-o policy.onnx", "onnx"),
+        ("as a page or a video", "video"),
+        ("surefoot new system", "numba"),
+        ("dataset=d4rl/", "minari"),
+    ],
+)
+def test_the_extra_all_holds_what_the_readmes_commands_need(shown: str, extra: str) -> None:
+    assert shown in (ROOT / "README.md").read_text(encoding="utf-8")
+    (everything,) = PROJECT["project"]["optional-dependencies"]["all"]
+    assert extra in Requirement(everything).extras
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="constraints.txt lists what Linux needs")

@@ -25,7 +25,6 @@ NOT_PINNED = {
     "pip": "the installer: of the python that made the environment",
     "setuptools": "the same",
     "surefoot": "this package",
-    "wandb": "an extra that needs an account, not part of the tested set",
     "mlflow-skinny": "an extra that brings a platform of its own, not part of the tested set",
     "ray": "likewise",
     "hydra-submitit-launcher": "likewise",

@@ -320,10 +320,15 @@ def _add_images(
 ) -> None:
     """Put pictures, scaled, and the vector under keys of their own, each with what followed it inside its episode."""
     for key, array in images.items():
-        if array.dtype != np.uint8 or array.ndim < 3:
+        if array.dtype != np.uint8 or array.ndim < 2:
             raise DataError(
-                f"{path}: the picture {key!r} is {array.dtype} of shape {array.shape}, must be uint8 pictures"
+                f"{path}: the picture {key!r} is {array.dtype} of shape {array.shape}, must be uint8 pictures, or the "
+                "bytes of a JPEG or PNG file a step"
             )
+        if array.ndim == 2:  # padded with zeros, which come after a file's own end
+            files = (pictures.decoded(f"{path}, {key!r}, step {k}", row.tobytes(), size) for k, row in enumerate(array))
+            images[key] = pictures.stack(f"{path}, {key!r}", files, len(array))
+            continue
         if len(array) and pictures.scaled(array[0], size).shape != array.shape[1:]:
             each = (pictures.scaled(one, size) for one in array)
             images[key] = pictures.stack(f"{path}, {key!r}", each, len(array))

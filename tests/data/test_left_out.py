@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
+from surefoot.core.base.errors import DataError
 from surefoot.data import info, left_out, load, logs, save
 from surefoot.data.formats import lerobot
 
@@ -63,6 +66,33 @@ def test_aloha_s_cameras_are_named_by_the_draft_and_by_what_is_read_with_it(tmp_
     taken = load(tmp_path / "m.yaml")
     assert set(taken.arrays) == {"state", "cam_high", "cam_low"}
     assert left_out.notes(taken) == []
+
+
+def test_aloha_s_compressed_cameras_are_decoded_and_a_damaged_one_is_named_by_its_step(tmp_path: pathlib.Path) -> None:
+    """As ALOHA's recorder compresses: a JPEG file a step, padded with zeros to the longest, lengths in compress_len."""
+    files = []
+    for step in range(5):
+        buffer = io.BytesIO()
+        Image.fromarray(np.full((6, 8, 3), 40 * step, np.uint8)).save(buffer, "JPEG", quality=95)
+        files.append(buffer.getvalue())
+    longest = max(map(len, files)) + 3
+    padded = np.stack([np.frombuffer(one.ljust(longest, b"\0"), np.uint8) for one in files])
+    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+        file.attrs["compress"] = True
+        file["observations/qpos"], file["action"] = np.arange(10.0).reshape(5, 2), np.ones((5, 2))
+        file["observations/images/cam_high"] = padded
+        file["compress_len"] = np.array([[len(one) for one in files]], float)
+    text = logs.draft(tmp_path / "episode_0.hdf5", tmp_path)
+    (tmp_path / "m.yaml").write_text(text.replace("# images:", "images:"))
+    taken = load(tmp_path / "m.yaml").extras["observations/cam_high"]
+    assert taken.shape == (5, 6, 8, 3)
+    assert np.abs(taken[:, 3, 4, :].astype(int) - 40 * np.arange(5)[:, None]).max() <= 2  # JPEG of one color
+    (tmp_path / "m.yaml").write_text(text.replace("# images:", "images:").replace("# image_size: 84", "image_size: 4"))
+    assert load(tmp_path / "m.yaml").extras["observations/cam_high"].shape == (5, 4, 4, 3)
+    with h5py.File(tmp_path / "episode_0.hdf5", "r+") as file:
+        file["observations/images/cam_high"][3] = 7
+    with pytest.raises(DataError, match=r"'cam_high', step 3: is no PNG or JPEG picture"):
+        load(tmp_path / "m.yaml")
 
 
 def test_lerobot_names_features_that_it_does_not_read(tmp_path: pathlib.Path) -> None:

@@ -178,6 +178,12 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: pathlib.Path) -> N
         load(tmp_path / "hoper.hdf5")
     with pytest.raises(ConfigError, match=r"no such file; did you mean 'hopper.hdf5'"):
         load(tmp_path / "hopper.hdf")
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "key.pem").write_text("")
+    with pytest.raises(ConfigError, match=r"choose from hopper\.hdf5$"):  # and nothing of what else lies there
+        load(tmp_path / "zzz")
+    with pytest.raises(ConfigError, match=r"^/nope: no such file or folder, and in / lies no file of data$"):
+        load("/nope")
     with pytest.raises(ConfigError, match=r"doesn't exist either"):
         load(tmp_path / "nowhere" / "a.hdf5")
     with pytest.raises(ConfigError):

@@ -64,6 +64,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""
 
 
+OF_CHOICES = ("discrete_cql",)
+"""Algorithms that learn discrete actions alone."""
+
+
 def spec(observations: int = 3, actions: int = 2) -> Spec:
     return Spec(observations, actions, (-1.0,) * actions, (1.0,) * actions)
 
@@ -75,7 +79,8 @@ def agents(variant: str, seeds: Sequence[int], **options: Any) -> list[Agent]:
     fewer = {field: 3 for field in ("flow_steps", "samples") if hasattr(kind.Config, field)}
     sizes = {name: value for name, value in SMALL.items() if hasattr(kind.Config, name)}
     config = kind.configure(**{**sizes, **fewer, **own, **options})
-    return [kind(spec(), config).fresh(seed) for seed in seeds]
+    problem = Spec.of_choices(3, 2) if name in OF_CHOICES else spec()
+    return [kind(problem, config).fresh(seed) for seed in seeds]
 
 
 def random_store(dtype: torch.dtype = torch.float32, rows: int = 200, device: str = "cpu", **columns: Any) -> Store:

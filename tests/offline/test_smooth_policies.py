@@ -23,7 +23,11 @@ from surefoot.evaluation import evaluate
 from surefoot.offline import BC, TD3BC
 
 SEEDS = [3, 0, 17]
-PENALISED = [name for name in VARIANTS if not (head := agents(name, [0])[0].actor).always_samples | head.has_memory]
+PENALISED = [
+    name
+    for name in VARIANTS
+    if not (head := agents(name, [0])[0].actor).always_samples | head.has_memory | head.discrete
+]
 """Those whose policy has a mean action that depends on the observation alone."""
 SOME = ["bc", "td3bc", "iql", "iql-dropout", "cql", "famo2o", "riql"]
 

@@ -10,12 +10,14 @@ from acting import Walk
 from on_policy_problems import Bandit
 from safe_problems import random_dataset
 
-from surefoot.core.engine.agent import Agent, Rule
+from surefoot.core.engine.agent import Agent, Rule, Spec
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Stores
+from surefoot.data.choices import CHOICES
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.data.store import store_from_dataset
+from surefoot.offline import DiscreteCQL
 from surefoot.online import DQN, spec_of
 from surefoot.online.loops.loop import make_loop
 from surefoot.online.loops.off_policy import OffPolicyLoop
@@ -71,8 +73,14 @@ def _dataset() -> Dataset:
 
 
 def _from_data(kind: type[Agent], config: Any) -> Trained:
-    data = _dataset()
-    agents = [kind(spec_of(Walk()), config).fresh(seed) for seed in SEEDS]
+    data, problem = _dataset(), spec_of(Walk())
+    if kind is DiscreteCQL:  # whose choices are one-hot rows
+        chosen = np.eye(3, dtype=np.float32)[data.actions.argmax(1)]
+        data, problem = (
+            data.replace(actions=chosen, attributes={**data.attributes, CHOICES: 3}),
+            Spec.of_choices(data.observation_dim, 3),
+        )
+    agents = [kind(problem, config).fresh(seed) for seed in SEEDS]
     ready = [agent.prepare(data) for agent in agents][-1]
     sources = agents[0].sources(Stores(ready, store_from_dataset(ready, agents[0].reads)))
     learner = Learner(agents, SEEDS, sources, batch_size=ROWS, planned_steps=50)

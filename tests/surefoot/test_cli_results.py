@@ -286,11 +286,15 @@ def test_time_left_is_told_by_the_steps_that_follow_the_first_and_the_warm_up(
         watch(at(20, 20, 0.5))  # the first steps after it take long, and say nothing of the others
         watch(at(24, 40, 5.0))
         watch(at(34, 90, 5.0))
+        watch(at(50, 95, 0.0))
+        watch(at(62, 96, 0.2512))
     text = (tmp_path / "log").read_text(encoding="utf-8")
     assert "seed 0: step 10 of 100, 9,000 steps/s, warming up\n" in text
     assert "seed 0: step 20 of 100\n" in text
     assert "seed 0: step 40 of 100, 5 steps/s, 0:12 left\n" in text
     assert "seed 0: step 90 of 100, 5 steps/s, 0:02 left\n" in text
+    assert "seed 0: step 95 of 100, 0:0" in text  # none is counted yet, which is no rate of 0
+    assert "seed 0: step 96 of 100, 0.25 steps/s, " in text
 
 
 def test_progress_is_a_bar_with_rate_eta_and_return_on_a_terminal(tmp_path: pathlib.Path) -> None:

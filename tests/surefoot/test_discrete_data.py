@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import surefoot
+from surefoot.cli import main
 from surefoot.core.base.errors import ConfigError
-from surefoot.data import Dataset, from_arrays
+from surefoot.data import Dataset, from_arrays, save
 from surefoot.offline import BC, IQL
 from surefoot.online import DQN
+from surefoot.runs.run import Run
 
 TINY: dict[str, Any] = {"seeds": 1, "batch_size": 32, "progress": False}
 
@@ -58,3 +60,16 @@ def test_what_learns_continuous_actions_refuses_them_and_names_who_does_not() ->
         IQL(cartpole())
     with pytest.raises(ConfigError, match="are discrete, without a range"):
         surefoot.fit(BC(cartpole()), cartpole(), env=None, action_low=0, action_high=1)
+
+
+def test_dqn_without_an_environment_names_its_kin_that_learns_from_data_alone(
+    tmp_path: pathlib.Path, in_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "carts.npz"
+    save(cartpole(), path)
+    command = ["train", "-q", f"dataset={path}", "env=none", f"out={tmp_path / 'run'}"]
+    assert main([*command, "algo=dqn"]) == 2
+    assert "or learn from the data alone with algo=discrete_cql" in capsys.readouterr().err
+    tiny = ["steps=20", "seeds=1", "batch_size=32", "algo.hidden=[8]", "algo.preset=dqn"]
+    assert main([*command, "algo=discrete_cql", *tiny]) == 0
+    assert Run.open(tmp_path / "run").policy().discrete

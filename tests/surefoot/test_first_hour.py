@@ -22,6 +22,23 @@ from surefoot.core.base.errors import SurefootError
 Capture = pytest.CaptureFixture[str]
 
 
+def test_what_is_named_next_begins_with_what_is_not_installed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    there = importlib.util.find_spec
+
+    def without(name: str, *more: Any) -> Any:
+        return None if name in ("pytest", "numba") else there(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "system", "my_lean_system"]) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    at = said.index("next:")
+    assert said[at + 1] == "python -m pip install pytest 'surefoot[numba]'"
+    assert said[at + 2] == "python -m pytest test_my_lean_system.py"
+
+
 @pytest.mark.parametrize("kind", ["algorithm", "system", "study"])
 def test_a_new_file_passes_its_own_test(
     kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, in_process: None

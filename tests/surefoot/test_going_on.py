@@ -377,10 +377,18 @@ def test_a_resumed_run_is_heard_by_the_logger_that_it_began_with(
 ) -> None:
     heard: list[tuple[str, bool]] = []
 
-    def make(folder: pathlib.Path, resumed: bool = False) -> Any:
-        return lambda event: heard.append((event["kind"], resumed))
+    class Heard:
+        note: Any
 
-    monkeypatch.setitem(__import__("surefoot.runs.loggers", fromlist=["LOGGERS"]).LOGGERS, "tensorboard", make)
+        def __init__(self, folder: pathlib.Path, resumed: bool, options: Any) -> None:
+            self.resumed = resumed
+
+        def __call__(self, event: dict[str, Any]) -> None:
+            heard.append((event["kind"], self.resumed))
+
+        def close(self) -> None: ...
+
+    monkeypatch.setitem(__import__("surefoot.runs.loggers", fromlist=["LOGGERS"]).LOGGERS, "tensorboard", Heard)
     run = train(plan(20, seeds=(0,)), tmp_path / "run", dataset=small_dataset(), logger="tensorboard")
     assert {resumed for _, resumed in heard} == {False}
     extend(run.folder, 40)

@@ -13,11 +13,12 @@ from surefoot.cli.main import main
 from surefoot.core.base.errors import ConfigError
 from surefoot.envs.training import make_training
 from surefoot.online import SAC, spec_of
-from surefoot.runs import trust
+from surefoot.runs import progress_events, trust
 from surefoot.runs.extend import extend
 from surefoot.runs.loggers import to_all
 from surefoot.runs.run import Run
 from surefoot.runs.start import resume
+from surefoot.runs.trainers import trainer
 
 PENDULUM = "native/pendulum"
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
@@ -136,3 +137,25 @@ def test_the_example_of_the_page_ends_a_run_on_the_command_line(
     assert "listener=good_enough:Missing can't be imported" in capsys.readouterr().err
     assert main([*command, "listener=patience", "out=other"]) == 2
     assert "give module:function" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("in_process")
+def test_no_progress_is_told_while_evaluation_runs_so_that_its_time_is_in_no_rate(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    during: list[int] = []
+    evaluated = trainer.evaluate
+
+    def evaluate(*given: Any, **named: Any) -> Any:
+        before = len(heard)
+        found = evaluated(*given, **named)
+        during.append(len(heard) - before)
+        return found
+
+    monkeypatch.setattr(progress_events, "EVERY", -1.0)  # whoever asks is told at once
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
+    given = {**SHORT, "evaluate_every": 30}
+    surefoot.fit(agent(), env=PENDULUM, steps=60, out=tmp_path / "run", listener=heard.append, **given)
+    assert during == [0, 0]
+    assert sum(event["kind"] == "progress" for event in heard) > 4

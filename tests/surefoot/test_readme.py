@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import glob
 import os
 import pathlib
 import re
 import shlex
+import shutil
+from typing import Any
 
 import forking
 import pytest
+import torch
+import yaml
 
 from surefoot.cli import bench, main, train, tune
 from surefoot.cli.main import build_parser
@@ -21,7 +26,8 @@ from surefoot.offline.evaluation.fitted_q import FittedQ
 from surefoot.runs.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *TUTORIALS]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHORT = ["--steps", "2", "--seeds", "1", "--episodes", "2"]
@@ -226,3 +232,118 @@ def test_the_onnx_example_runs_a_policy_without_surefoot(sampling: bool, folder:
     surefoot.offline.IQL(dataset, hidden=(8, 8)).policy().export(path, sampling=sampling)
     printed = run([str(script), str(path), "--env", "surefoot/Quadrotor2D-v0", "--episodes", "1"], folder)
     assert re.fullmatch(r"mean return \d+\.\d over 1 episodes\n", printed)
+
+
+SMALLER = {
+    r"\bsteps=\d+": "steps=40",
+    r"\bseeds=4\b": "seeds=2",
+    r"\bepisodes=\d+": "episodes=2",
+    r"--transitions \d+": "--transitions 2000",
+    r"--episodes \d+": "--episodes 200",
+    r",native/reacher-mixed": "",
+}
+"""What makes a tutorial's commands take seconds."""
+TINY_RUN = ["evaluate_every=40", "evaluate_episodes=1", "batch_size=8"]
+ELSEWHERE = {
+    "--filter reach": "the safe set takes 20 s: test_reach.py, with a coarse one",
+    "-o policy.onnx": "the exporter takes 10 s: test_the_onnx_example_runs_a_policy_without_surefoot",
+    "--until decided": "it trains seeds until something is decided: test_compare.py",
+    "surefoot tune": "its trials take 8 s: test_tune.py",
+}
+"""Commands that are only read here -> why, and which tests carry them out."""
+
+
+def smaller(text: str) -> str:
+    """A command, or python's code, with fewer steps, seeds and episodes."""
+    for pattern, little in SMALLER.items():
+        text = re.sub(pattern, little, text)
+    return text
+
+
+def typed(line: str) -> list[str]:
+    """The words of a line as a shell hands them over: patterns are what they match, unless they are quoted."""
+    words: list[str] = []
+    for word in shlex.split(line, posix=False):
+        quoted = word[0] in "'\""
+        words += [word.strip("'\"")] if quoted else sorted(glob.glob(word)) if "*" in word else [word]
+    return words
+
+
+def carry_out(line: str) -> None:
+    """A line of a tutorial's block, in this process: a command of ours, or a file copied from the checkout."""
+    if any(shown in line for shown in ELSEWHERE):
+        return  # test_every_command_in_the_pages_is_one_that_the_command_line_takes reads it
+    program, *arguments = typed(smaller(line))
+    if program == "cp":
+        source, place = arguments
+        shutil.copy(source.replace("CHECKOUT", str(ROOT)), place)
+        return
+    assert program == "surefoot"
+    if arguments[0] == "train" and "--resume" not in arguments:
+        arguments += [*TINY_RUN, *([] if any(one.startswith("episodes=") for one in arguments) else ["episodes=2"])]
+    assert main(arguments) == 0, line
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_runs_from_its_first_block_to_its_last(
+    page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # where own_agent.py is copied to
+    ran = 0
+    for language, code in re.findall(
+        r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        if language == "python":
+            exec(compile(smaller(code), str(page), "exec"), {"__name__": "tutorial"})
+            ran += 1
+        for line in code.splitlines() if not language else ():
+            if line.startswith(("surefoot ", "cp ")):
+                carry_out(line)
+                ran += 1
+    assert ran >= 5
+
+
+def test_the_blocks_of_the_policy_gradient_page_run() -> None:
+    control, tokens = blocks(ROOT / "docs" / "policy_gradient.md", "python")
+    draws = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=draws)
+
+    over_time = {name: normal(5, 3) for name in ("rewards", "values", "next_values")}
+    ends = {name: torch.zeros(5, 3) for name in ("terminations", "truncations")}
+    given = {
+        name: normal(5, 3).requires_grad_(name == "log_prob") for name in ("log_prob", "proximal_log_prob", "entropy")
+    }
+    names: dict[str, Any] = {**over_time, **ends, **given}
+    exec(control, names)
+    names["loss"].backward()
+    assert set(names["metrics"]) >= {"kl_k1", "kl_k3", "ratio_max", "clip_fraction"}
+    assert names["log_prob"].grad.isfinite().all()
+
+    sequences = {
+        name: normal(16, 7).requires_grad_(name == "log_prob")
+        for name in ("log_prob", "proximal_log_prob", "reference_log_prob")
+    }
+    answers: dict[str, Any] = {**sequences, "rewards": normal(16), "mask": torch.ones(16, 7)}
+    exec(tokens, answers)
+    answers["loss"].backward()
+    assert answers["advantages"].shape == (16, 1)
+    assert answers["advantages"].reshape(2, 8).mean(1).abs().max() < 1e-6  # against the mean of each prompt's answers
+    assert answers["log_prob"].grad.isfinite().all()
+
+
+def test_the_recipe_for_github_actions_is_yaml_whose_commands_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = blocks(ROOT / "docs" / "own_algorithm.md", "yaml")
+    recipe = yaml.safe_load(code)
+    steps = recipe["jobs"]["learning"]["steps"]
+    assert all(set(step) & {"uses", "run"} for step in steps)
+    assert recipe["jobs"]["learning"]["env"].keys() == {"SUREFOOT_CACHE"}
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    ours = [step["run"] for step in steps if step.get("run", "").startswith("surefoot ")]
+    assert len(ours) == 2
+    for line in ours:  # my_algorithm is what `surefoot new algorithm` writes, and not there
+        line = line.replace("my_algorithm:MyAlgorithm", "own_agent:AWR")
+        test_every_command_in_the_pages_is_one_that_the_command_line_takes(line, monkeypatch)

@@ -35,6 +35,7 @@ def fit(
     listener: Listener | None = None,
     trust: bool = False,
     logger: str | None = None,
+    logger_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Run:
     """Train copies of `agent` from several seeds and evaluate them.
@@ -56,7 +57,8 @@ def fit(
         listener: called with each event (progress, evaluations, notes) instead; where it returns False, training of
             the event's seed ends at its next step (docs/training.md#listeners).
         trust: import the module of an environment that the dataset's file names, or of the agent in init=RUN.
-        logger: tensorboard or wandb, beside the run folder's own metrics.jsonl.
+        logger: tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl.
+        logger_options: of the logger, such as project (docs/training.md#loggers).
         options: further fields of `Plan`, e.g. episodes=100.
 
     Raises:
@@ -93,7 +95,10 @@ def fit(
         **options,
     )
     with shown(progress, listener) as heard:
-        return train(plan, out, dataset=dataset, listener=heard, built_for=built_for, trust=trust, logger=logger)
+        return train(
+            plan, out, dataset=dataset, listener=heard, built_for=built_for, trust=trust, logger=logger,
+            logger_options=logger_options,
+        )  # fmt: skip
 
 
 def named_environment(env: Any, options: Mapping[str, Any] | None, max_episode_steps: int | None) -> str | None:

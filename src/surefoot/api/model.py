@@ -110,8 +110,8 @@ class Model:
             progress: show bars, or lines where the output is not a terminal.
             listener: called with each event instead; where it returns False, training of the event's seed ends at its
                 next step (docs/training.md#listeners).
-            options: further fields of a run, such as `episodes=100`, `view="d4rl"` or `logger="tensorboard"`; of a
-                first call.
+            options: further fields of a run, such as `episodes=100`, `view="d4rl"` or `logger="wandb"` with
+                `logger_options={"project": "arms"}`; of a first call.
 
         Raises:
             ConfigError: an option out of range, or one of a first call given again.
@@ -125,7 +125,7 @@ class Model:
                     raise ConfigError("learn() goes on with its run: what is given anew is steps alone")
                 self.run = extend(self.run.folder, self.run.plan.steps + steps, listener)
                 return self
-            logger = options.pop("logger", None)
+            listening = {name: options.pop(name, None) for name in ("logger", "logger_options")}
             for name in options:
                 if name in ("env", "environment", "dataset"):
                     key = "dataset" if name == "dataset" else "env"
@@ -142,7 +142,7 @@ class Model:
                 **options,
             )
             self._read_as(plan)
-            self.run = train(plan, out, dataset=self.dataset, listener=listener, logger=logger)
+            self.run = train(plan, out, dataset=self.dataset, listener=listener, **listening)
         return self
 
     def _read_as(self, plan: Plan) -> None:

@@ -65,8 +65,12 @@ def compare(arguments: argparse.Namespace) -> int:
 def _tell_differences(arms: Sequence[Arm]) -> None:
     """What arms differ in beside the algorithm and its options, which may be meant."""
     first = arms[0]
+    if any(arm.imported for arm in arms):
+        for arm in arms:
+            output.say(f"note: {arm.label} is judged by: {arm.judged}", stderr=True)
     for arm in arms[1:]:
-        for name in ("dataset", "steps", "batch_size", "gap", "view", "init"):
+        imported = first.imported or arm.imported
+        for name in ("steps",) if imported else ("dataset", "steps", "batch_size", "gap", "view", "init"):
             mine, theirs = getattr(first.plan, name), getattr(arm.plan, name)
             if mine != theirs:
                 output.say(f"note: {first.label} and {arm.label} differ in {name}: {mine} and {theirs}", stderr=True)

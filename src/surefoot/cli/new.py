@@ -25,6 +25,12 @@ NEXT = {
     "system": "surefoot envs check {name}:python/{name}-v0",
     "study": "python {name}.py --quick",
 }
+NEEDS = {
+    "algorithm": {"pytest": "pytest"},
+    "system": {"pytest": "pytest", "numba": "surefoot[numba]"},
+    "study": {"pytest": "pytest"},
+}
+"""What the next commands import that an installation may lack -> what pip calls it."""
 
 
 def add_parser(commands: Any) -> None:
@@ -61,5 +67,8 @@ def new(arguments: argparse.Namespace) -> int:
             aside.write_text(text, encoding="utf-8")
     listed = " and ".join(output.short(path) for path in paths)
     inside = "" if folder.resolve() == pathlib.Path.cwd() else f"cd {output.typed(folder)}; "
-    output.say(f"{listed}\n\nnext:\n  {inside}python -m pytest test_{name}.py\n  {inside}{NEXT[kind].format(**words)}")
+    lacking = [package for module, package in NEEDS[kind].items() if importlib.util.find_spec(module) is None]
+    install = f"  python -m pip install {' '.join(map(output.typed, lacking))}\n" if lacking else ""
+    test = f"  {inside}python -m pytest test_{name}.py\n"
+    output.say(f"{listed}\n\nnext:\n{install}{test}  {inside}{NEXT[kind].format(**words)}")
     return 0

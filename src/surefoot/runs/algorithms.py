@@ -25,6 +25,9 @@ ALGORITHMS: Lazy[Agent] = functools.reduce(operator.or_, FAMILIES.values())
 AUTO = "auto"
 """Not one of them: `surefoot train algo=auto` trains several and hands over what the data support."""
 
+FROM_DATA = {"dqn": "discrete_cql"}
+"""Algorithm that learns by acting -> its kin that needs no environment."""
+
 
 def check_parts(
     kind: type[Agent], config: Mapping[str, Any], dataset: Any, environment: str | None, gap: str | None = None
@@ -42,6 +45,9 @@ def check_parts(
         without = "" if data == kind.data else " with algo.offline_fraction=0"
         raise ConfigError(f"{name} takes no dataset{without}, it learns from its own steps: leave out dataset=")
     if acts and environment is None:
-        raise ConfigError(f"{name} learns by acting: name an environment with env=, such as env=native/quadrotor-2d")
+        alone = f", or learn from the data alone with algo={FROM_DATA[name]}" if name in FROM_DATA and dataset else ""
+        raise ConfigError(
+            f"{name} learns by acting: name an environment with env=, such as env=native/quadrotor-2d{alone}"
+        )
     if not acts and gap is not None:
         raise ConfigError(f"{name} learns from data alone, and gap= alters the environment that one learns in")

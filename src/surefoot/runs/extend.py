@@ -23,6 +23,7 @@ from surefoot.runs.processes.stopping import resumable
 from surefoot.runs.processes.workers import in_groups
 from surefoot.runs.progress_events import Listener, say, silent
 from surefoot.runs.run import CONFIG, Run, describe_machine
+from surefoot.runs.trackers.wandb import remove_links
 from surefoot.runs.trainers.choose import seed_trainer
 from surefoot.runs.trust import refuse_links
 from surefoot.streaming.agent import StreamingAgent
@@ -55,6 +56,7 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
             f"steps={steps:,}: {folder} takes {run.plan.steps:,} already; name how many it shall have in all, as in "
             f"steps={2 * run.plan.steps}, or resume it without steps="
         )
+    remove_links(run.folder)
     refuse_links(run.folder, trust)
     training.demand_names(run, trust)
     ended = read_json(run.folder / "config.json", CONFIG).get("stopped", [])

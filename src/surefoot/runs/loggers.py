@@ -7,20 +7,22 @@ twice: readers take the last of each (seed, step, kind).
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
 import os
 import pathlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from surefoot.core.base.errors import ConfigError, MissingExtraError, SurefootError, nearest
+from surefoot.core.base.errors import SurefootError
 from surefoot.core.base.files import why
 from surefoot.core.base.schema import MOST_BYTES, check, parse
 from surefoot.evaluation.runs import METRICS_FORMAT, METRICS_LINE
-from surefoot.runs.progress_events import Event, Listener, Listeners
+from surefoot.runs.progress_events import Event, Listener, Listeners, silent
+from surefoot.runs.trackers.background import Background, Tracker
+from surefoot.runs.trackers.mlflow import MlflowListener
+from surefoot.runs.trackers.options import check_options
+from surefoot.runs.trackers.tensorboard import TensorBoardListener
+from surefoot.runs.trackers.wandb import WandbListener
 
 
 class LiveMetrics:
@@ -83,136 +85,47 @@ def read_live(folder: pathlib.Path) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda line: (line["step"], line["seed"]))
 
 
-class TensorBoardListener:
-    """Writes progress, losses and evaluations of each seed under RUN/tensorboard."""
-
-    def __init__(self, folder: pathlib.Path, resumed: bool = False) -> None:
-        """Prepare to write; raises MissingExtraError without tensorboard.
-
-        Args:
-            folder: of the run.
-            resumed: what an interrupted run wrote after its last checkpoint is replaced.
-        """
-        require("tensorboard", "tensorboard", "logger=tensorboard")
-        self.folder, self._resumed = folder / "tensorboard", resumed
-        self._writers: dict[int, Any] = {}
-
-    def __call__(self, event: Event) -> None:
-        """Write the numbers of one event."""
-        found = list(numbers(event))
-        for name, value in found:
-            self._writer(int(event["seed"]), int(event["step"])).add_scalar(name, value, int(event["step"]))
-        if found:  # to disk: a run that is killed goes on after its last checkpoint, and writes none of this again
-            self._writers[int(event["seed"])].flush()
-        if event["kind"] == "done" and int(event["seed"]) in self._writers:
-            self._writers.pop(int(event["seed"])).close()
-
-    def _writer(self, seed: int, step: int) -> Any:
-        if seed not in self._writers:  # not before the run folder exists
-            from torch.utils.tensorboard import SummaryWriter
-
-            place, purge = str(self.folder / f"seed{seed}"), step if self._resumed else None
-            self._writers[seed] = SummaryWriter(place, purge_step=purge)
-        return self._writers[seed]
-
-
-class WandbListener:
-    """Sends progress, losses and evaluations to Weights & Biases, one run there per run folder."""
-
-    def __init__(self, folder: pathlib.Path, resumed: bool = False) -> None:
-        """Prepare to send; raises MissingExtraError without wandb. A run that is resumed goes on in the one it has."""
-        require("wandb", "wandb", "logger=wandb")
-        self.folder = folder
-        self._run: Any = None
-
-    def __call__(self, event: Event) -> None:
-        """Send the numbers of one event; the plan becomes the run's config."""
-        if event["kind"] == "start":
-            wandb = importlib.import_module("wandb")
-            config = dict(event["plan"])
-            place = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]
-            name = {"name": self.folder.name, "id": f"surefoot-{place}", "resume": "allow"}
-            self._run = wandb.init(project="surefoot", dir=str(self.folder), config=config, **name)
-        found = {f"seed{event.get('seed')}/{name}": value for name, value in numbers(event)}
-        if found and self._run is not None:
-            self._run.log({**found, "step": int(event["step"])})
-        if event["kind"] == "summary" and self._run is not None:
-            self._run.finish()
-
-
-class MlflowListener:
-    """Writes progress and evaluations to MLflow, one run there per run folder.
-
-    Where MLFLOW_TRACKING_URI names a server or database it goes there, else into files under RUN/mlruns.
-    """
-
-    def __init__(self, folder: pathlib.Path, resumed: bool = False) -> None:
-        """Prepare to write; raises MissingExtraError without mlflow. A resumed run goes on in the one it has."""
-        require("mlflow", "mlflow", "logger=mlflow")
-        self.folder, self._resumed = folder, resumed
-        self._client: Any = None
-        self._run = ""
-
-    def __call__(self, event: Event) -> None:
-        """Write the numbers of one event; the plan becomes the run's parameters."""
-        if event["kind"] == "start":
-            self._begin(event["plan"])
-        found = list(numbers(event))
-        if self._client is None:
-            return
-        if found:
-            entities, now = importlib.import_module("mlflow.entities"), int(time.time() * 1000)
-            seed, step = event["seed"], int(event["step"])
-            metrics = [entities.Metric(f"seed{seed}/{name}", value, now, step) for name, value in found]
-            self._client.log_batch(self._run, metrics=metrics)
-        if event["kind"] == "summary":
-            self._client.set_terminated(self._run)
-
-    def _begin(self, plan: Mapping[str, Any]) -> None:
-        mlflow, entities = (importlib.import_module(name) for name in ("mlflow", "mlflow.entities"))
-        uri = os.environ.get("MLFLOW_TRACKING_URI")
-        if uri is None:
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # which newer versions ask for
-            uri = (self.folder / "mlruns").as_uri()
-        self._client = mlflow.MlflowClient(tracking_uri=uri)
-        there = self._client.get_experiment_by_name("surefoot")
-        experiment = self._client.create_experiment("surefoot") if there is None else there.experiment_id
-        place = str(self.folder.resolve())
-        known = self._client.search_runs([experiment], "tags.folder = '" + place.replace("'", "") + "'")
-        if self._resumed and known:
-            self._run = known[0].info.run_id
-            self._client.update_run(self._run, status="RUNNING")
-            return
-        tags = {"folder": place.replace("'", "")}
-        self._run = self._client.create_run(experiment, run_name=self.folder.name, tags=tags).info.run_id
-        flat = {**{key: value for key, value in plan.items() if key != "config"}, **dict(plan["config"])}
-        parameters = [entities.Param(key, str(value)[:500]) for key, value in flat.items()]
-        self._client.log_batch(self._run, params=parameters[:100])
-
-
-LOGGERS: dict[str, Callable[[pathlib.Path, bool], Listener]] = {
+LOGGERS: dict[str, Callable[[pathlib.Path, bool, Mapping[str, Any]], Tracker]] = {
     "tensorboard": TensorBoardListener,
     "wandb": WandbListener,
     "mlflow": MlflowListener,
 }
-"""Word after logger= -> listener of a run folder's events."""
+"""Word after logger= -> who hears the events of a run folder."""
 
 
-def make_logger(name: str, folder: pathlib.Path, resumed: bool = False) -> Listener:
-    """The listener of this name.
+def make_logger(
+    name: str, folder: pathlib.Path, resumed: bool = False, options: Mapping[str, Any] | None = None
+) -> Tracker:
+    """The tracker of this name, which works in the thread that calls it.
 
     Raises:
-        ConfigError: unknown name.
+        ConfigError: unknown name or option.
         MissingExtraError: its package is not installed.
     """
-    if name not in LOGGERS:
-        raise ConfigError(f"logger={name!r} is unknown: {nearest(name, list(LOGGERS))}")
-    return LOGGERS[name](folder, resumed)
+    ready = check_options(name, options)
+    return LOGGERS[name](folder, resumed, ready)
 
 
-def loggers(name: str | None, folder: pathlib.Path, resumed: bool = False) -> list[Listener]:
-    """The listener of this name in a list; an empty one where none is named."""
-    return [] if name is None else [make_logger(name, folder, resumed)]
+def loggers(
+    name: str | None,
+    folder: pathlib.Path,
+    resumed: bool = False,
+    options: Mapping[str, Any] | None = None,
+    notify: Listener = silent,
+) -> list[Listener]:
+    """The tracker of this name in the background, in a list; an empty one where none is named.
+
+    Args:
+        name: of the logger.
+        folder: of the run.
+        resumed: it continues.
+        options: of the logger.
+        notify: who hears the tracker's notes, such as that it failed.
+    """
+    if name is None:
+        check_options(name, options)
+        return []
+    return [Background(name, make_logger(name, folder, resumed, options), notify)]
 
 
 def to_all(listeners: Sequence[Listener]) -> Listeners:
@@ -220,23 +133,10 @@ def to_all(listeners: Sequence[Listener]) -> Listeners:
     return Listeners(listeners)
 
 
-def require(package: str, extra: str, purpose: str) -> None:
-    """Import a package, or raise MissingExtraError."""
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise MissingExtraError(package, extra, purpose) from error
-
-
-def numbers(event: Event) -> Iterator[tuple[str, float]]:
-    """(name, value) of every number of an event that belongs to a seed's step."""
-    if "seed" not in event or "step" not in event:
-        return
-    if event["kind"] == "metrics":  # losses; evaluations have events of their own
-        event = {**event["line"], "kind": event["line"]["kind"]}
-        if event["kind"] != "train":
-            return
-    values = {**event, **(event.get("values") or {})}
-    for name, value in values.items():
-        if name not in ("seed", "step", "steps") and isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{event['kind']}/{name}", float(value)
+def close(listener: Listener) -> None:
+    """End the trackers among a run's listeners; no other is touched."""
+    if isinstance(listener, Background):
+        listener.close()
+    elif isinstance(listener, Listeners):
+        for one in listener.listeners:
+            close(one)

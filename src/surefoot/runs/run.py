@@ -58,6 +58,8 @@ TRANSITIONS = ("next_observations",)
 """Columns of who learns from whole transitions."""
 LANGUAGE = "language model"
 """The kind that config.json of a run of `surefoot llm train` names; runs of control name none."""
+IMPORTED = "imported"
+"""The kind of a run of another library, of which there are scores and curves alone (`surefoot import runs`)."""
 
 
 _FACTS = Record({"name": Text(), "sha256": Maybe(Text(64)), "transitions": Number(1, whole=True)}, others=True)
@@ -113,9 +115,30 @@ class Run:
                 f"{folder}: is a run of a language model: surefoot report, results and watch show it, surefoot llm "
                 "evaluate asks it, and surefoot llm train --resume goes on with it"
             )
+        if is_imported(folder):
+            raise CheckpointError(
+                f"{folder}: was imported from another library's logs, which hold scores and curves alone: surefoot "
+                "results, report and compare read it"
+            )
         value = read_json(folder / "config.json", CONFIG)
         try:
             return cls(folder, as_made(Plan.from_json(value["plan"])))
+        except ConfigError as error:
+            raise CheckpointError(f"{folder}/config.json: {error}") from error
+
+    @classmethod
+    def open_scores(cls, folder: str | os.PathLike[str]) -> Run:
+        """A run folder whose scores alone are read: one of ours, or an imported one, which has no more than them.
+
+        Raises:
+            CheckpointError: as `open`.
+        """
+        folder = pathlib.Path(folder)
+        if not ((folder / "config.json").is_file() and is_imported(folder)):
+            return cls.open(folder)
+        plan = read_json(folder / "config.json", Record({"plan": Record.of(Plan)}, others=True))["plan"]
+        try:
+            return cls(folder, Plan.from_json(plan))
         except ConfigError as error:
             raise CheckpointError(f"{folder}/config.json: {error}") from error
 
@@ -262,6 +285,15 @@ def is_language(folder: pathlib.Path) -> bool:
         CheckpointError: config.json is damaged.
     """
     return bool(read_json(folder / "config.json", ANY_CONFIG).get("kind") == LANGUAGE)
+
+
+def is_imported(folder: pathlib.Path) -> bool:
+    """Whether a folder with a config.json is of another library's logs.
+
+    Raises:
+        CheckpointError: config.json is damaged.
+    """
+    return bool(read_json(folder / "config.json", ANY_CONFIG).get("kind") == IMPORTED)
 
 
 def describe_machine() -> dict[str, Any]:

@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
 from surefoot.core.base.files import read_json, refuse_null_bytes, write_json
@@ -29,7 +31,7 @@ from surefoot.online.loops.loop import refuse_mixed_precision
 from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
-from surefoot.runs.loggers import LiveMetrics, loggers, to_all
+from surefoot.runs.loggers import LiveMetrics, close, loggers, to_all
 from surefoot.runs.machine import check_tf32, device_note, resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
@@ -37,9 +39,12 @@ from surefoot.runs.processes.here import here_note, work_here
 from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
-from surefoot.runs.progress_events import Event, Listener, listener_of, say, silent
+from surefoot.runs.progress_events import Event, Listener, Listeners, listener_of, say, silent
 from surefoot.runs.run import CONFIG, Run, describe_machine, episodes_apart, names_in, write_columns
 from surefoot.runs.summary import RESULT, sum_up
+from surefoot.runs.trackers.ids import FILE as IDS_FILE
+from surefoot.runs.trackers.options import check_options
+from surefoot.runs.trackers.wandb import remove_links
 from surefoot.runs.trust import FunctionName, allow, demand, refuse_links
 from surefoot.runs.warm_start import initialise_from, settled, start_notes
 from surefoot.streaming.agent import StreamingAgent
@@ -54,6 +59,7 @@ def train(
     built_for: Spec | None = None,
     trust: bool = False,
     logger: str | None = None,
+    logger_options: Mapping[str, Any] | None = None,
     listener_name: str | None = None,
 ) -> Run:
     """Carry out a plan in a new folder: `surefoot.fit`, `learn` and the command line start their runs here.
@@ -68,7 +74,8 @@ def train(
         listener: called with each event; where it returns False, training of the event's seed ends at its next step.
         built_for: sizes that the environment or dataset must have; None: any.
         trust: import the module of the agent in init=RUN.
-        logger: tensorboard or wandb, which hears the events too, also where the run is resumed.
+        logger: tensorboard, wandb or mlflow, which hears the events too, also where the run is resumed.
+        logger_options: of the logger, such as project (docs/training.md#loggers).
         listener_name: module:function of one more listener, also where the run is resumed.
 
     Raises:
@@ -87,14 +94,18 @@ def train(
         if listener_name is not None:
             allow(FunctionName(listener_name))
             named = [listener_of(listener_name)]
-        listen = to_all([listener or silent, *named, *loggers(logger, claim.folder)])
+        heard, options = listener or silent, check_options(logger, logger_options)
+        listen = to_all([heard, *named, *loggers(logger, claim.folder, options=options, notify=heard)])
         stack.enter_context(resumable(claim.folder))
-        run = _begin(plan, claim.folder, dataset, listen, built_for, logger, listener_name)
+        told = {"logger": logger, **({"logger_options": options} if options else {})}
+        told |= {} if listener_name is None else {"listener": listener_name}
+        run = _begin(plan, claim.folder, dataset, listen, built_for, told)
         try:
             return carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
             if claim.take_back():
-                (run.folder / "metrics.jsonl").unlink(missing_ok=True)
+                for name in ("metrics.jsonl", IDS_FILE):
+                    (run.folder / name).unlink(missing_ok=True)
             raise
 
 
@@ -159,10 +170,12 @@ def _begin(
     dataset: Dataset | None,
     listen: Listener,
     built_for: Spec | None,
-    logger: str | None = None,
-    listener_name: str | None = None,
+    listening: Mapping[str, Any],
 ) -> Run:
-    """Check everything that can be checked before the first step, and write what the workers read."""
+    """Check everything that can be checked before the first step, and write what the workers read.
+
+    `listening` is what config.json says of who hears the run, so that it is heard again where it is resumed.
+    """
     notes: list[str] = []
 
     def notify(event: Event) -> None:
@@ -184,8 +197,7 @@ def _begin(
         "plan": plan.to_json(),
         "spec": inputs.spec.to_json(),
         "dataset": None,
-        "logger": logger,
-        **({} if listener_name is None else {"listener": listener_name}),
+        **listening,
     }
     if (file := file_of(plan.environment)) is not None:
         config["environment_file"] = {"name": str(file), "sha256": sha256_of(file)}
@@ -343,6 +355,7 @@ def resume(
     if env is not None:
         keep_as(env, str(run.plan.environment))
     if not run.complete:
+        remove_links(run.folder)
         refuse_links(run.folder, trust)
         demand_names(run, trust)
         with claim_begun(run.folder) as claim, resumable(run.folder):
@@ -379,7 +392,8 @@ def with_logger(run: Run, notify: Listener) -> Listener:
     """
     config = read_json(run.folder / "config.json", CONFIG)
     named = [] if config.get("listener") is None else [listener_of(str(config["listener"]))]
-    return to_all([notify, *named, *loggers(config.get("logger"), run.folder, resumed=True)])
+    options = config.get("logger_options")
+    return to_all([notify, *named, *loggers(config.get("logger"), run.folder, True, options, notify)])
 
 
 def read_again(run: Run, notify: Listener) -> None:
@@ -402,9 +416,17 @@ def read_again(run: Run, notify: Listener) -> None:
 
 def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train all seeds that have no whole result yet, then sum up."""
-    heard = notify = to_all([LiveMetrics(run.folder), notify])
+    heard = to_all([LiveMetrics(run.folder), notify])
     waiting = [seed for seed in run.plan.seeds if not finished(run, seed)]
     device = resolve_device(run.plan.device)
+    try:
+        return _carry_out(run, heard, waiting, device, claim)
+    finally:
+        close(heard)
+
+
+def _carry_out(run: Run, heard: Listeners, waiting: list[int], device: torch.device, claim: Claim) -> Run:
+    notify: Listener = heard
     begun = {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type}
     if notify(begun) is False:
         notify = _all_false(notify)

@@ -23,13 +23,13 @@ from surefoot.core.base.schema import Many, Maybe, Number, Record, Text
 from surefoot.envs.names import short_name
 from surefoot.evaluation.deciding import LOOK_PLAN, Look, LookPlan, anytime_looks, looks
 from surefoot.evaluation.results import identity
-from surefoot.evaluation.runs import SUMMARY
+from surefoot.evaluation.runs import ANY_CONFIG, SUMMARY
 from surefoot.evaluation.statistics import Array
 from surefoot.runs.folders import claim_new
 from surefoot.runs.inputs import dataset_of
 from surefoot.runs.plan import Plan
 from surefoot.runs.progress_events import Listener
-from surefoot.runs.run import CONFIG, IN_MEMORY, Run, names_in
+from surefoot.runs.run import CONFIG, IN_MEMORY, Run, is_imported, names_in
 from surefoot.runs.start import resume, train
 from surefoot.runs.trust import demand
 
@@ -74,6 +74,18 @@ class Arm:
     def plan(self) -> Plan:
         """Of its first run; the others differ in their seeds alone."""
         return self.runs[0].plan
+
+    @property
+    def imported(self) -> bool:
+        """Whether its runs are of another library's logs."""
+        return is_imported(self.runs[0].folder)
+
+    @property
+    def judged(self) -> str:
+        """In words, which episodes its scores are of."""
+        if self.imported:
+            return str(read_json(self.runs[0].folder / "config.json", ANY_CONFIG).get("judged", "not known"))
+        return f"mean of {self.plan.episodes} episodes of the last policy"
 
     def scores(self, metric: str) -> dict[int, float]:
         """Seed -> score; a seed that several runs have counts once, as in the first of them."""
@@ -148,7 +160,7 @@ def arms_of(patterns: Sequence[str]) -> tuple[list[Arm], list[pathlib.Path]]:
     taken: dict[bytes, str] = {}
     for pattern in patterns:
         folders = find(pattern)
-        runs = [Run.open(folder) for folder in folders]
+        runs = [Run.open_scores(folder) for folder in folders]
         unfinished += [run.folder for run in runs if not run.complete]
         runs = [run for run in runs if run.complete]
         if not runs:
@@ -205,13 +217,16 @@ def _same(runs: Sequence[Run]) -> str | None:
 
 def dataset_hash(run: Run) -> str | None:
     """The SHA-256 of the file that a run was trained on."""
+    if is_imported(run.folder):
+        return None
     return (read_json(run.folder / "config.json", CONFIG).get("dataset") or {}).get("sha256")
 
 
 def _same_task(arms: Sequence[Arm]) -> None:
     first = arms[0]
     for arm in arms[1:]:
-        for name in ("environment", "episodes"):
+        imported = first.imported or arm.imported  # whose episodes are as many as somebody else chose
+        for name in ("environment",) if imported else ("environment", "episodes"):
             mine, theirs = settings(first.plan)[name], settings(arm.plan)[name]
             if mine != theirs:
                 raise ConfigError(
@@ -372,6 +387,11 @@ def check_trainable(arms: Sequence[Arm], plan: LookPlan, metric: str, trust: boo
             too few for the first look was trained on a dataset in memory.
     """
     for arm in arms:
+        if arm.imported:
+            raise ConfigError(
+                f"{arm.label}: was imported from another library's logs, so that no further seed of it can be trained; "
+                "leave out --until decided"
+            )
         first = _arm_json(arm, plan, metric)
         if first["had"] < plan.seeds:
             _check_names(arm, trust)

@@ -77,7 +77,7 @@ def compose(overrides: Sequence[str], multirun: bool = False) -> tuple[Request, 
             if name not in OPTIONS:
                 raise ConfigError(f"{AUTO} has no option {key!r}: {nearest(key, [f'algo.{one}' for one in OPTIONS])}")
             own[name] = value
-        elif key in ("preset", "init", "envs", "logger", "listener"):
+        elif key.split(".")[0] in ("preset", "init", "envs", "logger", "logger_options", "listener"):
             raise ConfigError(f"{key}= is of one algorithm, and algo={AUTO} trains several: leave it out")
         elif key != "algo":
             others.append(text)

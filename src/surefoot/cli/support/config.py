@@ -24,6 +24,7 @@ from surefoot.core.engine.agent import Agent
 from surefoot.envs.make import LIMIT, with_options
 from surefoot.runs.algorithms import check_parts
 from surefoot.runs.plan import Settings, agent_class, folder_name
+from surefoot.runs.trackers.options import check_options
 from surefoot.runs.trust import allow
 
 PRIMARY = "surefoot_train"
@@ -51,7 +52,7 @@ class TrainConfig(Settings):
     preset: str | None = None  # settings of a domain (surefoot train --help all); an algorithm's own: algo.preset=
     out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
     logger: str | None = None  # tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl
-
+    logger_options: Any = None  # of the logger, each as logger_options.NAME=VALUE, as in logger_options.project=arms
     listener: str | None = None  # module:function that hears each event; training ends where it returns False
 
     def __post_init__(self) -> None:
@@ -63,13 +64,14 @@ class TrainConfig(Settings):
             )
         if self.envs is not None and not 1 <= self.envs <= MOST_ENVIRONMENTS:
             raise ConfigError(f"envs={self.envs}: must be a whole number from 1 to {MOST_ENVIRONMENTS:,}")
-        if self.logger is not None and self.logger not in LOGGERS:
-            raise ConfigError(f"logger={self.logger!r} is unknown: {nearest(self.logger, LOGGERS)}")
+        object.__setattr__(self, "logger_options", check_options(self.logger, self.logger_options) or None)
 
 
 MOST_ENVIRONMENTS = 10**7
+LOGGER_OPTION = "logger_options."
+"""Beginning of the keys that are options of a logger."""
+_NAMED = re.compile(rf"({re.escape(received.ARGUMENT)}|{re.escape(LOGGER_OPTION)})[^\W\d]\w*")
 MOST_EPISODE_STEPS = 10**9
-LOGGERS = ("tensorboard", "wandb", "mlflow")
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
 
 
@@ -283,8 +285,8 @@ def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:
-    """Overrides as Hydra takes them: an environment's arguments are no fields that it knows."""
-    return [f"+{text}" if text.startswith(received.ARGUMENT) else text for text in overrides]
+    """Overrides as Hydra takes them: an environment's arguments and a logger's options are no fields that it knows."""
+    return [f"+{text}" if text.startswith((received.ARGUMENT, LOGGER_OPTION)) else text for text in overrides]
 
 
 def check_overrides(overrides: Sequence[str], multirun: bool, some: bool = False) -> None:
@@ -321,7 +323,11 @@ def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
     """One override's key: a field, an option of every algorithm that is trained, or Hydra's own."""
     if key == "env_options":
         raise ConfigError("env_options: give each argument of the environment by its name, as in env_options.gain=2")
-    if key == "algo" or key in FIELDS or re.fullmatch(rf"{re.escape(received.ARGUMENT)}[^\W\d]\w*", key):
+    if key == "logger_options":
+        raise ConfigError(
+            "logger_options: give each option of the logger by its name, as in logger_options.project=arms"
+        )
+    if key == "algo" or key in FIELDS or _NAMED.fullmatch(key):
         return
     if key.split(".")[0].split("/")[0] == "hydra":
         if not multirun:

@@ -48,8 +48,8 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
     for key, value in read_mapping(pathlib.Path(path)).items():
         if key == "algo" and isinstance(value, dict):
             entries |= {"algo" if name == "name" else f"algo.{name}": one for name, one in value.items()}
-        elif key == "env_options" and isinstance(value, dict):
-            entries |= {f"env_options.{name}": one for name, one in value.items()}
+        elif key in ("env_options", "logger_options") and isinstance(value, dict):
+            entries |= {f"{key}.{name}": one for name, one in value.items()}
         else:
             entries[key] = value
     own = [f"{key}={_value(path, key, value)}" for key, value in entries.items() if key not in said]

@@ -60,7 +60,7 @@ def main_job(overrides: list[str], said: set[str], style: Style) -> int:
     if finished.plan.environment is not None:
         picture = finished.folder / "comparison.png"
         draw_curves([finished, other], picture)
-    if said - {"seeds", "out", "device", "logger"}:  # asked for something else than the demonstration
+    if said - {"seeds", "out", "device", "logger", "logger_options"}:  # asked for something else than the demonstration
         training.present([other.folder, finished.folder], finished, style, picture)
         return 0
     kept = constrained(finished.folder / "ppo", style)

@@ -17,6 +17,8 @@ SECOND_LINE = 3.0
 """The second follows the first sooner: only then is anything known of the time left."""
 WINDOW = 30.0
 """Seconds over which the time left is measured."""
+SLOW = 10.0
+"""Steps a second below which digits after the point are told."""
 LEAST = 1.0
 """Seconds of steps that must have been seen before it is told."""
 
@@ -127,7 +129,7 @@ class Watcher:
         now = time.monotonic()
         left = self._left(seed, step, steps, now, warming_up)
         known = len(self._seen[seed]) > 1 or warming_up  # the first rate has all in it that happens only once
-        words = [f"{rate:,.0f} steps/s"] if known else []
+        words = [f"{rate:,.0f} steps/s" if rate >= SLOW else f"{rate:.2g} steps/s"] if known and rate > 0 else []
         for name, said in (("episode_return", "training episodes"), ("episode_cost", "at cost")):
             met = event.get(name)
             if met is None or math.isnan(met):

@@ -71,7 +71,7 @@ def train_one(
         place += f" (acting with gap {plan.gap})"
     title = f"{request.algorithm} on {place if dataset is None else f'{describe(dataset)}, {place}'}"
     with style.watcher(label, title) as watcher:
-        named = {"logger": fields["logger"], "listener_name": fields["listener"]}
+        named = {name: fields[name] for name in ("logger", "logger_options")} | {"listener_name": fields["listener"]}
         return train(plan, claim, dataset=dataset, listener=watcher, trust=trust, **named)
 
 

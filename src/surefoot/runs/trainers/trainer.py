@@ -136,12 +136,19 @@ class SeedTrainer:
         """Give free what training acts in: nothing is trained any more."""
 
     def pause(self) -> None:
-        """Raise `Stopped` or `Finishing` if the run is asked for it; to be called where `state` may be."""
+        """Raise `Stopped` or `Finishing` if the run is asked for it, and tell how far training is.
+
+        To be called between training steps, where `state` may be.
+        """
+        self.end_if_asked()
+        self.teller.within(self.step)
+
+    def end_if_asked(self) -> None:
+        """The same without progress: evaluation takes no training steps, and its time is not in their rate."""
         if self.asked_to_stop():
             raise Stopped
         if not self.finishing and self.asked_to_finish():
             raise Finishing
-        self.teller.within(self.step)
 
     def engine(self) -> dict[str, Any]:
         """How training steps were repeated, which ran as they stand and why, and products that are not float32's."""
@@ -331,7 +338,7 @@ class SeedTrainer:
             self.plan.environment,
             self.plan.evaluate_episodes,
             seed=TRAINING_EVALUATION_SEED,
-            progress=lambda *unused: self.pause(),
+            progress=lambda *unused: self.end_if_asked(),
         )
         self._say_evaluation(time.perf_counter() - begun)
         for position, (seed, episodes) in enumerate(zip(self.seeds, found, strict=True)):
@@ -392,7 +399,7 @@ class SeedTrainer:
         policies = self._policies() if agent_class(self.plan.algorithm).has_policy else []
         for policy, seed in zip(policies, self.seeds, strict=False):  # of a model of the world alone there is none
             policy.save(self.run.policy_path(seed))
-        found, seen = finishing.last_evaluation(self.plan, policies, self.dataset, self.pause)
+        found, seen = finishing.last_evaluation(self.plan, policies, self.dataset, self.end_if_asked)
         before = [finishing.tries(self.run, seed) for seed in self.seeds]
         known = [self._known(position, found[position] if found else None) for position in range(len(self.seeds))]
         if self.best.chosen:
