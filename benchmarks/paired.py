@@ -190,6 +190,7 @@ class Snapshots:
     """Takes given batches one after the other, and keeps the networks, rates and losses at some steps."""
 
     def __init__(self, pair: Pair, rows: Arrays, indices: np.ndarray) -> None:
+        torch.set_num_threads(1)
         self.pair = pair
         self.agent, _ = agent_of(pair, 0, quiet=True)
         self.start = networks_of(self.agent, pair.networks)
@@ -396,8 +397,8 @@ def table(found: Results) -> list[str]:
         "",
         "Losses and updates that are equal don't make runs equal: a run has more parts. Here official code runs beside "
         "ours on one file, at equal settings, and each part is compared. Written by `python benchmarks/paired.py`, "
-        f"which says what each column is. Curves are of {UPDATES:,} updates, one seed, {EPISODES} episodes at the end, 95 % "
-        "intervals over episodes.",
+        "which says what each column is. "
+        f"Curves are of {UPDATES:,} updates, one seed, {EPISODES} episodes at the end, 95 % intervals over episodes.",
         "",
         "| algorithm | official code | file | rows | weights | steps | acting | curves |",
         "|---|---|---|---|---|---|---|---|",
