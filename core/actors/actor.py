@@ -45,6 +45,7 @@ _HOMES = {
     "tanh_family": "surefoot.core.actors.family",
     "history": "surefoot.core.actors.memory_actors",
     "gru": "surefoot.core.actors.memory_actors",
+    "lstm": "surefoot.core.actors.memory_actors",
     "chunk": "surefoot.core.actors.memory_actors",
     "steered": "surefoot.core.actors.steered",
     "edited": "surefoot.core.actors.steered",
