@@ -82,6 +82,7 @@ class PPO(OnPolicyAgent):
     Config = PPOConfig
     corrects_staleness = True
     by_rows = True
+    obeys_masks = True
     PRESETS = {  # noqa: RUF012
         "cleanrl": {"observation_limit": 10.0},
         "zoo-cartpole": {

@@ -122,7 +122,9 @@ class RecurrentPPO(PPO):
     def build_actor(self) -> None:
         """A head of the memory's state."""
         c = self.config
-        actor: Any = ACTORS[c.memory](self.head_of(c.memory_width), self.features, c.memory_width)
+        passed = self.spec.action_dim if self.spec.masked else 0  # the mask, which the head obeys
+        head = self.head_of(c.memory_width + passed)
+        actor: Any = ACTORS[c.memory](head, self.features, c.memory_width, passed)
         actor.make_orthogonal()
         self.actor = actor
 
@@ -157,7 +159,8 @@ class RecurrentPPO(PPO):
         after = {ACTOR: self.unit.cell(observations, memory[ACTOR])}
         if self.value.memory is not None:
             after[CRITIC] = self.value.memory.cell(observations, memory[CRITIC])
-        actions, kept = self.distribution.sample(self.unit.output(after[ACTOR]), noise)
+        read = self.unit.head_inputs(self.unit.output(after[ACTOR]), observations)
+        actions, kept = self.distribution.sample(read, noise)
         return actions, kept, after
 
     # -- a block, whose states before each step are known: step by step, all at once -----------------------
@@ -172,7 +175,7 @@ class RecurrentPPO(PPO):
         kept, head = kept_of(block), self.distribution
 
         def of_rows(observations: Tensor, state: Tensor, actions: Tensor, *more: Tensor) -> Tensor:
-            read = self.unit.output(self.unit.cell(observations, state))
+            read = self._read_after(observations, state)
             return head.log_density(read, actions, dict(zip(kept, more, strict=True)))
 
         return in_parts(of_rows, block["observations"], block[f"{MEMORY}{ACTOR}"], block["actions"], *kept.values())
@@ -182,9 +185,13 @@ class RecurrentPPO(PPO):
         head = self.distribution
 
         def of_rows(observations: Tensor, state: Tensor) -> Tensor:
-            return head.to_rows(head(self.unit.output(self.unit.cell(observations, state))))
+            return head.to_rows(head(self._read_after(observations, state)))
 
         return in_parts(of_rows, block["observations"], block[f"{MEMORY}{ACTOR}"])
+
+    def _read_after(self, observations: Tensor, state: Tensor) -> Tensor:
+        """What the head reads at (B, O) observations, from (B, R) states before them."""
+        return self.unit.head_inputs(self.unit.output(self.unit.cell(observations, state)), observations)
 
     def block_values(self, block: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(T, N) values in a block, and of what followed: by the state after the step, which takes that in too."""
@@ -209,7 +216,8 @@ class RecurrentPPO(PPO):
 
     def evaluate(self, batch: Mapping[str, Tensor]) -> Evaluation:
         """What the policy as it is says of the actions of B rows, sequences of L one after another."""
-        return self.distribution.evaluate(self._along(batch, self.unit, ACTOR), batch["actions"], kept_of(batch))
+        read = self.unit.head_inputs(self._along(batch, self.unit, ACTOR), batch["observations"])
+        return self.distribution.evaluate(read, batch["actions"], kept_of(batch))
 
     def evaluate_value(self, batch: Mapping[str, Tensor]) -> Tensor:
         """(B,) values of B rows, sequences of L one after another."""

@@ -52,6 +52,8 @@ _HOMES = {
     "ensembled_chunk": "surefoot.core.actors.chunk_actors",
     "blended_chunk": "surefoot.core.actors.chunk_actors",
     "greedy": "surefoot.core.actors.greedy_actor",
+    "masked_categorical": "surefoot.core.actors.masked_actors",
+    "masked_greedy": "surefoot.core.actors.masked_actors",
     "held_noise": "surefoot.core.actors.memory_actors",
     "latent_planner": "surefoot.world_models.latent.planner",
     "ensemble_planner": "surefoot.world_models.ensemble.planner",

@@ -116,11 +116,20 @@ class GatedActor(WrappingActor, Gates):
     """A head that reads the state of a recurrent unit, which takes in each observation (`core.nn.recurrent`)."""
 
     order = ("width", "inner")
+    optional = ("passed",)
+    passed: int
 
-    def __init__(self, inner: Actor, observation_dim: int, width: int) -> None:
-        """Wrap a head of `width` inputs."""
-        super().__init__(inner, width=width)
+    def __init__(self, inner: Actor, observation_dim: int, width: int, passed: int = 0) -> None:
+        """Wrap a head of `width` inputs, or more: the last `passed` numbers of an observation, such as a mask of
+        actions, are handed to it beside the state."""
+        super().__init__(inner, width=width, passed=passed)
         self.make_gates(observation_dim, width)
+
+    def head_inputs(self, states: Tensor, observations: Tensor) -> Tensor:
+        """(..., W + passed) what the inner head reads of (..., W) outputs of states, and of the observations."""
+        if self.passed == 0:
+            return states
+        return torch.cat([states, observations[..., -self.passed :]], -1)
 
     def _begin(self, rows: int) -> Memory:
         return {"state": self._zeros(rows, self.state_width)}
@@ -142,23 +151,23 @@ class GatedActor(WrappingActor, Gates):
 
     def forward(self, windows: Tensor, mask: Tensor | None = None) -> Any:
         """What the inner head gives at the last step of (B, L, O) windows."""
-        return self.inner(self.states(windows, mask)[:, -1])
+        return self.inner(self.head_inputs(self.states(windows, mask)[:, -1], windows[:, -1]))
 
     def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B,) log-density of (B, A) actions of the last step, as the inner head gives it, in nats."""
         inner: Any = self.inner
-        return inner.log_density(self.states(windows, mask)[:, -1], actions)
+        return inner.log_density(self.head_inputs(self.states(windows, mask)[:, -1], windows[:, -1]), actions)
 
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the state takes in the observation."""
         state = self.cell(observations, memory["state"])
-        actions, memory = self.inner.step(self.output(state), memory, noise)
+        actions, memory = self.inner.step(self.head_inputs(self.output(state), observations), memory, noise)
         return actions, {**memory, "state": state}
 
     @classmethod
     def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:
-        """As `Described.sizes_of`: the inner head reads the state."""
-        return options["width"], action_dim
+        """As `Described.sizes_of`: the inner head reads the state, and what is passed."""
+        return options["width"] + options.get("passed", 0), action_dim
 
 
 class GRUActor(GatedActor, GRU):

@@ -17,14 +17,16 @@ from surefoot.core.base.options import check_option
 from surefoot.core.base.options import require as require
 from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import Adam, Descent
+from surefoot.core.base.spec import MASK, no_dataset
 from surefoot.core.base.spec import DatasetLike as DatasetLike
 from surefoot.core.base.spec import Spec as Spec
-from surefoot.core.base.spec import no_dataset
 from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 
+MASKERS = "ppo, recurrent_ppo, ppo_lag, ppo_pid or dqn"
+"""Algorithms that obey masks of actions."""
 Metrics = dict[str, Tensor]
 """Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
 Loss = Callable[[Any, dict[str, Tensor]], tuple[Tensor, Metrics]]
@@ -169,6 +171,8 @@ class Agent(nn.Module):
     reads: ClassVar[tuple[str, ...]]
     chooses: ClassVar[bool] = False
     """Whether it can also learn problems with discrete actions."""
+    obeys_masks: ClassVar[bool] = False
+    """Whether it chooses among allowed actions alone where observations say which these are (`Spec.masked`)."""
     by_rows: ClassVar[bool] = False
     """Whether its losses are means over the rows of a batch, so that processes can share it (`core.engine.share`)."""
     acts: ClassVar[bool] = False
@@ -237,6 +241,11 @@ class Agent(nn.Module):
             raise ConfigError(
                 f"{self.name} learns continuous actions, and this problem has {self.spec.action_dim} discrete ones; "
                 "train it with bc (from data), ppo, dqn, a2c, reinforce, trpo, mdpo, stream_ac or stream_q"
+            )
+        if self.spec.masked and not self.obeys_masks:
+            raise ConfigError(
+                f"{self.name} does not obey masks of actions, and observations have one ({MASK}); train it with "
+                f"{MASKERS}, or leave the mask out of the environment"
             )
         self.config = self.configure(config, **options)
         self.spec = widened(self.environment_spec, self.config, self.name, self.acts)

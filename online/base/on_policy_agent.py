@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor, DistributionActor, Evaluation, Kept
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.heads import CategoricalActor, StateDependentActor, UnboundedGaussianActor
+from surefoot.core.actors.masked_actors import MaskedCategoricalActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, DatasetLike, Spec, require
@@ -93,7 +94,8 @@ class OnPolicyAgent(Agent):
         if spec.discrete:
             gaussian = c.exploration == "gaussian"
             require(gaussian, self.name, "exploration", c.exploration, "gaussian where actions are choices")
-            head = CategoricalActor(*sizes, activation=c.activation)
+            kinds = MaskedCategoricalActor if spec.masked else CategoricalActor
+            head = kinds(*sizes, activation=c.activation)
         else:
             kind = StateDependentActor if c.exploration == "state_dependent" else UnboundedGaussianActor
             options = {"activation": c.activation, "initial_log_std": c.initial_log_std}

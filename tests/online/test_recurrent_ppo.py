@@ -10,7 +10,7 @@ import pytest
 import torch
 from on_policy_problems import QUICK, Recall, loop
 from online_problems import Constant, Scripted
-from torch import Tensor, nn
+from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, ExportError
 from surefoot.core.policy.policy import Policy
