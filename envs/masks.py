@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -52,10 +53,8 @@ class MaskedObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.choices = int(env.action_space.n)
         inner = next((one for one in _chain(env) if isinstance(one, DiscreteActions)), None)
         self.sizes: tuple[int, ...] = (self.choices,) if inner is None else inner.sizes
-        self.method: Any = env.get_wrapper_attr(METHOD) if has_method(env) else None
         space: Any = env.observation_space
         parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {OBSERVATION: space}
-        self.own = MASK in parts
         mask = gymnasium.spaces.Box(0, 1, (self.choices,), np.float32)
         parts = {key: part for key, part in parts.items() if key != MASK}
         self.rest = flat_vectors(gymnasium.spaces.Dict(parts), OBSERVATION)
@@ -72,14 +71,8 @@ class MaskedObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._with_mask(observation, info, "step"), reward, terminated, truncated, info
 
     def _with_mask(self, observation: Any, info: dict[str, Any], call: str) -> dict[str, Any]:
-        given: Any = None
-        if self.method is not None:
-            given = self.method()
-        elif self.own:
-            given = observation[MASK]
-        elif MASK in info:
-            given = info[MASK]
-        else:
+        given = given_mask(self.env, observation, info)
+        if given is None:
             raise EnvironmentMismatchError(
                 f"{self._called()}: its {call} gave no info[{MASK!r}], and it has no method {METHOD}(): give it in "
                 "every reset and step"
@@ -112,6 +105,22 @@ class MaskedObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
 def has_method(env: Env) -> bool:
     """Whether an environment, or one within it, has a method `action_masks()`."""
     return any(callable(getattr(type(one), METHOD, None)) for one in _chain(env))
+
+
+def given_mask(env: Env, observation: Any, info: Any) -> Any:
+    """The mask of the next action as an environment gives it, in its own layout; None where it gives none.
+
+    Args:
+        env: of Discrete actions, or others.
+        observation: its last one.
+        info: likewise.
+    """
+    if has_method(env):
+        return env.get_wrapper_attr(METHOD)()
+    for given in (observation, info):
+        if isinstance(given, Mapping) and MASK in given:
+            return given[MASK]
+    return None
 
 
 def with_masks(env: Env) -> Env:

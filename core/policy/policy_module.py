@@ -131,6 +131,7 @@ class PolicyModule(ControlLoop, nn.Module):
             raise ConfigError("this policy is deterministic: it has no distribution that actions could be drawn from")
         drawing = self if self.always_samples else copy.deepcopy(self)
         drawing._sampled = True
+        drawing.reset(drawing._seed)  # what it remembers has no noise counted
         return drawing
 
     @property

@@ -19,6 +19,7 @@ from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.base.spec import Array, Spec
 from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
+from surefoot.envs.check import check_environment
 from surefoot.envs.choices import numbered
 from surefoot.envs.episodes import run_episodes
 from surefoot.envs.masks import MaskedObservation, with_masks
@@ -182,17 +183,15 @@ def test_the_first_ratio_is_one_with_a_mask() -> None:
 
 
 class Corridor(gymnasium.Env[Any, Any]):
-    """A walk on 0 to 4 from 2; at an end, the step beyond it is not allowed. Its mask is given in one of three ways."""
+    """A walk on 0 to 4 from 2; at an end, the step beyond it is not allowed, which its mask says in one of some ways."""
 
     action_space: Any = Discrete(2)
 
-    def __init__(self, way: str = "method", wrong: Any = None) -> None:
+    def __init__(self, way: str = "none", wrong: Any = None) -> None:
         self.way, self.wrong, self.place = way, wrong, 2
         vector = Box(0, 4, (1,), np.float32)
         own = Dict({"observation": vector, "action_mask": Box(0, 1, (2,), np.int8)})
         self.observation_space = own if way == "dict" else vector
-        if way == "method":
-            self.action_masks_given = True
 
     def seen(self) -> tuple[Any, dict[str, Any]]:
         mask = np.array([self.place > 0, self.place < 4]) if self.wrong is None else self.wrong
@@ -288,6 +287,13 @@ def test_numbers_that_are_no_mask_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Closed, "value", 2)
     with pytest.raises(EnvironmentMismatchError, match=r"action_mask of row 1 is \[2.*1 where an action is allowed"):
         made("ppo", Closed(4)).run(64)
+
+
+@pytest.mark.parametrize("env", [Asked(), Corridor("dict"), Corridor("info")], ids=["method", "dict", "info"])
+def test_the_checker_obeys_masks_too(env: Any) -> None:
+    said = "\n".join(str(finding) for finding in check_environment(env, steps=60))
+    assert "beyond the end" not in said
+    assert "observations are a Dict" not in said
 
 
 # -- policies ----------------------------------------------------------------------------------------------
