@@ -51,6 +51,29 @@ def test_an_episode_that_begins_within_a_sequence_begins_from_zero(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", sorted(UNITS))
+def test_the_gradient_along_a_sequence_is_that_of_its_steps(kind: str) -> None:
+    """Of everything that it depends on; the steps one by one are differentiated by autograd."""
+    own, _ = pair(kind)
+    own.double()
+    steps = torch.randn(3, 8, 3, dtype=torch.float64, requires_grad=True)
+    first = torch.randn(3, own.state_width, dtype=torch.float64, requires_grad=True)
+    begins = torch.zeros(3, 8, dtype=torch.float64)
+    begins[0, 3] = begins[0, 6] = begins[1, 0] = 1
+    weight = torch.randn(3, 8, 5, dtype=torch.float64)
+    state, expected = first, []
+    for time in range(8):
+        state = own.cell(steps[:, time], state * (1 - begins[:, time, None]))
+        expected.append(own.output(state))
+    found = own.unrolled(steps, first, begins)
+    torch.testing.assert_close(found, torch.stack(expected, 1))
+    of_all = [steps, first, *own.parameters()]
+    theirs = torch.autograd.grad((torch.stack(expected, 1) * weight).sum(), of_all)
+    torch.testing.assert_close(torch.autograd.grad((found * weight).sum(), of_all), theirs)
+    assert not bool(theirs[1][1].any())  # an episode that begins at once reads nothing of the state before
+    assert all(float(one.abs().max()) > 1e-3 for one in theirs)
+
+
+@pytest.mark.parametrize("kind", sorted(UNITS))
 def test_orthogonal_weights_are_so_gate_by_gate(kind: str) -> None:
     own, _ = pair(kind)
     own.make_orthogonal()

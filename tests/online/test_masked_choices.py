@@ -183,7 +183,7 @@ def test_the_first_ratio_is_one_with_a_mask() -> None:
 
 
 class Corridor(gymnasium.Env[Any, Any]):
-    """A walk on 0 to 4 from 2; at an end, the step beyond it is not allowed, which its mask says in one of some ways."""
+    """A walk on 0 to 4 from 2; a step beyond an end is forbidden, and its mask says so in one of some ways."""
 
     action_space: Any = Discrete(2)
 
