@@ -25,7 +25,7 @@ from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 
-MASKERS = "ppo, recurrent_ppo, ppo_lag, ppo_pid or dqn"
+MASKERS = "ppo, recurrent_ppo, dqn, ppo_lag, ppo_pid, focops or cup"
 """Algorithms that obey masks of actions."""
 Metrics = dict[str, Tensor]
 """Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""

@@ -25,6 +25,7 @@ from surefoot.envs.episodes import run_episodes
 from surefoot.envs.masks import MaskedObservation, with_masks
 from surefoot.online import ALGORITHMS, spec_of
 from surefoot.online.loops.loop import make_loop
+from surefoot.safe import ALGORITHMS as CONSTRAINED
 
 QUICK_TOO: dict[str, dict[str, Any]] = {
     **{name: {**QUICK[name], "normalise_observations": False} for name in ("ppo", "recurrent_ppo")},
@@ -157,6 +158,23 @@ def test_the_best_allowed_door_is_found_and_no_forbidden_one_opened(algorithm: s
     reached = loop.run(512)["episode_return"][0]
     assert first < 2.8  # of 4, and 1.7 where each allowed door is as likely; dqn learns within these steps too
     assert reached > 3.4
+
+
+class Costly(Doors):
+    """Every step costs 1."""
+
+    def step(self, actions: Any) -> Any:
+        *found, info = super().step(actions)
+        return *found, {**info, "cost": np.ones(self.num_envs)}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo_lag", "focops", "cup"])
+def test_algorithms_under_a_constraint_obey_too(algorithm: str) -> None:
+    kind: Any = CONSTRAINED[algorithm]
+    env = Costly(4)
+    agent = kind(spec_of(env), num_envs=4, horizon=32, minibatches=4, hidden=(8,)).fresh(0)
+    found = make_loop([agent], [0], env, planned_steps=512, kernels=True).run(256)
+    assert np.isfinite(found["entropy"][0])
 
 
 def test_a_bandit_whose_best_arm_is_forbidden_is_refused_by_what_can_not_obey() -> None:
