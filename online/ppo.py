@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -160,7 +161,7 @@ class PPO(OnPolicyAgent):
         entropy = reduce(entropies, mask)
         metrics = {**ratio_metrics(log_ratios, clipped, mask), "entropy": entropy}
         if c.schedule == "adaptive":
-            head = self.distribution
+            head: Any = self.distribution
             divergence = head.divergence(head.from_rows(batch["behaviour"]), outputs)
             metrics["kl"] = reduce(divergence, mask)
         loss = reduce(terms, mask)

@@ -88,7 +88,7 @@ class RecurrentPPO(PPO):
     """
 
     name = "recurrent_ppo"
-    Config: ClassVar[type] = RecurrentPPOConfig
+    Config: ClassVar[type[RecurrentPPOConfig]] = RecurrentPPOConfig
     by_rows = False
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "sb3": {
@@ -117,7 +117,8 @@ class RecurrentPPO(PPO):
         inputs = self.features if c.critic_memory == "none" else c.memory_width
         head = Value(inputs, c.hidden, "orthogonal", activation=c.activation)
         head_gain(head.mlp, 1.0)
-        self.value = RecurrentValue(unit, head)
+        value: Any = RecurrentValue(unit, head)
+        self.value = value
 
     def build_actor(self) -> None:
         """A head of the memory's state."""
@@ -135,6 +136,13 @@ class RecurrentPPO(PPO):
         return actor
 
     @property
+    def critics_unit(self) -> Gates | None:
+        """The recurrent unit that is the critic's own; None where it has none."""
+        value: Any = self.value
+        unit: Gates | None = value.memory
+        return unit
+
+    @property
     def distribution(self) -> DistributionActor:
         """The head that reads the actor's memory."""
         head: Any = self.unit.inner
@@ -150,15 +158,15 @@ class RecurrentPPO(PPO):
     def begin(self, rows: int) -> Memory:
         """Zero states: (rows, R) of the actor, and of the critic where it has its own."""
         given = next(self.unit.parameters())
-        own = self.value.memory
+        own = self.critics_unit
         widths = {ACTOR: self.unit.state_width} | ({} if own is None else {CRITIC: own.state_width})
         return {name: given.new_zeros((rows, width)) for name, width in widths.items()}
 
     def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Kept, Memory]:
         """As `OnPolicyAgent.decide`; the critic's state takes in the observation too."""
         after = {ACTOR: self.unit.cell(observations, memory[ACTOR])}
-        if self.value.memory is not None:
-            after[CRITIC] = self.value.memory.cell(observations, memory[CRITIC])
+        if (own := self.critics_unit) is not None:
+            after[CRITIC] = own.cell(observations, memory[CRITIC])
         read = self.unit.head_inputs(self.unit.output(after[ACTOR]), observations)
         actions, kept = self.distribution.sample(read, noise)
         return actions, kept, after
@@ -210,7 +218,7 @@ class RecurrentPPO(PPO):
         """The unit whose state the critic reads, None where it reads observations, and the name of its state."""
         if self.config.critic_memory == "shared":
             return self.unit, ACTOR
-        return self.value.memory, CRITIC
+        return self.critics_unit, CRITIC
 
     # -- a minibatch, whose sequences are gone through from their first states ------------------------------
 
