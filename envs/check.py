@@ -12,11 +12,13 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from surefoot.core.base.errors import EnvironmentMismatchError, MainGuardError
+from surefoot.core.base.spec import MASK
 from surefoot.envs import suites
 from surefoot.envs.check_vector import GOES_ON, Finding, Findings, RaisedError, check_vector
 from surefoot.envs.choices import numbered
 from surefoot.envs.interface import Array
 from surefoot.envs.make import scheme_of, split_options
+from surefoot.envs.masks import given_mask
 from surefoot.envs.returned import AGREE, FLAGS, NUMBERS, kind, reset_parts, step_parts
 from surefoot.envs.spaces import arrays_of
 from surefoot.envs.vector import BOUND, DISCRETE_SPACES, make_vec
@@ -98,6 +100,7 @@ class Checker(Findings):
         super().__init__(env, steps, seed)
         self.seen: list[set[str]] = []  # constraint keys of each step
         self.lengths: list[tuple[int, bool, bool]] = []  # of the episodes that ended
+        self.mask: Any = None  # of the next action, where the environment gives one
 
     def run(self) -> None:
         """All checks; a later one is left out where an earlier one shows that it can't run."""
@@ -123,7 +126,8 @@ class Checker(Findings):
         except EnvironmentMismatchError as error:
             text, _, advice = str(error).rpartition(": ")
             self.say("error", text, advice)
-        if isinstance(observation, gymnasium.spaces.Dict) and not images:
+        several = isinstance(observation, gymnasium.spaces.Dict) and not images
+        if several and not (MASK in observation.spaces and len(observation.spaces) == 2):
             self.say("warning", f"observations are a Dict of {', '.join(observation)}",
                      "surefoot concatenates them; wrap it in FlattenObservation to choose the order")  # fmt: skip
         elif observation.dtype == np.float64:
@@ -169,6 +173,7 @@ class Checker(Findings):
         result = self.ask("reset(seed=...)", self.env.reset, RESET, seed=self.seed)
         parts = self.checked("reset", reset_parts, result)
         if parts is not None:
+            self.mask = given_mask(self.env, *parts)
             self.check_observation(parts[0], "the first observation")
         return parts is not None
 
@@ -176,7 +181,7 @@ class Checker(Findings):
         """Random steps, with resets after ends; whether `step` gives five values."""
         length, before = 0, None
         for step in range(self.steps):
-            action = self.draw()
+            action = self.obeying(self.draw())
             kept = np.array(action, copy=True)
             parts = self.checked("step", step_parts, self.ask(f"step {step}", self.env.step, GOES_ON, action))
             if parts is None:
@@ -188,6 +193,7 @@ class Checker(Findings):
                 self.say("warning", "step returns the same array every time, so stored observations change later",
                          "return a copy")  # fmt: skip
             before = observation
+            self.mask = given_mask(self.env, observation, info)
             self.check_observation(observation, f"the observation of step {step}")
             self.check_reward(reward, step)
             self.check_flags(terminated, truncated, step)
@@ -196,7 +202,8 @@ class Checker(Findings):
             if terminated or truncated:
                 self.lengths.append((length, bool(terminated), bool(truncated)))
                 length, before = 0, None
-                self.ask(f"the reset after step {step}", self.env.reset)
+                parts = self.ask(f"the reset after step {step}", self.env.reset)
+                self.mask = given_mask(self.env, *parts) if isinstance(parts, tuple) and len(parts) == 2 else None
         return True
 
     def check_observation(self, observation: Any, which: str) -> None:
@@ -315,13 +322,25 @@ class Checker(Findings):
 
     def episode(self, seed: int | None, actions: list[Any]) -> list[Any]:
         """Observations and rewards of a sequence of actions, until the episode ends."""
-        numbers = [copy.deepcopy(self.env.reset(seed=seed)[0])]
+        first, info = self.env.reset(seed=seed)
+        numbers = [copy.deepcopy(first)]
+        self.mask = given_mask(self.env, first, info)
         for action in actions:
-            observation, reward, terminated, truncated, _ = self.env.step(copy.deepcopy(action))
+            taken = self.obeying(copy.deepcopy(action))
+            observation, reward, terminated, truncated, info = self.env.step(taken)
+            self.mask = given_mask(self.env, observation, info)
             numbers += copy.deepcopy([observation, reward])
             if terminated or truncated:
                 break
         return numbers
+
+    def obeying(self, action: Any) -> Any:
+        """The action, or an allowed one in place of a choice that the environment's mask forbids."""
+        if self.mask is None or not isinstance(self.env.action_space, gymnasium.spaces.Discrete):
+            return action
+        place = int(action) - int(self.env.action_space.start)
+        there = np.flatnonzero(np.asarray(self.mask).reshape(-1))
+        return action if place in there or len(there) == 0 else type(action)(action - place + there[place % len(there)])
 
     def draw(self) -> Any:
         """A random action, from this checker's own generator."""

@@ -15,6 +15,9 @@ A contract environment is a `gymnasium.vector.VectorEnv` with these promises on 
 * **Constraints.** `info["margin"]` (N,) float, signed, safe if >= 0, and `info["cost"]` (N,) float, 1 where the margin
   is negative: both of the step just taken, at an episode's end of its final state and not of the reset one. In every
   step or in none.
+* **Masks of Discrete actions.** A Dict observation may have `action_mask`, (N, A) 1 where an action is allowed and 0
+  where it is not, beside at least one other array. Every row that acts on, or is truncated, allows one; only the last
+  observation of a terminated episode may allow none.
 * **Lost final observations.** `exact_final_obs = False` where a source overwrites the final observation:
   `final_obs` then holds the observation *before* the last action, so that bootstrapping uses V(s_t).
 * **Numbers.** numpy by default, as gymnasium's users expect; with `tensors="torch"` everything (N, ...) is a tensor on

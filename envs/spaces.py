@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
@@ -79,8 +80,39 @@ def is_image(space: gymnasium.Space[Any]) -> bool:
     return large and space.dtype.kind == "f" and bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
+@dataclasses.dataclass
+class FlatVectors:
+    """What a Dict of observations becomes: its vectors one vector, where it has no image; else as it is."""
+
+    given: gymnasium.spaces.Dict
+    space: gymnasium.spaces.Dict
+    key: str | None
+    """Of the one vector; None: nothing is joined."""
+
+    def __call__(self, observations: Any) -> dict[str, Any]:
+        """The observations likewise."""
+        if self.key is None:
+            return dict(observations)
+        return {self.key: gymnasium.spaces.flatten(self.given, observations)}
+
+
+def flat_vectors(space: gymnasium.spaces.Dict, key: str) -> FlatVectors:
+    """How a Dict's vectors are joined, in the alphabetical order of their keys, under a `key` of their own.
+
+    A lone vector keeps its key and numbers. A Dict with an image stays as it is.
+    """
+    parts = space.spaces
+    if any(is_image(part) for part in parts.values()) or (len(parts) == 1 and _array(next(iter(parts.values())))):
+        return FlatVectors(space, space, None)
+    ordered = gymnasium.spaces.Dict([(name, parts[name]) for name in sorted(parts)])
+    joined = gymnasium.spaces.flatten_space(ordered)
+    return FlatVectors(ordered, gymnasium.spaces.Dict({key: joined}), key)
+
+
 def _array(space: gymnasium.Space[Any]) -> Array | None:
     """A Box as an array, or None where it is neither a vector nor an image."""
+    if isinstance(space, gymnasium.spaces.MultiBinary) and len(space.shape) == 1:
+        return Array((int(space.shape[0]),))
     if not isinstance(space, gymnasium.spaces.Box):
         return None
     shape = tuple(int(size) for size in space.shape)

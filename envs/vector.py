@@ -24,6 +24,7 @@ from surefoot.core.base.spec import VECTOR, in_words
 from surefoot.core.base.spec import Array as NamedArray
 from surefoot.envs import make, suites
 from surefoot.envs.choices import numbered
+from surefoot.envs.masks import MaskedObservation, with_masks
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
 from surefoot.envs.names import PREFIX, gymnasium_id, native_names
@@ -114,7 +115,7 @@ def behind(env_id: str, num_envs: int, options: Mapping[str, Any], **hints: Any)
         from surefoot.envs.given import pausable  # it imports torch, which gymnasium's users don't wait for
 
         return pausable(made, num_envs, env_id)
-    beside = _beside([_flat(numbered(env)) for env in made], env_id)
+    beside = _beside([_ready(env) for env in made], env_id)
     beside.called = env_id
     return beside
 
@@ -368,7 +369,7 @@ def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     found = None if make.scheme_of(base) is not None else make.object_of(base)
     made = None if found is None else make.made_of(found, base, 1, options)
     if isinstance(made, list):
-        return _flat(numbered(made[0]))
+        return _ready(made[0])
     from surefoot.envs.adapters.gym_in import adapt
     from surefoot.envs.adapters.gym_out import to_gymnasium
 
@@ -399,7 +400,13 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         raise EnvironmentMismatchError(
             f"{env_id} fails when it is made ({type(error).__name__}: {_first_line(error)}); {hint}"
         ) from error
-    return _flat(numbered(env))
+    return _ready(env)
+
+
+def _ready(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """One environment as agents read it: choices as numbers from 0 on, masks observed, a Dict of vectors as one."""
+    env = with_masks(numbered(env))
+    return env if isinstance(env, MaskedObservation) else _flat(env)
 
 
 def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

@@ -35,6 +35,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "moorl": f"{__name__}:MOORL",
         "ppo": f"{__name__}:PPO",
         "qc_online": f"{__name__}:QCOnline",
+        "recurrent_ppo": f"{__name__}:RecurrentPPO",
         "redq": f"{__name__}:REDQ",
         "reinflow": f"{__name__}:ReinFlow",
         "reinforce": f"{__name__}:Reinforce",

@@ -25,6 +25,7 @@ from .mdpo_off_policy import MDPOOffPolicy as MDPOOffPolicy, MDPOOffPolicyConfig
 from .moorl import MOORL as MOORL, MOORLConfig as MOORLConfig
 from .ppo import PPO as PPO, PPOConfig as PPOConfig
 from .qc_online import QCOnline as QCOnline, QCOnlineConfig as QCOnlineConfig
+from .recurrent_ppo import RecurrentPPO as RecurrentPPO, RecurrentPPOConfig as RecurrentPPOConfig
 from .redq import REDQ as REDQ, REDQConfig as REDQConfig
 from .reinflow import ReinFlow as ReinFlow, ReinFlowConfig as ReinFlowConfig
 from .reinforce import Reinforce as Reinforce, ReinforceConfig as ReinforceConfig

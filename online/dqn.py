@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.greedy_actor import GreedyActor, highest
+from surefoot.core.actors.masked_actors import MaskedGreedyActor, masked
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import huber_loss
@@ -89,6 +90,7 @@ class DQN(OffPolicyAgent):
         },
     }
     chooses = only_chooses = True
+    obeys_masks = True
     inherits: ClassVar[tuple[str, ...]] = ("critic", "normalizer")
     counts: ClassVar[tuple[str, ...]] = ("epsilon",)
     config: DQNConfig
@@ -97,7 +99,8 @@ class DQN(OffPolicyAgent):
 
     def build(self) -> None:
         """Values of all choices, their target, and the share of random choices."""
-        values = GreedyActor(self.features, self.spec.action_dim, self.config.hidden)
+        head = MaskedGreedyActor if self.spec.masked else GreedyActor
+        values = head(self.features, self.spec.action_dim, self.config.hidden)
         self.critic: GreedyActor = values
         self.target_critic = copy.deepcopy(values).requires_grad_(False)
         self.register_buffer("epsilon", torch.tensor(self.config.first_epsilon))
@@ -119,7 +122,12 @@ class DQN(OffPolicyAgent):
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, A) one-hot choices: the best one, or with probability epsilon any."""
         random = torch.special.ndtr(noise[..., -1:]) < self.epsilon
-        return torch.where(random, highest(noise[..., :-1]), highest(self.critic(observations)))
+        any_choice = highest(self.among(noise[..., :-1], observations))
+        return torch.where(random, any_choice, highest(self.critic(observations)))
+
+    def among(self, numbers: Tensor, observations: Tensor) -> Tensor:
+        """(B, A) random numbers whose highest is an allowed choice at (B, O) observations."""
+        return masked(numbers, observations) if self.spec.masked else numbers
 
     def targets(self, batch: Batch) -> Tensor:
         """(B,) what n steps earned and the value of the best choice after them."""

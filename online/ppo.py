@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -82,6 +83,7 @@ class PPO(OnPolicyAgent):
     Config = PPOConfig
     corrects_staleness = True
     by_rows = True
+    obeys_masks = True
     PRESETS = {  # noqa: RUF012
         "cleanrl": {"observation_limit": 10.0},
         "zoo-cartpole": {
@@ -123,6 +125,13 @@ class PPO(OnPolicyAgent):
     }
     config: PPOConfig
 
+    @classmethod
+    def lacks(cls, option: str) -> str | None:
+        """As `Agent.lacks`; a memory is another algorithm's."""
+        if option in ("memory", "memory_width", "critic_memory", "sequence"):
+            return "it reads the present observation alone; train recurrent_ppo, which remembers"
+        return super().lacks(option)
+
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """Advantages, returns, and what the policy that acted gave."""
         columns = self.advantages(block)
@@ -130,7 +139,7 @@ class PPO(OnPolicyAgent):
             columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
         columns["behaviour_log_prob"] = self.behaviour_log_prob(block)
         if self.config.schedule == "adaptive":
-            columns["behaviour"] = self.behaviour(block["observations"])
+            columns["behaviour"] = self.block_behaviour(block)
         return self.acted(block) | columns
 
     def of_whole_batch(self, batch: Batch) -> Batch:
@@ -152,7 +161,8 @@ class PPO(OnPolicyAgent):
         entropy = reduce(entropies, mask)
         metrics = {**ratio_metrics(log_ratios, clipped, mask), "entropy": entropy}
         if c.schedule == "adaptive":
-            divergence = self.actor.divergence(self.actor.from_rows(batch["behaviour"]), outputs)
+            head: Any = self.distribution
+            divergence = head.divergence(head.from_rows(batch["behaviour"]), outputs)
             metrics["kl"] = reduce(divergence, mask)
         loss = reduce(terms, mask)
         if c.entropy_coefficient != 0:
@@ -162,7 +172,7 @@ class PPO(OnPolicyAgent):
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Clipped squared error of the value, weighted."""
         c, mask = self.config, batch.get("mask")
-        value = self.value(batch["observations"])
+        value = self.evaluate_value(batch)
         terms = value_loss(value, batch["returns"], batch["values"], c.value_clip, mask)
         return c.value_coefficient * reduce(terms, mask), {"value": value}
 

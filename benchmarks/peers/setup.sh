@@ -35,7 +35,7 @@ for name in "$@"; do
     # What the official FQL and Q-chunking import; distrax is stood in for by flow_official.py.
     flow) make flow jax==0.10.2 jaxlib==0.10.2 flax==0.12.8 optax==0.2.8 ml_collections==1.1.0 ;;
     gymnax) make gymnax jax==0.10.2 jaxlib==0.10.2 gymnax==1.0.1 six ;; # gymnax imports six without asking for it
-    sb3) make sb3 "$torch" numpy==2.4.6 stable-baselines3==2.9.2 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 ;;
+    sb3) make sb3 "$torch" numpy==2.4.6 stable-baselines3==2.9.2 sb3-contrib==2.9.2 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 ;;
     sbx) make sbx "$torch" sbx-rl==0.28.0 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 jax==0.10.2 jaxlib==0.10.2 ;;
     mppi) make mppi "$torch" numpy==2.4.6 pytorch-mppi==0.9.1 ;;
     *)

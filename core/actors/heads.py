@@ -322,9 +322,13 @@ class CategoricalActor(DistributionActor):
             layer_norm=layer_norm,
         )
 
+    def logits(self, observations: Tensor) -> Tensor:
+        """(B, A) scores before they are normalised."""
+        return self.mlp(observations)
+
     def forward(self, observations: Tensor) -> Tensor:
         """(B, A) log-probabilities."""
-        logits = self.mlp(observations)
+        logits = self.logits(observations)
         logits = logits - logits.amax(-1, keepdim=True).detach()
         return logits - logits.exp().sum(-1, keepdim=True).log()
 

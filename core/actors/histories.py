@@ -21,7 +21,7 @@ from surefoot.core.base.spec import VECTOR, Array, Spec
 
 INSTEAD = (
     "stack frames in the environment (gymnasium.wrappers.FrameStackObservation, FlattenObservation around it) or train "
-    "dreamer, which remembers (docs/algorithms.md, Histories)"
+    "recurrent_ppo or dreamer, which remember (docs/algorithms.md, Histories)"
 )
 """What an agent that acts while it learns has in place of a history."""
 

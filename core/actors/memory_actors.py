@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from surefoot.core.actors.actor import Actor, Evaluation
 from surefoot.core.actors.memory import Memory, in_rows
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.nn.recurrent import GRU, LSTM, Gates
 
 
 class WrappingActor(Actor):
@@ -111,36 +112,30 @@ class HistoryActor(WrappingActor):
         return options["length"] * observation_dim, action_dim
 
 
-class GRUActor(WrappingActor):
-    r"""A head that reads the state of a gated recurrent unit, which takes in each observation.
+class GatedActor(WrappingActor, Gates):
+    """A head that reads the state of a recurrent unit, which takes in each observation (`core.nn.recurrent`)."""
 
-    .. math::
-        r, z = \sigma(W_{r,z} x + U_{r,z} h + b), \quad n = \tanh(W_n x + b_n + r \odot (U_n h + c_n)), \quad
-        h' = (1 - z) \odot n + z \odot h
-
-    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", in the form of torch.nn.GRUCell.
-    """
-
-    kind = "gru"
     order = ("width", "inner")
-    width: int
+    optional = ("passed",)
+    passed: int
 
-    def __init__(self, inner: Actor, observation_dim: int, width: int) -> None:
-        """Wrap a head of `width` inputs."""
-        super().__init__(inner, width=width)
-        self.of_observation, self.of_state = nn.Linear(observation_dim, 3 * width), nn.Linear(width, 3 * width)
+    def __init__(self, inner: Actor, observation_dim: int, width: int, passed: int = 0) -> None:
+        """Wrap a head of `width` inputs, or more: the last `passed` numbers of an observation, such as a mask of
+        actions, are handed to it beside the state."""
+        super().__init__(inner, width=width, passed=passed)
+        self.make_gates(observation_dim, width)
+
+    def head_inputs(self, states: Tensor, observations: Tensor) -> Tensor:
+        """(..., W + passed) what the inner head reads of (..., W) outputs of states, and of the observations."""
+        if self.passed == 0:
+            return states
+        return torch.cat([states, observations[..., -self.passed :]], -1)
 
     def _begin(self, rows: int) -> Memory:
-        return {"state": self._zeros(rows, self.width)}
-
-    def cell(self, observations: Tensor, state: Tensor) -> Tensor:
-        """(B, W) next state from (B, O) normalised observations and (B, W) the last state."""
-        new, old = self.of_observation(observations).chunk(3, -1), self.of_state(state).chunk(3, -1)
-        reset, keep = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
-        return (1 - keep) * torch.tanh(new[2] + reset * old[2]) + keep * state
+        return {"state": self._zeros(rows, self.state_width)}
 
     def states(self, windows: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, L, W) states of (B, L, O) windows of normalised observations, which are what the inner head reads.
+        """(B, L, W) what the inner head reads at each step of (B, L, O) windows of normalised observations.
 
         The first step's state before is zero, as at an episode's beginning, and so it is after padding.
 
@@ -148,33 +143,43 @@ class GRUActor(WrappingActor):
             windows: steps in the order of time.
             mask: (B, L), 0 on padding.
         """
-        state, found = windows.new_zeros((len(windows), self.width)), []
-        for time in range(windows.shape[1]):
-            state = self.cell(windows[:, time], state)
-            if mask is not None:
-                state = state * mask[:, time : time + 1]
-            found.append(state)
-        return torch.stack(found, 1)
+        first, begins = windows.new_zeros((len(windows), self.state_width)), torch.zeros_like(windows[..., 0])
+        if mask is None:
+            return self.unrolled(windows, first, begins)
+        begins = torch.cat([begins[:, :1], 1 - mask[:, :-1]], 1)
+        return self.unrolled(windows, first, begins) * mask.unsqueeze(-1)
 
     def forward(self, windows: Tensor, mask: Tensor | None = None) -> Any:
         """What the inner head gives at the last step of (B, L, O) windows."""
-        return self.inner(self.states(windows, mask)[:, -1])
+        return self.inner(self.head_inputs(self.states(windows, mask)[:, -1], windows[:, -1]))
 
     def log_density(self, windows: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B,) log-density of (B, A) actions of the last step, as the inner head gives it, in nats."""
         inner: Any = self.inner
-        return inner.log_density(self.states(windows, mask)[:, -1], actions)
+        return inner.log_density(self.head_inputs(self.states(windows, mask)[:, -1], windows[:, -1]), actions)
 
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the state takes in the observation."""
         state = self.cell(observations, memory["state"])
-        actions, memory = self.inner.step(state, memory, noise)
+        actions, memory = self.inner.step(self.head_inputs(self.output(state), observations), memory, noise)
         return actions, {**memory, "state": state}
 
     @classmethod
     def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:
-        """As `Described.sizes_of`: the inner head reads the state."""
-        return options["width"], action_dim
+        """As `Described.sizes_of`: the inner head reads the state, and what is passed."""
+        return options["width"] + options.get("passed", 0), action_dim
+
+
+class GRUActor(GatedActor, GRU):
+    """A head that reads the state of a gated recurrent unit."""
+
+    kind = "gru"
+
+
+class LSTMActor(GatedActor, LSTM):
+    """A head that reads the state of a long short-term memory."""
+
+    kind = "lstm"
 
 
 class ChunkActor(WrappingActor):

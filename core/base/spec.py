@@ -17,6 +17,8 @@ VECTOR = "observations"
 """Key of the observation that is one vector of numbers: the plain, fast case."""
 IMAGE = "image"
 """Key of the observation that is one image."""
+MASK = "action_mask"
+"""Key of the observation that says which choices are allowed: (A,) 1 or 0, beside others; it is never normalised."""
 _SIZE = Number(1, 1 << 20, whole=True)
 FIRST, LAST = "first", "last"
 """Where the channels of an image's frame lie: (C, H, W) or (H, W, C)."""
@@ -205,6 +207,14 @@ class Spec:
                 f"action bounds have {len(low)} and {len(high)} numbers; action_dim is {self.action_dim}, so give as "
                 "many of each"
             )
+        if MASK in self.observations:
+            mask, others = self.observations[MASK], len(self.observations) > 1
+            if not self.discrete or mask.shape != (self.action_dim,) or not others:
+                raise ConfigError(
+                    f"the observation {MASK!r} has shape {mask.shape}: it is a mask of discrete actions, "
+                    f"({self.action_dim},) where there are {self.action_dim}, beside another observation; give it that "
+                    "shape, or rename it in the environment's Dict"
+                )
         if self.discrete and (set(low) != {0.0} or set(high) != {1.0}):
             raise ConfigError(f"discrete actions have bounds 0 and 1, not {low} to {high}: use Spec.of_choices")
         with np.errstate(over="ignore", invalid="ignore"):  # as policies hold them
@@ -237,13 +247,18 @@ class Spec:
 
     @property
     def vector_keys(self) -> tuple[str, ...]:
-        """Keys of the float vectors, in order."""
-        return tuple(key for key, array in self.observations.items() if not array.image)
+        """Keys of the float vectors that are normalised, in order: not that of a mask of actions."""
+        return vectors_of(self.observations)
 
     @property
     def vector_dim(self) -> int:
-        """Numbers of all float vectors together; what a normaliser is as wide as."""
-        return sum(array.shape[0] for array in self.observations.values() if not array.image)
+        """Numbers of all these vectors together; what a normaliser is as wide as."""
+        return sum(self.observations[key].shape[0] for key in self.vector_keys)
+
+    @property
+    def masked(self) -> bool:
+        """Whether observations say which choices are allowed."""
+        return MASK in self.observations
 
     @property
     def observation_dim(self) -> int:
@@ -344,6 +359,11 @@ class Spec:
         """The same problem, of the environment of this id."""
         kept = (self.observations, self.action_dim, self.action_low, self.action_high, self.discrete)
         return Spec(*kept, environment=environment)
+
+
+def vectors_of(arrays: Mapping[str, Array]) -> tuple[str, ...]:
+    """Keys of the float vectors that are normalised, in order: not that of a mask of actions."""
+    return tuple(key for key, array in arrays.items() if not array.image and key != MASK)
 
 
 def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:

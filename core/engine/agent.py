@@ -17,15 +17,17 @@ from surefoot.core.base.options import check_option
 from surefoot.core.base.options import require as require
 from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import Adam, Descent
+from surefoot.core.base.spec import MASK, no_dataset
 from surefoot.core.base.spec import DatasetLike as DatasetLike
 from surefoot.core.base.spec import Spec as Spec
-from surefoot.core.base.spec import no_dataset
 from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of, need_vector, reads_pictures
 from surefoot.core.engine.needs import CONTINUOUS, DISCRETE, Needs
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 
+MASKERS = "ppo, recurrent_ppo, dqn, ppo_lag, ppo_pid, focops or cup"
+"""Algorithms that obey masks of actions."""
 Metrics = dict[str, Tensor]
 """Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
 Loss = Callable[[Any, dict[str, Tensor]], tuple[Tensor, Metrics]]
@@ -172,6 +174,8 @@ class Agent(nn.Module):
     """Whether it can also learn problems with discrete actions."""
     only_chooses: ClassVar[bool] = False
     """Whether it learns no others; then `chooses` is true too."""
+    obeys_masks: ClassVar[bool] = False
+    """Whether it chooses among allowed actions alone where observations say which these are (`Spec.masked`)."""
     by_rows: ClassVar[bool] = False
     """Whether its losses are means over the rows of a batch, so that processes can share it (`core.engine.share`)."""
     acts: ClassVar[bool] = False
@@ -308,6 +312,7 @@ class Agent(nn.Module):
             continuous=not cls.only_chooses,
             discrete=cls.chooses,
             pictures=reads_pictures(cls.Config) and not cls.vector_only,
+            masks=cls.obeys_masks,
         )
 
     @classmethod
@@ -316,6 +321,11 @@ class Agent(nn.Module):
         needs, kind = cls.needs(), DISCRETE if spec.discrete else CONTINUOUS
         if not needs.pictures:
             need_vector(spec, cls.name)
+        if spec.masked and not needs.masks and kind in needs.actions:
+            raise ConfigError(
+                f"{cls.name} does not obey masks of actions, and observations have one ({MASK}); train it with "
+                f"{MASKERS}, or leave the mask out of the environment"
+            )
         if kind in needs.actions:
             return
         count = f"{spec.action_dim} discrete ones" if spec.discrete else "continuous ones"

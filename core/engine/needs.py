@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 DATA, ENVIRONMENT, COSTS, RUN = "data", "environment", "costs", "run"
-CONTINUOUS, DISCRETE, PICTURES = "continuous", "discrete", "pictures"
+CONTINUOUS, DISCRETE, PICTURES, MASKS = "continuous", "discrete", "pictures", "masks"
 NEEDED = (DATA, ENVIRONMENT, COSTS, RUN)
 """What an algorithm can be unable to do without; a run is one to start from, `init=`."""
-TAKEN = (DATA, ENVIRONMENT, CONTINUOUS, DISCRETE, PICTURES)
+TAKEN = (DATA, ENVIRONMENT, CONTINUOUS, DISCRETE, PICTURES, MASKS)
 """What it can be able to take."""
 
 
@@ -23,6 +23,7 @@ class Needs:
     continuous: bool  # whether it learns continuous actions
     discrete: bool  # whether it learns discrete ones
     pictures: bool  # whether observations may be images, or several arrays
+    masks: bool  # whether it chooses among allowed actions alone, where observations say which these are
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -44,6 +45,7 @@ class Needs:
             CONTINUOUS: self.continuous,
             DISCRETE: self.discrete,
             PICTURES: self.pictures,
+            MASKS: self.masks,
         }
         return tuple(word for word in TAKEN if told[word])
 

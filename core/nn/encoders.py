@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.base.spec import Array, in_words
+from surefoot.core.base.spec import MASK, Array, in_words, vectors_of
 
 ENCODERS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "small": ((16, 8, 4), (32, 4, 2)),
@@ -128,7 +128,8 @@ class Encoder(nn.Module):
     """Features of an observation of several arrays: those of each image, then those of the vectors, side by side.
 
     Vectors are joined and, beside images, mapped to as many features as an image has, layer-normed and squashed like
-    those. Without an image they are just joined, and the encoder has no parameters. Weights are orthogonal, biases 0.
+    those. Without an image they are just joined, and the encoder has no parameters. A mask of actions stands behind all
+    of them as it is. Weights are orthogonal, biases 0.
     But the bias of the vectors' map is drawn as the weights of one more input that is always 1: without it the layer
     norm would let the vectors' direction through and not their length, of one number its sign alone.
     """
@@ -148,13 +149,14 @@ class Encoder(nn.Module):
         if features < 1:
             raise ConfigError(f"encoder_features is {features}, must be 1 or more")
         self.arrays, self.name, self.features = dict(arrays), name, features
-        self.vectors = tuple(key for key, array in arrays.items() if not array.image)
+        self.vectors = vectors_of(arrays)
         seen = {key: array for key, array in arrays.items() if array.image}
         self.images = nn.ModuleDict({key: ImageEncoder(array, name, features) for key, array in seen.items()})
         width = sum(arrays[key].shape[0] for key in self.vectors)
         self.linear = nn.Linear(width, features) if seen and width else None
         self.norm = nn.LayerNorm(features) if seen and width else None
         self.width = features * (len(seen) + (self.linear is not None)) if seen else width
+        self.width += arrays[MASK].shape[0] if MASK in arrays else 0
         """Of what it gives."""
         initialise(self)
         if self.linear is not None:
@@ -175,6 +177,8 @@ class Encoder(nn.Module):
             if self.linear is not None and self.norm is not None:
                 vector = torch.tanh(self.norm(self.linear(vector)))
             parts.append(vector)
+        if MASK in self.arrays:
+            parts.append(observations[MASK])
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
     def description(self) -> dict[str, Any]:

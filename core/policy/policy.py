@@ -29,11 +29,16 @@ class Policy(PolicyModule):
         super().reset(seed)
         self._single, self._prepared = None, False
 
-    def select_action(self, observation: Any) -> np.ndarray:
+    def select_action(self, observation: Any, mask: Any = None) -> np.ndarray:
         """As `ControlLoop.select_action`; plain networks and flows have a quicker way (`core.policy.single_action`).
+
+        A policy that obeys a mask of actions takes it as `mask`, (A,) 1 where one is allowed, or as the array
+        `action_mask` of a mapping.
 
         Weights that are changed in place count at once; a part that is replaced counts from the next `reset`.
         """
+        if mask is not None:
+            return super().select_action(self.with_mask(observation, mask))
         if not self._prepared:
             self._single, self._prepared = None if self._sampled else single_action(self), True
         if self._single is not None:

@@ -46,6 +46,7 @@ OPTIONS: dict[str, Kind] = {
     "latent_limit": _AMOUNT,
     "context": _COUNT,
     "width": _SIZE,
+    "passed": Number(0, WIDEST, whole=True),
     "layers": Number(1, MOST_LAYERS, whole=True),
     "heads": _COUNT,
     "noise_hidden": _WIDTHS,

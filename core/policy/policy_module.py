@@ -16,7 +16,7 @@ from surefoot.core.actors.memory import DRAWS, Memory, in_parts, joined
 from surefoot.core.base.actions import to_agent, to_bounds
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.base.random import generator
-from surefoot.core.base.spec import VECTOR, Array, arrays_from_json, arrays_to_json, in_words
+from surefoot.core.base.spec import MASK, VECTOR, Array, arrays_from_json, arrays_to_json, in_words
 from surefoot.core.nn.encoders import Encoder, by_key, on_vectors
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.control_loop import ControlLoop, as_array, check_width
@@ -131,7 +131,13 @@ class PolicyModule(ControlLoop, nn.Module):
             raise ConfigError("this policy is deterministic: it has no distribution that actions could be drawn from")
         drawing = self if self.always_samples else copy.deepcopy(self)
         drawing._sampled = True
+        drawing.reset(drawing._seed)  # what it remembers has no noise counted
         return drawing
+
+    @property
+    def masked(self) -> bool:
+        """Whether it chooses among allowed actions alone: the array `action_mask` of its observations says which."""
+        return MASK in self.arrays
 
     @property
     def noise_dim(self) -> int:
@@ -259,6 +265,11 @@ class PolicyModule(ControlLoop, nn.Module):
         if self.encoder is None:
             return super().checked(observation)
         arrays = self.encoder.arrays
+        if self.masked and (not isinstance(observation, Mapping) or MASK not in observation):
+            raise EnvironmentMismatchError(
+                "this policy obeys a mask of actions and was given none: select_action(observation, mask=mask) takes "
+                f"it, (A,) 1 where an action is allowed, or the observation has it under {MASK!r}"
+            )
         if not isinstance(observation, Mapping) and len(arrays) == 1:
             observation = dict.fromkeys(arrays, observation)
         if not isinstance(observation, Mapping) or set(observation) != set(arrays):
@@ -278,7 +289,30 @@ class PolicyModule(ControlLoop, nn.Module):
             ready[key] = np.ascontiguousarray(value, array.dtype)
             if not np.isfinite(ready[key]).all():
                 raise EnvironmentMismatchError(f"{key} is not finite; check that sensor")
+        if self.masked and not ready[MASK].any():
+            raise EnvironmentMismatchError(f"{MASK} allows no action: it is 1 where one is allowed, and 0 elsewhere")
         return ready
+
+    def with_mask(self, observation: Any, mask: Any) -> dict[str, Any]:
+        """An observation with its mask of actions, as `select_action` and `act` read it.
+
+        Args:
+            observation: a mapping of arrays, or the one array beside the mask; of one row or several.
+            mask: (A,), or (N, A) of several rows: 1 where an action is allowed.
+
+        Raises:
+            EnvironmentMismatchError: the policy obeys no mask, or reads several arrays and was given one.
+        """
+        if not self.masked:
+            raise EnvironmentMismatchError("this policy was trained without masks of actions: leave mask out")
+        if isinstance(observation, Mapping):
+            return {**observation, MASK: mask}
+        others = [key for key in self.arrays if key != MASK]
+        if len(others) > 1:
+            raise EnvironmentMismatchError(
+                f"the observation is one array, and this policy reads {in_words(self.arrays)}: give a mapping by key"
+            )
+        return {others[0]: observation, MASK: mask}
 
     def description(self) -> dict[str, Any]:
         """The architecture as JSON values: enough, with the tensors, to build the policy again."""
@@ -309,5 +343,5 @@ class PolicyModule(ControlLoop, nn.Module):
             return cls(actor, Normalizer(width, limit), low, high).named(*names)
         arrays = arrays_from_json(meta["observations"])
         encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"])
-        width = sum(array.shape[0] for array in arrays.values() if not array.image)
+        width = sum(arrays[key].shape[0] for key in encoder.vectors)
         return cls(actor, Normalizer(width, limit), low, high, encoder).named(*names)

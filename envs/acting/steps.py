@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,9 +16,9 @@ from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.base.precision import FirstSteps
 from surefoot.core.base.random import generator
-from surefoot.core.base.spec import VECTOR, mapped, named, unnamed
+from surefoot.core.base.spec import MASK, VECTOR, mapped, named, unnamed
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
-from surefoot.envs.interface import Numbers, as_numpy, check_contract, final_observations
+from surefoot.envs.interface import Numbers, as_numpy, check_contract, final_observations, valid_rows
 from surefoot.envs.side_by_side import name_of
 from surefoot.envs.spaces import arrays_of
 
@@ -84,6 +85,9 @@ class Stepping:
         """Vector steps taken since the last reset."""
         self.first_steps: FirstSteps | None = None
         """What looks at the first steps before their numbers become float32, where somebody wants to know."""
+        discrete = isinstance(env.single_action_space, gymnasium.spaces.Discrete)
+        self.masked = discrete and MASK in getattr(env.single_observation_space, "spaces", ())
+        """Whether observations say which choices are allowed: that each row has one is checked."""
         self._shape: Any = mapped(lambda space: (env.num_envs, *(space.shape or ())), env.single_observation_space)
 
     def reset(self, seeds: Sequence[int | None]) -> Numbers:
@@ -97,6 +101,8 @@ class Stepping:
             _under_way = None
         self.steps = 0
         self._check("reset", "observations", observations, self._shape)
+        if self.masked:
+            self._check_masks(observations, np.ones(self.env.num_envs, np.bool_), "after a reset")
         return mapped(torch.clone, observations) if self.as_torch else observations
 
     def _seed(self, seeds: list[int | None]) -> list[int | None] | int | None:
@@ -127,7 +133,35 @@ class Stepping:
         if not rewards.shape == terminations.shape == truncations.shape == rows:
             for what, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
                 self._check("step", what, values, rows)
+        if self.masked:
+            self._check_step_masks(after, final, terminations, truncations, info)
         return Step(after, final, rewards, terminations, truncations, info)
+
+    def _check_step_masks(self, after: Any, final: Any, terminations: Any, truncations: Any, info: Any) -> None:
+        """Each row that acts on, or whose value is bootstrapped, must have an action."""
+        terminated, truncated = as_numpy(terminations).astype(np.bool_), as_numpy(truncations).astype(np.bool_)
+        moved = as_numpy(valid_rows(info, len(terminated))).astype(np.bool_)
+        waits = terminated | truncated if getattr(self.env, "inserts_rows", False) else np.zeros_like(moved)
+        self._check_masks(after, moved & ~waits, f"after step {self.steps}")
+        self._check_masks(final, moved & truncated & ~terminated, f"where an episode is cut off at step {self.steps}")
+
+    def _check_masks(self, observations: Any, rows: np.ndarray[Any, Any], when: str) -> None:
+        """That the mask of each of the (N,) bool `rows` allows an action, and is of 0 and 1."""
+        masks = as_numpy(observations[MASK])
+        allowed = masks == 1
+        wrong = rows & ~(allowed | (masks == 0)).all(-1)
+        none = rows & ~allowed.any(-1)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise EnvironmentMismatchError(
+                f"{self.name}: {MASK} of row {row} is {masks[row].tolist()} {when}: it is 1 where an action is allowed "
+                "and 0 where it is not"
+            )
+        if none.any():
+            raise EnvironmentMismatchError(
+                f"{self.name}: {MASK} of row {int(np.flatnonzero(none)[0])} allows no action {when}: end the episode "
+                "with terminated=True where nothing is left to do, or allow an action"
+            )
 
     def _check(self, call: str, what: str, values: Any, shape: Any) -> None:
         named = isinstance(values, Mapping)

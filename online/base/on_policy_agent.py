@@ -12,6 +12,8 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor, DistributionActor, Evaluation, Kept
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.heads import CategoricalActor, StateDependentActor, UnboundedGaussianActor
+from surefoot.core.actors.masked_actors import MaskedCategoricalActor
+from surefoot.core.actors.memory import Memory
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, DatasetLike, Spec, require
 from surefoot.core.losses.value_learning import gae, gae_off_policy
@@ -27,6 +29,10 @@ HEADS = (UnboundedGaussianActor, StateDependentActor, CategoricalActor)
 """Heads that `build_actor` makes here; choices have no width, and take `initial_log_std` without a word."""
 KEPT = "kept/"
 """What names of columns begin with that a head has kept of its actions."""
+MEMORY = "memory/"
+"""What names of columns begin with that hold what an agent remembered before the step."""
+BEGINS = "begins"
+"""Column of agents that remember: 1 at the first step of an episode, else 0."""
 
 
 class OnPolicyAgent(Agent):
@@ -55,7 +61,7 @@ class OnPolicyAgent(Agent):
             ConfigError: as `Agent`; `exploration` or `initial_log_std` of a head that has noise of its own.
         """
         super().__init__(problem, config, **options)
-        c, head = self.config, self.actor
+        c, head = self.config, self.distribution
         instead = f"; leave it out, since the head of {self.name} explores by noise of its own"
         held = c.exploration == "gaussian" or isinstance(head, StateDependentActor)
         require(held, self.name, "exploration", c.exploration, f"gaussian{instead}")
@@ -75,20 +81,40 @@ class OnPolicyAgent(Agent):
         head_gain(self.value.mlp, 1.0)
 
     def build_actor(self) -> None:
-        """An actor with orthogonal weights and a small head."""
+        """An actor of what networks read as an observation."""
+        self.actor = self.head_of(self.features)
+
+    def head_of(self, inputs: int) -> DistributionActor:
+        """A head of so many inputs, with orthogonal weights and a small last layer."""
         c, spec = self.config, self.spec
         alone = self.chunk == 1 or not (spec.discrete or self.reads)
         require(alone, self.name, "chunk", c.chunk, "1 where actions are choices, and beside rows of data")
-        sizes = (self.features, self.decision_dim, c.hidden, "orthogonal")
+        sizes = (inputs, self.decision_dim, c.hidden, "orthogonal")
+        head: DistributionActor
         if spec.discrete:
             gaussian = c.exploration == "gaussian"
             require(gaussian, self.name, "exploration", c.exploration, "gaussian where actions are choices")
-            self.actor = CategoricalActor(*sizes, activation=c.activation)
+            kinds = MaskedCategoricalActor if spec.masked else CategoricalActor
+            head = kinds(*sizes, activation=c.activation)
         else:
             kind = StateDependentActor if c.exploration == "state_dependent" else UnboundedGaussianActor
             options = {"activation": c.activation, "initial_log_std": c.initial_log_std}
-            self.actor = kind(*sizes, **options)  # type: ignore[arg-type]
-        head_gain(self.actor.mlp, 0.01)
+            head = kind(*sizes, **options)  # type: ignore[arg-type]
+        head_gain(head.mlp, 0.01)
+        return head
+
+    @property
+    def distribution(self) -> Actor:
+        """The head that gives the distribution of actions: the actor itself, or what is within one that remembers."""
+        return self.actor
+
+    def begin(self, rows: int) -> Memory:
+        """What it remembers of `rows` rows at the first step of an episode, each (rows, ...); here nothing."""
+        return {}
+
+    def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Kept, Memory]:
+        """As `sample`, at any step of an episode; and the memory after the step."""
+        return *self.sample(observations, noise), memory
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
         """(B, A) actions as drawn and what is kept of them, for (B, O) observations and (B, held_dim) normal noise."""
@@ -103,6 +129,11 @@ class OnPolicyAgent(Agent):
     def evaluate(self, batch: Mapping[str, Tensor]) -> Evaluation:
         """What the policy as it is says of the actions of (B, ...) rows."""
         return self.actor.evaluate(batch["observations"], batch["actions"], kept_of(batch))
+
+    def evaluate_value(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """(B,) values of (B, ...) rows, with gradient."""
+        value: Tensor = self.value(batch["observations"])
+        return value
 
     def behaviour_log_prob(self, block: Mapping[str, Tensor]) -> Tensor:
         """(T, N) log-densities of a block's actions under the policy that acted: as it is now, or as the block says."""
@@ -130,15 +161,22 @@ class OnPolicyAgent(Agent):
         """(T, N, H) the policy's distributions at (T, N, O) observations, as rows to be kept."""
         return in_parts(lambda part: self.actor.to_rows(self.actor(part)), observations)
 
+    def block_behaviour(self, block: Mapping[str, Tensor]) -> Tensor:
+        """(T, N, H) the policy's distributions in a block, as rows to be kept."""
+        return self.behaviour(block["observations"])
+
     def advantages(self, block: Mapping[str, Tensor]) -> Batch:
         """Columns (T, N) of a block: values, advantages (generalised, eq. 16 of Schulman et al.) and returns.
 
         Of a block that an older policy took they are corrected by V-trace.
         """
-        c, values = self.config, self.values(block["observations"])
-        following = self.values(block["next_observations"])
+        c, (values, following) = self.config, self.block_values(block)
         found = self.generalised(block, block["rewards"], values, following, c.discount, c.gae_lambda)
         return {"values": values, "advantages": found[0], "returns": found[1]}
+
+    def block_values(self, block: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(T, N) values of a block's observations, and of those that followed them."""
+        return self.values(block["observations"]), self.values(block["next_observations"])
 
     def generalised(
         self,

@@ -74,6 +74,11 @@ class OnPolicyConfig:
         """Minibatches that each epoch is split into."""
         return 1
 
+    @property
+    def sequence_steps(self) -> int:
+        """Steps of one environment that stand together in a minibatch, in the order of time; 1: rows by themselves."""
+        return 1
+
 
 @dataclasses.dataclass(frozen=True)
 class EpochsConfig(OnPolicyConfig):

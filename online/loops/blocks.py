@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actors.memory import Memory, begun_anew
 from surefoot.core.base.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.base.random import drawn
 from surefoot.core.base.spec import named
@@ -24,7 +25,7 @@ from surefoot.core.nn.normalizer import RunningMoments, normalised
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
 from surefoot.envs.interface import PolicyBlock, RollsOut
-from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent
+from surefoot.online.base.on_policy_agent import BEGINS, KEPT, MEMORY, OnPolicyAgent
 
 Block = dict[str, Tensor]
 COUNTED = ("costs", "terminations", "truncations")
@@ -63,6 +64,10 @@ class Blocks:
         self._warm = False
         self.taken = torch.zeros(self.seeds, dtype=torch.int64)
         """(S,) environment steps of each seed so far; unequal only where episodes cut chunks short."""
+        self.memory: Memory = {}
+        """Of agents that remember: name -> (S, N, ...), of the steps of the episodes under way."""
+        self.begins = torch.zeros(0)
+        """Of agents that remember: (S, N), 1 where the next step is the first of an episode."""
         self._begin(0)
 
     @property
@@ -82,9 +87,20 @@ class Blocks:
 
     def _begin(self, number: int) -> None:
         """New episodes in all rows, by the row seeds that belong to block `number`."""
-        self.acting.begin(number)
+        self.begin_episodes(number)
         if not self.inside:
             self._learn_statistics(self.acting.received, None)
+
+    def begin_episodes(self, number: int) -> None:
+        """New episodes in all rows, by the row seeds that belong to block `number`; statistics stay as they are."""
+        self.acting.begin(number)
+        self.memory = self._first_memory()
+        self.begins = torch.ones(self.seeds, self.num_envs, device=self.device)
+
+    def _first_memory(self) -> Memory:
+        """Of agents that remember, all rows at the first step of an episode."""
+        first = self.agent.begin(self.num_envs)
+        return {n: v.to(self.device, torch.float32).expand(self.seeds, *v.shape).clone() for n, v in first.items()}
 
     def fill(self, number: int) -> Block:
         """The next T steps: (S, T, N, ...) tensors, `costs` for agents with a constraint, and `mask` where the
@@ -185,7 +201,12 @@ class Blocks:
             if self.meanwhile is not None:
                 self.meanwhile(time * self.num_envs)
             features = self.encoded(seen)
-            actions, kept = self.learner.apply("sample", features, noise[time // held], again=True)
+            captured = (
+                not self.memory
+            )  # a captured call keeps its results in memory of its own, which a memory outlives
+            actions, kept, memory = self.learner.apply(
+                "decide", features, self.memory, noise[time // held], again=captured
+            )
             done = acting.act(actions.flatten(0, 1))
             valid = self._valid(done.info)
             received = acting.observed(done.observations)
@@ -209,6 +230,9 @@ class Blocks:
             step["next_observations"] = self.encoded(after)
             if self.agent.encoder is not None:  # which the losses encode anew
                 step |= named("observations", seen)
+            if self.memory:
+                step |= {f"{MEMORY}{name}": value for name, value in self.memory.items()} | {BEGINS: self.begins}
+                self._remember(memory, step["terminations"] | step["truncations"], valid)
             if valid is not None:
                 step["mask"] = acting.rows(valid).float()
             if "steps" in done.info:  # decisions of several steps each
@@ -221,6 +245,15 @@ class Blocks:
             block["costs"] = torch.zeros_like(block["rewards"])
         self.episodes.add_block(block)
         return block
+
+    def _remember(self, memory: Memory, ended: Tensor, valid: Tensor | None) -> None:
+        """Take up the memory after a step, begun anew where an episode begins: behind an end, or an inserted row."""
+        if valid is not None:
+            ended = ended | ~self.acting.rows(valid)
+        flat = {name: value.flatten(0, 1) for name, value in memory.items()}
+        first = {name: value[0, :1] for name, value in self._first_memory().items()}
+        self.memory = {n: self.acting.rows(v) for n, v in begun_anew(flat, first, ended.flatten()).items()}
+        self.begins = ended.float()
 
     def _write(self, block: Block, step: Block, time: int) -> None:
         """Put the (S, N, ...) columns of a step into those of the block; costs that begin later were 0 before."""
@@ -318,6 +351,9 @@ class Blocks:
         """What seed `position` needs to go on: its environments, statistics and sums."""
         tensors = self.acting.state(position, "blocks/", "blocks/received")
         tensors |= {"blocks/warm": torch.tensor(self._warm), "blocks/taken": self.taken[position].clone()}
+        tensors |= {f"blocks/memory/{name}": value[position].clone() for name, value in self.memory.items()}
+        if self.memory:
+            tensors["blocks/begins"] = self.begins[position].clone()
         return tensors | {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], number: int) -> str | None:
@@ -329,5 +365,9 @@ class Blocks:
         self._warm = bool(states[0]["blocks/warm"])
         lost = self.acting.restore(states, "blocks/", "blocks/received")
         if lost is not None:
-            self.acting.begin(number)  # what these rows are is known already, so the statistics don't learn from them
+            self.begin_episodes(number)  # what these rows are is known already: the statistics don't learn from them
+        elif self.memory:
+            held = [under(state, "blocks/memory/") for state in states]
+            self.memory = {n: torch.stack([one[n] for one in held]).to(self.device) for n in self.memory}
+            self.begins = torch.stack([state["blocks/begins"] for state in states]).to(self.device)
         return lost

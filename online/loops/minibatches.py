@@ -15,20 +15,27 @@ from surefoot.online.loops.blocks import Block
 
 
 class Minibatches:
-    """Source of a block's rows in random order, without replacement: each epoch is a permutation, cut into parts."""
+    """Source of a block's rows in random order, without replacement: each epoch is a permutation, cut into parts.
+
+    Of agents that learn from sequences, it is one of sequences: the L rows of each follow one another in a minibatch.
+    """
 
     seeds: list[int]
     device: torch.device
 
-    def __init__(self, store: Store, rows: int, parts: int) -> None:
+    def __init__(self, store: Store, rows: int, parts: int, num_envs: int = 1, sequence: int = 1) -> None:
         """Share out blocks.
 
         Args:
-            store: of S blocks; seed s has rows s `rows` to (s + 1) `rows` - 1.
-            rows: of a seed's block.
-            parts: minibatches of an epoch; divides `rows`.
+            store: of S blocks; seed s has rows s `rows` to (s + 1) `rows` - 1, and t N + e of them is step t of its
+                environment e.
+            rows: of a seed's block, T N.
+            parts: minibatches of an epoch; divides the `rows` / `sequence` sequences.
+            num_envs: N.
+            sequence: L, steps of an environment that stay together; divides T.
         """
         self.store, self.block_rows, self.parts = store, rows, parts
+        self.num_envs, self.sequence = num_envs, sequence
         self.first = 0
         self._first_epoch = 0
         self._epoch = -1
@@ -47,12 +54,19 @@ class Minibatches:
         turn, part = divmod(step - self.first, self.parts)
         epoch = self._first_epoch + turn
         if epoch != self._epoch:
-            count = self.block_rows
+            count = self.block_rows // self.sequence
             order = drawn(self.seeds, "minibatches", epoch, self.device, lambda source: source.permutation(count))
-            self._order = order + torch.arange(len(self.seeds), device=self.device).unsqueeze(1) * count
+            first = torch.arange(len(self.seeds), device=self.device).unsqueeze(1) * self.block_rows
+            self._order = self._steps_of(order) + first
             self._parts = [one.contiguous() for one in self._order.split(self.block_rows // self.parts, 1)]
             self._epoch = epoch
         return self._order, part
+
+    def _steps_of(self, sequences: Tensor) -> Tensor:
+        """(S, rows) int64 indices in a block of all steps of (S, rows / L) sequences, one after another."""
+        turns, envs = sequences // self.num_envs, sequences % self.num_envs
+        steps = turns.unsqueeze(-1) * self.sequence + torch.arange(self.sequence, device=sequences.device)
+        return (steps * self.num_envs + envs.unsqueeze(-1)).flatten(-2)
 
     def rows(self, step: int) -> Tensor:
         """(S, rows / parts) int64 indices of training step `step`."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actors.masked_actors import masked
 from surefoot.core.actors.memory import Memory, begun_anew
 from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 from surefoot.core.engine.learner import Learner
@@ -195,7 +196,8 @@ class OffPolicyLoop:
             return
         width = agent.decision_dim if self.in_chunks else agent.spec.action_dim
         if self._random(self.decisions):
-            actions = agent.first_actions(self._draw("initial_actions", number, width))
+            uniform = self._draw("initial_actions", number, width)
+            actions = agent.first_actions(masked(uniform, self._seen()) if agent.spec.masked else uniform)
         elif agent.plans:
             actions = self._next_planned(number)
         elif agent.remembers:

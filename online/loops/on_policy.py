@@ -21,7 +21,7 @@ from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.store import OBSERVATION_ACTIONS, Store, store_from_dataset
 from surefoot.envs.acting import check_rows, check_spec
 from surefoot.envs.chunked import Chunked
-from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent
+from surefoot.online.base.on_policy_agent import BEGINS, KEPT, MEMORY, OnPolicyAgent
 from surefoot.online.loops.blocks import Block, Blocks
 from surefoot.online.loops.minibatches import Minibatches, RewardScale, WholeBlock
 from surefoot.online.remote.team import Elsewhere
@@ -87,7 +87,7 @@ class OnPolicyLoop:
         inserts_rows = bool(getattr(env, "inserts_rows", False))
         shapes = _column_shapes(self.agent, inserts_rows)
         self.store = Store.allocate(len(seeds) * c.rows, shapes, self.device)
-        self.minibatches = Minibatches(self.store, c.rows, c.parts)
+        self.minibatches = Minibatches(self.store, c.rows, c.parts, c.num_envs, c.sequence_steps)
         self.planned_blocks = math.ceil(planned_steps / (c.rows * self.agent.chunk))
         self.groups = len(in_groups(self.agent.updates())[0])
         sources: dict[str, Source] = {MAIN: self.minibatches, "block": WholeBlock(self.minibatches)}
@@ -298,7 +298,7 @@ class OnPolicyLoop:
 
     def begin_episodes(self) -> None:
         """New episodes in all environments, as where others have stepped them since; after a whole block."""
-        self.blocks.acting.begin(self.blocks_done)
+        self.blocks.begin_episodes(self.blocks_done)
 
     # -- what is saved -----------------------------------------------------------------------------------
 
@@ -344,7 +344,12 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
     block |= {f"data_{key}": block[key].float() for key in agent.reads}
     block |= {name: torch.zeros(2, 1, noise.width) for name, noise in agent.column_noise().items()}
     with torch.no_grad():
-        _, kept = agent.sample(torch.zeros(2, agent.features), torch.zeros(2, agent.explore_dim))
+        memory = agent.begin(2)
+        if memory:
+            block |= {f"{MEMORY}{name}": value.unsqueeze(1) for name, value in memory.items()}
+            block[BEGINS] = torch.ones(2, 1)
+        seen, noise = torch.zeros(2, agent.features), torch.zeros(2, agent.explore_dim)
+        _, kept, _ = agent.decide(seen, memory, noise)
         block |= {f"{KEPT}{name}": value.unsqueeze(1) for name, value in kept.items()}
         columns = agent.columns(block)
     shapes = {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}

@@ -17,6 +17,7 @@ from surefoot.online.loops.on_policy import OnPolicyLoop
 SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 16, "hidden": (8, 6)}
 QUICK: dict[str, dict[str, Any]] = {
     "ppo": {**SMALL, "epochs": 2, "minibatches": 4},
+    "recurrent_ppo": {**SMALL, "epochs": 2, "minibatches": 2, "sequence": 8, "memory_width": 6},
     "a2c": SMALL,
     "reinforce": SMALL,
     "mdpo": {**SMALL, "epochs": 2, "minibatches": 2, "policy_steps": 2},
@@ -37,6 +38,31 @@ class Bandit(Scripted):
 
     def follow(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return states, (actions == self.best).astype(float), np.ones(len(states), bool)
+
+
+class Recall(Scripted):
+    """A corridor that forks at its end: which way pays is shown at the entrance, and nowhere else (a T-maze).
+
+    Observation: the cue, 1 or -1, at the first step and 0 after it; and 1 at the fork. There the choice that the cue
+    names pays 1; whatever sees no more than the fork is right half of the time.
+    """
+
+    observation_dim, corridor = 2, 6
+
+    def __init__(self, num_envs: int = 1) -> None:
+        super().__init__(num_envs)
+        self.single_action_space = Discrete(2)
+        self.action_space = Box(0, 1, (num_envs,), np.int64)
+        self.cues = np.zeros(num_envs)
+
+    def begin(self, source: np.random.Generator) -> np.ndarray:
+        return np.array([source.choice([-1.0, 1.0]), 0.0])
+
+    def follow(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.cues = np.where(self.elapsed == 0, states[:, 0], self.cues)
+        fork = states[:, 1] == 1
+        following = np.stack([np.zeros(len(states)), self.elapsed + 1 == self.corridor], 1)
+        return following, (fork & ((actions == 1) == (self.cues > 0))).astype(float), fork
 
 
 def agents(algorithm: str, env: VectorEnvironment | Any, seeds: list[int], **options: Any) -> list[OnPolicyAgent]:

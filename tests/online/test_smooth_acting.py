@@ -19,8 +19,8 @@ from surefoot.core.nn.native import native
 from surefoot.online import ALGORITHMS
 from surefoot.online.loops.on_policy import OnPolicyLoop
 
-BY_LOSS = [name for name in QUICK if name != "trpo"]
-"""On-policy algorithms whose policy is stepped by the gradient of a loss."""
+BY_LOSS = [name for name in QUICK if name not in ("trpo", "recurrent_ppo")]
+"""On-policy algorithms whose policy is stepped by the gradient of a loss, and is one of the present observation."""
 
 
 def ppo(env: Any, weight: float, **options: Any) -> OnPolicyLoop:

@@ -36,7 +36,7 @@ def options(*algorithms: str) -> set[str]:
 @pytest.mark.parametrize(
     ("title", "algorithms"),
     [
-        ("rsl_rl and Isaac Lab", ("ppo",)),
+        ("rsl_rl and Isaac Lab", ("ppo", "recurrent_ppo")),
         ("skrl", ("ppo", "sac")),
         ("OmniSafe", ("ppo_lag", "cpo")),
     ],

@@ -293,6 +293,33 @@ def test_the_demonstration_keeps_its_constraint_behind_the_filter(
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
+def test_predict_hands_the_memory_back_and_takes_a_mask(tmp_path: pathlib.Path, in_process: None) -> None:
+    from surefoot import RecurrentPPO
+    from surefoot.core.base.errors import EnvironmentMismatchError
+
+    small = {"episodes": 1, "evaluate_episodes": 1, "progress": False}
+    options: dict[str, Any] = {"num_envs": 4, "horizon": 16, "epochs": 1, "hidden": (8,), "memory_width": 4}
+    model = RecurrentPPO("native/pendulum", **options).learn(128, out=tmp_path / "recurrent", **small)
+    steps = np.random.default_rng(0).normal(size=(3, 2, 3)).astype(np.float32)
+    state, found = None, []
+    for time in range(3):
+        action, state = model.predict(steps[time], state=state, episode_start=[time == 0, time in (0, 2)])
+        found.append(action)
+    policy = model.policy
+    for row, begins in enumerate(((0,), (0, 2))):
+        for time in range(3):
+            if time in begins:
+                policy.reset()
+            np.testing.assert_allclose(policy.select_action(steps[time, row]), found[time][row], atol=1e-6)
+    alone, state = model.predict(steps[0, 0])
+    np.testing.assert_allclose(alone, found[0][0], atol=1e-6)
+    assert {name: tuple(value.shape) for name, value in (state or {}).items()} == {"state": (1, 8)}
+    drawn = [model.predict(steps[0], deterministic=False)[0] for _ in range(2)]
+    assert not np.array_equal(*drawn)
+    with pytest.raises(EnvironmentMismatchError, match="trained without masks"):
+        model.predict(steps[0], action_masks=[[1, 0]] * 2)
+
+
 def test_three_lines_of_python_learn_go_on_and_predict(tmp_path: pathlib.Path, in_process: None) -> None:
     from surefoot import BC, PPO, load_policy
     from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 
 from surefoot.api.fit import named_environment, shown
+from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
 from surefoot.core.base.random import generator
+from surefoot.core.base.spec import MASK, mapped
 from surefoot.core.policy.control_loop import as_array, check_width
 from surefoot.core.policy.policy import Policy
 from surefoot.data.checks import validate
@@ -175,26 +177,31 @@ class Model:
             self._policy = self.run.policy()
         return self._policy
 
-    def predict(self, observation: Any, state: None = None, deterministic: bool = True) -> tuple[np.ndarray, None]:
-        """The action for (O,) observations, or the actions for (N, O); the second value is there for the habit's sake.
-
-        Policies that remember their episode need `policy.reset()` and `policy.select_action(observation)`.
+    def predict(
+        self, observation: Any, state: Memory | None = None, deterministic: bool = True, *,
+        episode_start: Any = None, action_masks: Any = None,
+    ) -> tuple[np.ndarray, Memory | None]:  # fmt: skip
+        """The action for (O,) observations, or the actions for (N, O); and what the policy remembers, None of most.
 
         Args:
             observation: in the environment's units.
-            state: nothing; policies here keep their own memory.
+            state: of a policy that remembers its episode: what the call before gave beside the action; None at first.
             deterministic: take the mean action; else draw one, by a sequence of noise that begins after `learn`.
+            episode_start: of such a policy, (N,) bool: rows whose episode begins, and their memory with it.
+            action_masks: of a policy that obeys masks, (A,) or (N, A): 1 where an action is allowed.
 
         Raises:
-            ConfigError: a policy that remembers, samples of a deterministic one, or nothing learned yet.
-            EnvironmentMismatchError: observations of another shape, or that are not finite.
+            ConfigError: a policy that depends on rewards, samples of a deterministic one, or nothing learned yet.
+            EnvironmentMismatchError: observations of another shape, or that are not finite; a mask that is missing or
+                of no use.
         """
         policy = self.policy
+        if action_masks is not None:
+            observation = policy.with_mask(observation, action_masks)
         if policy.has_memory:
-            raise ConfigError(
-                "predict() gives actions without memory: call policy.reset() and policy.select_action(observation) for "
-                "policies that remember their episode"
-            )
+            return self._predict_on(policy, observation, state, deterministic, episode_start)
+        if isinstance(observation, Mapping) and policy.masked and np.ndim(observation[MASK]) == 2:
+            return self._predict_on(policy, observation, {}, deterministic, None)[0], None
         if not deterministic or policy.always_samples:
             if self._drawing is None:
                 self._drawing = policy.sampled()
@@ -213,6 +220,34 @@ class Model:
             with torch.no_grad():
                 return policy(torch.from_numpy(rows), noise).numpy(), None
         return policy.select_action(observation), None
+
+    def _predict_on(
+        self, policy: Policy, observation: Any, state: Memory | None, deterministic: bool, begins: Any
+    ) -> tuple[np.ndarray, Memory]:
+        """Actions of a policy that remembers, or of rows of several arrays, and the memory after them."""
+        if policy.needs_outcomes:
+            raise ConfigError(
+                "this policy depends on what its last action brought, which predict() does not know: call "
+                "policy.reset(), policy.select_action(observation) and policy.observe(reward, cost)"
+            )
+        alone = np.ndim(next(iter(observation.values())) if isinstance(observation, Mapping) else observation)
+        single = alone == len(next(iter(policy.arrays.values())).shape)
+        rows = mapped(lambda part: np.asarray(part)[None] if single else np.asarray(part), observation)
+        count = len(next(iter(rows.values())) if isinstance(rows, Mapping) else rows)
+        checked = [policy.checked(mapped(lambda part, row=row: part[row], rows)) for row in range(count)]
+        seen = mapped(lambda *parts: torch.from_numpy(np.stack(parts)), *checked)
+        memory = policy.begin(count) if state is None else state
+        if begins is not None and state is not None:
+            nothing = torch.zeros(count)
+            ended = torch.as_tensor(np.broadcast_to(np.asarray(begins, np.bool_), (count,)).copy())
+            memory = policy.hear(memory, nothing, nothing, ended)
+        noise = None
+        if not deterministic:
+            if self._drawing is None:
+                self._drawing, self._noise = policy.sampled(), generator(0, "predict")
+            noise = torch.from_numpy(self._noise.standard_normal((count, policy.noise_dim), dtype=np.float32))
+        actions, memory = policy.act(seen, memory, noise)
+        return (actions[0] if single else actions).numpy(), memory
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy as PATH.safetensors and PATH.json; `surefoot.load_policy` reads it."""
