@@ -45,7 +45,7 @@ class LibraryError(RuntimeError):
 
 
 def build(header: pathlib.Path) -> tuple[pathlib.Path, bool]:
-    """Compile the system in `header`, for every instruction set.
+    """Compile the system in `header`, for every instruction set; CXX and CXXFLAGS are heeded.
 
     A library that is there and fits is left as it is; those of other versions of the header are removed.
 
@@ -69,6 +69,7 @@ def build(header: pathlib.Path) -> tuple[pathlib.Path, bool]:
         include = f'#include "{header.name}"\n#define SUREFOOT_SYSTEMS(X) X({header.stem})\n'
         (work / "systems.inc").write_text(include, encoding="utf-8")
         common = [*options["all"], *options[kind], "-std=c++17", "-fPIC", "-DSUREFOOT_OUTSIDE=1"]
+        common += shlex.split(os.environ.get("CXXFLAGS", ""))
         common += [f"-I{work}", f"-I{NATIVE}", f"-I{header.parent}"]
         common += [] if levels == ("generic",) else ["-DSUREFOOT_X86=1"]
         parts = {"door.o": [*common, str(NATIVE / DOOR)]}

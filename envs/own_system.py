@@ -16,7 +16,6 @@ from surefoot.cuda_ext.system import Behaviour, Parameter, Range, System
 
 Bounds = tuple[float, float]
 ANY = (-np.inf, np.inf)
-RESERVED = ("uniforms", "normals")
 MOST_DRAWS = 64
 """In a step: as many numbers are counted for each."""
 
@@ -150,6 +149,12 @@ def ranges(system: str, states: Sequence[str], box: Mapping[str, Sequence[Any]])
     return tuple(found)
 
 
+def check_identifier(system: System, name: str) -> None:
+    """Raise ConfigError for a name that can't be a variable's."""
+    if keyword.iskeyword(name) or name.startswith("_") or not name.isidentifier():
+        refuse(system, f"{name!r} can't be a name here; use letters, digits and _, as in 'speed_x'")
+
+
 def refuse(system: System, sentence: str) -> None:
     """Raise ConfigError with the system's name."""
     raise ConfigError(f"{system.name}: {sentence}")
@@ -159,10 +164,8 @@ def _check(system: System) -> None:
     """Raise ConfigError where names, bounds or numbers can't be."""
     parameters = [parameter.name for parameter in system.parameters]
     names = [*system.states, *system.actions, *parameters]
-    for name in [system.name, *names]:
-        known = name in RESERVED or keyword.iskeyword(name) or name.startswith(("_", "next_"))
-        if known or not name.isidentifier():
-            refuse(system, f"{name!r} can't be a name here; use letters, digits and _, as in 'speed_x'")
+    for name in [system.name, *parameters]:  # the command line has them
+        check_identifier(system, name)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         refuse(system, f"{twice[0]!r} is named twice; states, actions and parameters need names of their own")

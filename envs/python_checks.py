@@ -14,10 +14,11 @@ import numpy as np
 
 from surefoot.core.base.errors import ConfigError, MissingExtraError, nearest
 from surefoot.cuda_ext.system import System
-from surefoot.envs.own_system import refuse
+from surefoot.envs.own_system import check_identifier, refuse
 from surefoot.envs.python_source import INTEGRATORS
 
 Function = Callable[..., Any]
+RESERVED = ("uniforms", "normals")
 COUNTED = {"reset": "state", "derivative": "rate", "observe": "observation", "state_of": "state"}
 """Functions that return one number for each of several names."""
 
@@ -38,6 +39,10 @@ class Given:
 def check_options(given: Given) -> None:
     """Raise ConfigError where names, bounds or numbers can't be."""
     system, limits = given.system, given.limits
+    for name in [*system.states, *system.actions, *(parameter.name for parameter in system.parameters)]:
+        check_identifier(system, name)
+        if name in RESERVED or name.startswith("next_"):
+            refuse(system, f"{name!r} can't be a name here: arguments of functions are called so")
     if given.integrator not in INTEGRATORS:
         refuse(system, f"integrator is {given.integrator!r}; {nearest(str(given.integrator), list(INTEGRATORS))}")
     if given.integrator == "semi_implicit" and len(system.states) % 2:

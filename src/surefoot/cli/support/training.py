@@ -174,8 +174,8 @@ def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
         commands.append(f"surefoot plan {run_text} --planner cem --futures 10 --envs 1{trust}")
     if finished.plan.evaluates:
         fast = finished.plan.environment is not None and system_of(finished.plan.environment) is not None
-        certify = [f"surefoot certify {run_text} --episodes 100000"] if fast else []
         trust = " --trust" if module_of(finished.plan.environment) else ""  # the policy alone needs no module
+        certify = [f"surefoot certify {run_text} --episodes 100000{trust}"] if fast else []
         return [f"surefoot evaluate {run_text} --episodes 100{trust}", *certify, *commands]
     dataset = str(finished.plan.dataset)  # there is one where there is no simulator
     quoted = output.typed(dataset) if pathlib.Path(dataset).exists() else dataset
