@@ -106,12 +106,13 @@ def _compiler() -> tuple[list[str], str]:
     named = shlex.split(os.environ.get("CXX", ""))
     if named and shutil.which(named[0]) is None:
         raise LibraryError(f"CXX is {shlex.join(named)}, and there is no such compiler; {INSTALL}")
-    found = named or next(([path] for name in COMPILERS if (path := shutil.which(name))), None)
-    if found is None and importlib.util.find_spec("ziglang") is not None:
+    usual = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    found = named or ([usual] if usual else [])
+    if not found and importlib.util.find_spec("ziglang") is not None:
         target = f"{platform.machine()}-linux-gnu.2.28" if sys.platform == "linux" else "native"
         # its own defaults are checks of undefined behaviour, and names of its own for -march
         return [sys.executable, "-m", "ziglang", "c++", "-target", target, "-g0", "-fno-sanitize=undefined"], "Clang"
-    if found is None:
+    if not found:
         raise LibraryError(f"there is no C++ compiler here: {INSTALL}")
     asked = subprocess.run([*found, "--version"], capture_output=True, text=True, check=False)
     return found, "Clang" if "clang" in asked.stdout.lower() else "GNU"
