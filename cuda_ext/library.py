@@ -88,7 +88,9 @@ def build(header: pathlib.Path) -> tuple[pathlib.Path, bool]:
             for one in done:
                 one.result()
         made = work / path.name
-        _compile([*compiler, "-shared", *(str(work / name) for name in parts), "-o", str(made)], header)
+        # nothing of the C++ library is used, which zig would compile first
+        link = ["-shared", "-nostdlib++"] if "ziglang" in compiler else ["-shared"]
+        _compile([*compiler, *link, *(str(work / name) for name in parts), "-o", str(made)], header)
         try:
             aside = path.with_name(f".{path.name}.{os.getpid()}")
             shutil.copyfile(made, aside)

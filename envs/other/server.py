@@ -283,7 +283,6 @@ class Server:
                 observation = row.reset(None)
             self.write("obs", number, observation)
 
-
     def more(self, row: int, info: dict[str, Any]) -> None:
         """The other numbers of an info into their places, which their names get as they are met."""
         values = self.arrays["more"][row]
