@@ -15,6 +15,7 @@ import warnings
 from typing import Any
 
 NATIVE = pathlib.Path(__file__).parent / "native"
+HEADERS = (".h", ".hpp", ".hh")
 MAGIC = b"surefoot cubin "
 ENTRIES = {"rollout": ("surefoot_rollout", "surefoot_reset"), "plan": ("surefoot_plan",)}
 """What a unit does -> its kernels."""
@@ -62,10 +63,23 @@ class Unit:
     work: str = "rollout"
     """Or "plan": of `ENTRIES`."""
 
+    own: pathlib.Path | None = None
+    """The header of a user's system, instead of `systems/<system>.h`."""
+
+    @property
+    def header(self) -> str:
+        """The system's, as it is included."""
+        return f"systems/{self.system}.h" if self.own is None else self.own.name
+
+    @property
+    def include_path(self) -> list[str]:
+        """Folders of headers."""
+        return [str(self.folder), *([] if self.own is None else [str(self.own.parent)])]
+
     @property
     def source(self) -> str:
         """The text of the translation unit."""
-        return f'#include "systems/{self.system}.h"\n#include "{self.work}.cuh"\n'
+        return f'#include "{self.header}"\n#include "{self.work}.cuh"\n'
 
     @property
     def name(self) -> str:
@@ -76,11 +90,20 @@ class Unit:
         """sha256 of everything that the cubin depends on."""
         digest = hashlib.sha256()
         paths = [*sorted(self.folder.glob("*.h")), *sorted(self.folder.glob("*.cuh"))]
-        for path in [*paths, self.folder / "systems" / f"{self.system}.h"]:
+        if self.own is None:
+            paths.append(self.folder / "systems" / f"{self.system}.h")
+        else:
+            paths += headers_beside(self.own)
+        for path in paths:
             text = path.read_bytes()
             digest.update(f"{path.name} {len(text)}\n".encode() + text)
         digest.update(json.dumps([self.source, self.defines, OPTIONS, version, architecture]).encode())
         return digest.hexdigest()
+
+
+def headers_beside(header: pathlib.Path) -> list[pathlib.Path]:
+    """A header and those in its folder, which it may include."""
+    return sorted(path for path in header.parent.iterdir() if path.suffix in HEADERS)
 
 
 def cubin(unit: Unit, architecture: str) -> bytes:
@@ -112,7 +135,7 @@ def compile_now(unit: Unit, architecture: str, log: pathlib.Path | None = None) 
     options = program_options(
         name=f"{unit.name}.cu",
         arch=architecture,
-        include_path=[str(unit.folder)],
+        include_path=unit.include_path,
         define_macro=list(unit.defines),
         ptxas_options=["-v"],
         **OPTIONS,

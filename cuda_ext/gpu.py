@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+import pathlib
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -202,6 +203,7 @@ def driver_of(device: torch.device) -> CudaDriver:
 class Batch:
     """Environments, the arrays they work on, and how far to roll them out: as `_surefoot_native.Batch`, on the GPU.
 
+    `system` is the name of one of ours, or the header of a user's.
     `arrays` holds contiguous tensors on one device, which are kept and worked on in place: those of `SUMS` and `KEPT`,
     `low`, `high`, `seeds` and `parameters` always, `policy` (`NativePolicy.packed`, of each of `policies` one after
     another, which have as many environments each) or `given` by the source, others where wanted.
@@ -213,7 +215,7 @@ class Batch:
 
     def __init__(
         self,
-        system: str,
+        system: str | pathlib.Path,
         sizes: Sequence[int],
         envs: int,
         horizon: int,

@@ -101,7 +101,7 @@ def plan_on_gpu(
 def unit_of(system: System, threads: int) -> Unit:
     """What is compiled for plans of a system, `threads` in a block."""
     defines = {"SF_SYSTEM": system.name, "SF_SIZES": ",".join(map(str, sizes_of(system))), "SF_THREADS": str(threads)}
-    return Unit(system.name, tuple(defines.items()), work="plan")
+    return Unit(system.name, tuple(defines.items()), work="plan", own=system.own_header())
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,14 +157,20 @@ def _fitting(limits: Limits, shared_bytes: int) -> int:
 
 
 def unit_of(
-    system: str, sizes: Sequence[int], source: int, header: Sequence[int], chosen: Plan, layout: Layout | None
+    system: str | pathlib.Path,
+    sizes: Sequence[int],
+    source: int,
+    header: Sequence[int],
+    chosen: Plan,
+    layout: Layout | None,
 ) -> Unit:
-    """What is compiled for a rollout."""
-    defines: dict[str, Any] = {"SF_SYSTEM": system, "SF_SIZES": ",".join(map(str, sizes)), "SF_SOURCE": source}
+    """What is compiled for a rollout of a system: one of ours by its name, or a user's by its header."""
+    name, own = (system, None) if isinstance(system, str) else (system.stem, system)
+    defines: dict[str, Any] = {"SF_SYSTEM": name, "SF_SIZES": ",".join(map(str, sizes)), "SF_SOURCE": source}
     defines |= {"SF_LANES": chosen.lanes, "SF_THREADS": THREADS, "SF_BLOCKS": chosen.blocks_together}
     if layout is not None:
         _, activation, norm, squash, sampling, *widths = header
         defines |= {"SF_WIDTHS": ",".join(map(str, widths)), "SF_ACTIVATION": activation, "SF_NORM": norm}
         defines |= {"SF_SQUASH": squash, "SF_SAMPLING": sampling, "SF_WEIGHTS": len(layout.index)}
         defines |= {"SF_ROWS": layout.rows, "SF_WEIGHTS_SHARED": int(chosen.shared_weights)}
-    return Unit(system, tuple((name, str(value)) for name, value in defines.items()))
+    return Unit(name, tuple((key, str(value)) for key, value in defines.items()), own=own)

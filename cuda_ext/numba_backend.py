@@ -115,6 +115,12 @@ def flat_weights(packed: Tensor, header: Sequence[int]) -> Tensor:
     return torch.cat(parts).contiguous()
 
 
+def _tensor(array: Any) -> Tensor:
+    """An array as a tensor on the same memory; of one that is to be read only, a copy."""
+    frozen = isinstance(array, np.ndarray) and not array.flags.writeable
+    return torch.as_tensor(array.copy() if frozen else array)
+
+
 class Batch:
     """Environments, the arrays they work on, and how far to roll them out, on the CPU.
 
@@ -141,7 +147,7 @@ class Batch:
         if min(envs, horizon, limit) < 1:
             raise ValueError("envs, horizon and limit must be 1 or more")
         self._functions, self._envs, self._header = functions, envs, list(header)
-        self._arrays = {name: torch.as_tensor(array) for name, array in arrays.items()}
+        self._arrays = {name: _tensor(array) for name, array in arrays.items()}
         self._device = torch.as_tensor(arrays["states"]).device
         states, actions, observations, parameters = sizes[:4]
         shared = self._arrays["parameters"].numel() == parameters and envs != 1
@@ -161,25 +167,54 @@ class Batch:
         self._numbers = self._new(numbers, torch.int64)
         self._plan = self._new(list(header) or [0], torch.int64)
 
+    _room: tuple[Any, ...] | None = None
+    """Scratch of the calling thread, kept between calls."""
+
     def run(self, threads: int = 1, fresh: bool = False) -> None:
         """Roll out once, from the states onwards or, `fresh`, from such as episodes begin in."""
         if fresh:
             self.reset()
-        floats = self._new([0.0], torch.float32).repeat(len(FLOATS), self._envs)
+        floats, counts = self._sums
+        floats.zero_()
         floats[2] = 3.4e38
-        counts = self._new([0], torch.int32).repeat(len(COUNTS) + 1, self._envs)
+        counts.zero_()
         counts[0], counts[RUNNING] = self._horizon, 1
+        arrays = self._rolled
+        if "policy" in self._arrays:  # it may have learned since
+            arrays[2] = self._view(flat_weights(self._arrays["policy"], self._header))
+        self._roll(arrays, threads)
+        self._hand_out()
+
+    @functools.cached_property
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        """Of a call: (FLOATS, N) float32 and (COUNTS + 1, N) int32."""
+        floats = self._new([0.0], torch.float32).repeat(len(FLOATS), self._envs)
+        return floats, self._new([0], torch.int32).repeat(len(COUNTS) + 1, self._envs)
+
+    @functools.cached_property
+    def _rolled(self) -> list[Any]:
+        """Arguments of the compiled loop, bound once: a step of few environments takes no longer than making them."""
         weights = self._new([0.0], torch.float32)
-        if "policy" in self._arrays:
-            weights = flat_weights(self._arrays["policy"], self._header)
         inputs = map(self._flat, ("low", "high", "seeds", "parameters", "given", "states", "episodes", "elapsed"))
-        arrays = [self._numbers, self._plan, weights, *inputs, floats, counts, self._flat("last_observations")]
+        arrays = [self._numbers, self._plan, weights, *inputs, *self._sums, self._flat("last_observations")]
         records = tuple(self._view(self._flat(f"record_{name}")) for name in FLOAT_RECORDS)
         flags = tuple(self._view(self._flat(f"record_{name}", torch.uint8)) for name in FLAG_RECORDS)
-        self._roll([*map(self._view, arrays), records, flags], threads)
-        for names, table in ((FLOATS, floats), (COUNTS, counts)):
-            for name, row in zip(names, table, strict=False):
-                self._arrays[name].copy_(row)
+        return [*map(self._view, arrays), records, flags]
+
+    def _hand_out(self) -> None:
+        """Sums of the call to the arrays that were given."""
+        for to, row in self._handed:
+            np.copyto(to, row)
+
+    @functools.cached_property
+    def _handed(self) -> list[tuple[Any, Any]]:
+        """Array and row of each sum."""
+        pairs = zip((FLOATS, COUNTS), self._sums, strict=True)
+        return [
+            (self._view(self._arrays[name].view(-1)), self._view(row))
+            for names, table in pairs
+            for name, row in zip(names, table, strict=False)
+        ]
 
     def reset(self, mask: Any = None, threads: int = 1) -> None:
         """Begin the episodes that `mask` (envs,) uint8 chooses, all by default."""
@@ -199,6 +234,12 @@ class Batch:
 
     def _roll(self, arrays: list[Any], threads: int) -> None:
         roll = self._functions.on_cpu[0]
+        if threads == 1 or self._envs <= LANES:
+            if self._room is None:
+                self._room = self._scratch()
+            for first in range(0, self._envs, LANES):
+                roll(first, arrays[0], self._room, *arrays[1:])
+            return
         blocks = range(0, self._envs, LANES)
         chunk = max(1, len(blocks) // (8 * threads))  # blocks that a thread takes at once; a slow one takes fewer
 
@@ -207,13 +248,8 @@ class Batch:
             for first in blocks[begin : begin + chunk]:
                 roll(first, arrays[0], scratch, *arrays[1:])
 
-        begins = range(0, len(blocks), chunk)
-        if threads == 1 or len(begins) == 1:
-            for begin in begins:
-                work(begin)
-            return
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, begins))
+            list(pool.map(work, range(0, len(blocks), chunk)))
 
     def _reset(self, arrays: list[Any]) -> None:
         reset, scratch = self._functions.on_cpu[1], self._scratch()
@@ -236,6 +272,11 @@ class CudaBatch(Batch):
         if numba.config.ENABLE_CUDASIM:  # type: ignore[attr-defined]  # numba's simulator of a GPU in python, for tests
             return array.numpy()
         raise ValueError(f"an array is on {array.device}, must be on a GPU")
+
+    def _hand_out(self) -> None:
+        for names, table in zip((FLOATS, COUNTS), self._sums, strict=True):
+            for name, row in zip(names, table, strict=False):
+                self._arrays[name].copy_(row)
 
     def _launch(self, kernel: Any, arrays: list[Any]) -> None:
         from numba import cuda

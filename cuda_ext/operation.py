@@ -55,11 +55,11 @@ def batch_maker(device: torch.device, system: System) -> Callable[..., Any]:
     if own is not None:
         return own
     if gpu.is_gpu(device):
-        return functools.partial(gpu.Batch, system.name)
+        return functools.partial(gpu.Batch, system.own_header() or system.name)
     module = cuda_ext.native()
     if module is None:
         raise ValueError(f"there is no native module: {cuda_ext.why_not_native()}")
-    return functools.partial(module.Batch, system.name)
+    return functools.partial(module.Batch, system.native_name())
 
 
 def operate(

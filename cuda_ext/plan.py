@@ -72,7 +72,7 @@ def plan_rows(
     )
     averages = settings.temperature is not None
     module.plan(
-        system.name,
+        system.native_name(),
         sizes_of(system),
         horizon,
         list(settings.populations),

@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import itertools
 import math
+import pathlib
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -164,6 +165,14 @@ class System(abc.ABC):
 
     def matrices(self) -> Tensor | None:
         """(K,) float64 constants that all environments share, for a system with sizes chosen at run time."""
+        return None
+
+    def native_name(self) -> str:
+        """By which the native module knows the C++ form: its own systems by `name`, a user's by the library's path."""
+        return self.name
+
+    def own_header(self) -> pathlib.Path | None:
+        """The C++ form of a user's system, which compilers of GPUs read; None: `native/systems/<name>.h`."""
         return None
 
     def batch(self, device: torch.device) -> Callable[..., Any] | None:

@@ -17,7 +17,7 @@ from surefoot.cuda_ext.twin import mix
 from surefoot.envs.acting.episodes import EpisodeRunner
 from surefoot.envs.acting.sums import EpisodeBatch
 from surefoot.envs.interface import Array
-from surefoot.envs.names import gymnasium_id, is_native
+from surefoot.envs.names import gymnasium_id
 from surefoot.envs.vector import check_spaces, make_vec
 
 Act = Callable[[Array], Array]
@@ -74,13 +74,14 @@ def run_episodes(
         raise ConfigError(f"device {device!r} is unknown; {nearest(device, DEVICES)}")
     if isinstance(policy, Policy):
         check_spaces(gymnasium_id(env_id), policy.arrays, policy.action_dim, policy.discrete)
-        if is_native(env_id):
-            from surefoot.envs.native_rollout import evaluates, native_episodes
+        from surefoot.envs.known_systems import system_of
+        from surefoot.envs.native_rollout import evaluates, native_episodes
 
-            if evaluates(policy):
-                return native_episodes(
-                    policy, env_id, seeds, steps=steps, gap=gap, parameters=parameters, threads=threads, device=device
-                )
+        known = system_of(env_id) if evaluates(policy) else None
+        if known is not None:
+            return native_episodes(
+                policy, known, seeds, steps=steps, gap=gap, parameters=parameters, threads=threads, device=device
+            )
     if device == "cuda":
         raise DeviceError(
             "only a trained policy of a kind that the native loop knows, in a native system, runs on a GPU; "

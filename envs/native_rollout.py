@@ -305,7 +305,7 @@ def _count(envs: int | None, seeds: Any, states: Any, actions: Tensor | None) ->
 
 def native_episodes(
     policy: Policy,
-    env_id: str,
+    system: System,
     seeds: Array,
     *,
     steps: int | None,
@@ -314,8 +314,7 @@ def native_episodes(
     threads: int | None,
     device: str,
 ) -> EpisodeBatch:
-    """`envs.episodes.run_episodes` of a policy in a native system."""
-    system = find_system(env_id)
+    """`envs.episodes.run_episodes` of a policy in a system whose equations are at hand."""
     packed = native_policy(policy)
     steps = system.max_steps if steps is None else min(steps, system.max_steps)
     if device == "auto":

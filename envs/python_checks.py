@@ -5,22 +5,20 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
-import keyword
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, MissingExtraError, nearest
-from surefoot.cuda_ext.system import Range, System
+from surefoot.cuda_ext.system import System
+from surefoot.envs.own_system import check_identifier, refuse
 from surefoot.envs.python_source import INTEGRATORS
 
 Function = Callable[..., Any]
 RESERVED = ("uniforms", "normals")
-MOST_DRAWS = 64
-"""In a step: as many numbers are counted for each."""
 COUNTED = {"reset": "state", "derivative": "rate", "observe": "observation", "state_of": "state"}
 """Functions that return one number for each of several names."""
 
@@ -38,76 +36,30 @@ class Given:
     """Whether names of observations were given."""
 
 
-def pairs(system: str, option: str, bounds: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Name -> (low, high) as floats; ConfigError where a value is no such pair."""
-    found = {}
-    for name in bounds:
-        try:
-            low, high = bounds[name]
-            found[name] = float(low), float(high)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{system}: {option}= has {bounds[name]!r} for {name!r}; give (low, high)") from error
-    return found
-
-
 def check_options(given: Given) -> None:
     """Raise ConfigError where names, bounds or numbers can't be."""
     system, limits = given.system, given.limits
-    parameters = [parameter.name for parameter in system.parameters]
-    names = [*system.states, *system.actions, *parameters]
-    for name in [system.name, *names]:
-        known = name in RESERVED or keyword.iskeyword(name) or name.startswith(("_", "next_"))
-        if known or not name.isidentifier():
-            _refuse(system, f"{name!r} can't be a name here; use letters, digits and _, as in 'speed_x'")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        _refuse(system, f"{twice[0]!r} is named twice; states, actions and parameters need names of their own")
-    if not system.states or not system.actions:
-        _refuse(system, f"there are {len(system.states)} states and {len(system.actions)} actions; give 1 or more")
-    for low, high in zip(system.action_low, system.action_high):
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            _refuse(system, "an action's bounds must be finite, low < high, as in {'torque': (-2, 2)}")
+    for name in [*system.states, *system.actions, *(parameter.name for parameter in system.parameters)]:
+        check_identifier(system, name)
+        if name in RESERVED or name.startswith("next_"):
+            refuse(system, f"{name!r} can't be a name here: arguments of functions are called so")
     if given.integrator not in INTEGRATORS:
-        _refuse(system, f"integrator is {given.integrator!r}; {nearest(str(given.integrator), list(INTEGRATORS))}")
+        refuse(system, f"integrator is {given.integrator!r}; {nearest(str(given.integrator), list(INTEGRATORS))}")
     if given.integrator == "semi_implicit" and len(system.states) % 2:
-        _refuse(system, "semi_implicit needs positions, then as many velocities")
-    if min(system.time_step, given.substeps, system.max_steps) <= 0:
-        _refuse(system, "time_step, substeps and max_steps must be above 0")
-    if min(system.uniforms, system.normals) < 0 or max(system.uniforms, system.normals) > MOST_DRAWS:
-        _refuse(system, f"uniforms and normals must be 0 to {MOST_DRAWS}")
+        refuse(system, "semi_implicit needs positions, then as many velocities")
+    if given.substeps <= 0:
+        refuse(system, "substeps must be above 0")
     unknown = sorted(set(limits) - set(system.states))
     if unknown:
-        _refuse(system, f"limits of {unknown[0]!r}: there are no such states; {nearest(unknown[0], system.states)}")
+        refuse(system, f"limits of {unknown[0]!r}: there are no such states; {nearest(unknown[0], system.states)}")
     if {"margin", "cost"} <= set(given.functions):
-        _refuse(system, "give margin= or cost=, not both")
+        refuse(system, "give margin= or cost=, not both")
     if "observe" in given.functions and not given.observations:
-        _refuse(system, "observe= needs observations=, the names of what it returns")
+        refuse(system, "observe= needs observations=, the names of what it returns")
     if given.observations and "observe" not in given.functions:
-        _refuse(system, "observations= needs observe=, the function that returns them")
+        refuse(system, "observations= needs observe=, the function that returns them")
     if "state_of" in given.functions and "observe" not in given.functions:
-        _refuse(system, "state_of= is of what observe= returns; without it observations are the states")
-
-
-def ranges(system: str, states: Sequence[str], box: Mapping[str, Sequence[Any]]) -> tuple[Range, ...]:
-    """The box of a grid in the order of the states; ConfigError where it is none."""
-    if set(box) != set(states):
-        raise ConfigError(
-            f"{system}: reach_box= has {', '.join(box) or 'nothing'}; give a range for each of {', '.join(states)}"
-        )
-    found = []
-    for name in states:
-        try:
-            low, high, points, *periodic = box[name]
-            one = Range(float(low), float(high), int(points), bool(*periodic))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{system}: reach_box= has {box[name]!r} for {name!r}; give (low, high, points), and True behind them "
-                "where high is the same state as low, as of an angle"
-            ) from error
-        if not -math.inf < one.low < one.high < math.inf or one.points != points:
-            raise ConfigError(f"{system}: reach_box= has {box[name]!r} for {name!r}; give low < high and whole points")
-        found.append(one)
-    return tuple(found)
+        refuse(system, "state_of= is of what observe= returns; without it observations are the states")
 
 
 def wanted(given: Given, kind: str) -> tuple[str, ...]:
@@ -119,11 +71,11 @@ def wanted(given: Given, kind: str) -> tuple[str, ...]:
     known |= {"normals"} if kind == "derivative" else set()
     known |= {f"next_{name}" for name in system.states} if kind == "reward" else set()
     if not callable(function):
-        _refuse(system, f"{kind}= is {function!r}; give a function")
+        refuse(system, f"{kind}= is {function!r}; give a function")
     asked = inspect.signature(getattr(function, "py_func", function)).parameters
     for name, argument in asked.items():
         if argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.POSITIONAL_ONLY) or name not in known:
-            _refuse(system, f"{kind}() asks for {name!r}; {nearest(name, sorted(known))}")
+            refuse(system, f"{kind}() asks for {name!r}; {nearest(name, sorted(known))}")
     return tuple(asked)
 
 
@@ -168,7 +120,7 @@ def _observed(given: Given, arguments: tuple[str, ...], numbers: tuple[Any, ...]
     for name, state in zip(system.states, states, strict=True):
         turns = (float(state) - values[name]) / (2 * math.pi)
         if not (math.isclose(float(state), values[name], abs_tol=1e-6) or abs(turns - round(turns)) < 1e-6):
-            _refuse(system, f"state_of() gives {name} = {float(state):g} of what observe() shows of {values[name]:g}")
+            refuse(system, f"state_of() gives {name} = {float(state):g} of what observe() shows of {values[name]:g}")
     return back
 
 
@@ -185,14 +137,14 @@ def _called(given: Given, kind: str, arguments: Mapping[str, Any]) -> Any:
 
 def _check_result(system: System, kind: str, result: Any, numbers: tuple[Any, ...]) -> None:
     if not all(isinstance(number, (int, float, np.number, np.bool_)) for number in numbers):
-        _refuse(system, f"{kind}() returns {result!r}; it must return numbers, separated by commas")
+        refuse(system, f"{kind}() returns {result!r}; it must return numbers, separated by commas")
     found = f"{kind}() returns {len(numbers)} value{'s' if len(numbers) != 1 else ''}"
     if kind not in COUNTED and isinstance(result, tuple):
-        _refuse(system, f"{found}; it must return one number")
+        refuse(system, f"{found}; it must return one number")
     names = system.observations if kind == "observe" else system.states
     if kind in COUNTED and len(numbers) != len(names):
         what = f"{len(names)} {COUNTED[kind]}{'s' if len(names) > 1 else ''}: of {', '.join(names)}"
-        _refuse(system, f"{found}; it must return {what}")
+        refuse(system, f"{found}; it must return {what}")
 
 
 def need_numba(name: str) -> None:
@@ -209,7 +161,3 @@ def reason(error: Exception) -> str:
     where = re.search(r'File "([^"]+)", line (\d+)', text)
     place = f" (line {where[2]} of {where[1]})" if where else ""
     return (told[0].rstrip(".") if told else type(error).__name__) + place
-
-
-def _refuse(system: System, sentence: str) -> None:
-    raise ConfigError(f"{system.name}: {sentence}")

@@ -6,20 +6,18 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.cuda_ext.system import Behaviour, Parameter, Step, System
+from surefoot.cuda_ext.system import Behaviour, Parameter, Step
+from surefoot.envs.own_system import Bounds, OwnSystem, pairs
 from surefoot.envs.python_checks import (
     COUNTED,
     Given,
     check_options,
     need_numba,
-    pairs,
-    ranges,
     reason,
     tried,
     wanted,
@@ -34,11 +32,9 @@ from surefoot.envs.python_source import (
 from surefoot.envs.python_torch import Twin, recorded
 
 Function = Callable[..., Any]
-Bounds = tuple[float, float]
-ANY = (-np.inf, np.inf)
 
 
-class PythonSystem(System):
+class PythonSystem(OwnSystem):
     """A system of scalar python functions, which ask for what they need by the names of their arguments.
 
     Each may ask for any parameter and, by their names, for any of
@@ -112,38 +108,25 @@ class PythonSystem(System):
         title: str = "",
         margin_of: str = "",
     ) -> None:
-        bounds = np.array([*pairs(name, "actions", actions).values()], dtype=np.float64).reshape(-1, 2)
-        seen = _bounded(name, observations if observe is not None and observations is not None else states)
-        if isinstance(parameters, Mapping):
-            parameters = [Parameter(key, float(value), *ANY) for key, value in parameters.items()]
-        described: dict[str, Any] = {
-            "name": name,
-            "gym_id": f"python/{name}-v0",
-            "title": title or f"{name}, in python",
-            "source": getattr(getattr(derivative, "__code__", None), "co_filename", "python"),
-            "states": tuple(states),
-            "actions": tuple(actions),
-            "action_low": tuple(bounds[:, 0].tolist()),
-            "action_high": tuple(bounds[:, 1].tolist()),
-            "observations": tuple(seen),
-            "observation_low": tuple(low for low, _ in seen.values()),
-            "observation_high": tuple(high for _, high in seen.values()),
-            "parameters": tuple(parameters),
-            "uniforms": len(states) if uniforms is None else uniforms,
-            "normals": normals,
-            "time_step": float(time_step),
-            "max_steps": max_steps,
-            "margin_of": margin_of
-            or ("margin()" if margin else "-1 where cost() is true, else 1" if cost else "nothing"),
-            "gaps": dict(gaps or {}),
-            "behaviours": {"random": functools.partial(_uniform, bounds=bounds), **(behaviours or {})},
-        }
-        if reach_box is not None:
-            described["reach_box"] = ranges(name, tuple(states), reach_box)
-        if control_affine:
-            described["control_affine"] = True
-        for key, value in described.items():  # of the class elsewhere, of the object here
-            setattr(self, key, value)
+        super().__init__(
+            name,
+            f"python/{name}-v0",
+            states=states,
+            actions=actions,
+            observations=observations if observe is not None else None,
+            parameters=parameters,
+            time_step=time_step,
+            max_steps=max_steps,
+            uniforms=uniforms,
+            normals=normals,
+            gaps=gaps,
+            behaviours=behaviours,
+            reach_box=reach_box,
+            control_affine=control_affine,
+            title=title or f"{name}, in python",
+            margin_of=margin_of or ("margin()" if margin else "-1 where cost() is true, else 1" if cost else "nothing"),
+            source=getattr(getattr(derivative, "__code__", None), "co_filename", "python"),
+        )
         functions = {"derivative": derivative, "reward": reward, "reset": reset, "margin": margin, "cost": cost}
         functions |= {"observe": observe, "state_of": state_of, "terminated": terminated}
         self._rows: dict[str, Callable[..., None]] = {}
@@ -301,40 +284,6 @@ class PythonSystem(System):
     def alias(self) -> str:
         """How it is called in messages."""
         return f"python/{self.name}"
-
-    def register(self) -> str:
-        """Make it known to gymnasium in this process, for `make`, `make_vec` and evaluation; its id."""
-        from surefoot.envs.native import NativeVectorEnv
-        from surefoot.envs.native_single import NativeEnv
-
-        _registered[self.gym_id] = self
-        gymnasium.registry.pop(self.gym_id, None)
-        gymnasium.register(
-            self.gym_id,
-            functools.partial(NativeEnv, self),
-            vector_entry_point=functools.partial(NativeVectorEnv, self),
-            max_episode_steps=self.max_steps,
-            disable_env_checker=True,
-        )
-        return self.gym_id
-
-
-_registered: dict[str, PythonSystem] = {}
-"""Gymnasium id -> the system that was registered last by it in this process."""
-
-
-def registered(gym_id: str) -> PythonSystem | None:
-    """The system that was registered by this gymnasium id, without a module in front; None where none was."""
-    return _registered.get(gym_id)
-
-
-def _bounded(name: str, given: Mapping[str, Bounds] | Sequence[str]) -> Mapping[str, Bounds]:
-    return pairs(name, "observations", given) if isinstance(given, Mapping) else dict.fromkeys(given, ANY)
-
-
-def _uniform(observations: np.ndarray[Any, Any], generator: np.random.Generator, bounds: Any) -> np.ndarray[Any, Any]:
-    """Actions drawn uniformly at every step."""
-    return generator.uniform(bounds[:, 0], bounds[:, 1], (len(observations), len(bounds)))
 
 
 def _clip(x: float, low: float, high: float) -> float:

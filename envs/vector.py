@@ -427,16 +427,6 @@ def _flat(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     )
 
 
-def import_module_of(env_id: str) -> None:
-    """Import the module that `module:Id` names, which registers the environment.
-
-    Raises:
-        ConfigError: it can't be imported.
-    """
-    module, _, name = env_id.rpartition(":")
-    make.import_module(env_id, module, _without_module(name))
-
-
 def _refuse_arguments(spec: gymnasium.envs.registration.EnvSpec, kwargs: Mapping[str, Any]) -> None:
     """Raise ConfigError for an argument that the class of an id does not take."""
     own = {key: value for key, value in kwargs.items() if key not in (make.LIMIT, "render_mode")}

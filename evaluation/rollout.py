@@ -142,13 +142,13 @@ def evaluate(
 ) -> list[Episodes]:
     """Run `episodes` whole episodes of each policy, all policies side by side.
 
-    A trained policy that the native loop knows runs inside it in a native system, many times faster and from the same
-    initial states; its actions are rounded otherwise. All others are stepped: each has `num_envs` sub-environments of
-    its own and acts on them in a call of its own, with a constant batch shape, so its episodes are bit for bit those
-    that it would have alone. Episode e runs in sub-environment e % num_envs after a reset seeded from (seed, e), so
-    that every policy meets the same initial states. The number of episodes that a sub-environment runs is fixed
-    beforehand, so short episodes are not over-represented. Actions are clipped to the action space before they are
-    executed.
+    A trained policy that the native loop knows runs inside it in a native system, or one of the user's in python or
+    C++, many times faster and from the same initial states; its actions are rounded otherwise. All others are stepped:
+    each has `num_envs` sub-environments of its own and acts on them in a call of its own, with a constant batch shape,
+    so its episodes are bit for bit those that it would have alone. Episode e runs in sub-environment e % num_envs
+    after a reset seeded from (seed, e), so that every policy meets the same initial states. The number of episodes
+    that a sub-environment runs is fixed beforehand, so short episodes are not over-represented. Actions are clipped to
+    the action space before they are executed.
 
     Args:
         policies: P policies; torch runs single-threaded while they act.

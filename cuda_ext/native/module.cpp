@@ -12,6 +12,7 @@ SUREFOOT_DECLARE(float multiply_add_chains(long rounds))
 namespace nb = nanobind;
 
 namespace surefoot {
+void bind_systems(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_rollout(nb::module_& m);
 void bind_dense(nb::module_& m);
@@ -61,6 +62,7 @@ NB_MODULE(_surefoot_native, m) {
   m.def("level", &level_name, "Instruction set in use: v2, v3 or v4 of x86-64, or generic.");
   m.def("set_level", &choose_level, nb::arg("name"), "Use the build for a lower instruction set.");
   m.def("peak", &peak, nb::arg("repeats") = 9, "Best measured float32 GFLOP/s of one core, multiply-adds on registers.");
+  surefoot::bind_systems(m);
   surefoot::bind_rows(m);
   surefoot::bind_rollout(m);
   surefoot::bind_dense(m);

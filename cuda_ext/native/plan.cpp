@@ -12,19 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "level.h"
-#include "plan.h"
+#include "library.h"
 #include "workers.h"
-
-SUREFOOT_DECLARE(long plan_bytes(const PlanJob& job);
-                 void plan_row(int system, const PlanJob& job, int row, char* memory))
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace surefoot {
 
-int system_index(const std::string& name);  // bind_rows.cpp
+Found find_system(const std::string& name);  // systems.cpp
 
 namespace {
 
@@ -96,9 +92,9 @@ void plan(const std::string& system, const std::vector<int>& sizes, int horizon,
   job.mean = mean.data();
   job.best = best.data();
   job.keep = keep.data();
-  const int index = system_index(system);
+  const Found found = find_system(system);
   const nb::gil_scoped_release release;
-  const long bytes = SUREFOOT_CALL(plan_bytes, job);
+  const long bytes = found.functions().plan_bytes(job);
   threads = threads < job.rows ? threads : job.rows;
   threads = threads > 1 ? threads : 1;
   std::vector<std::unique_ptr<char[], Free>> scratch;
@@ -108,7 +104,7 @@ void plan(const std::string& system, const std::vector<int>& sizes, int horizon,
   together(threads, [&](int thread) {
     char* const memory = scratch[static_cast<std::size_t>(thread)].get();
     for (int row = next.fetch_add(1); row < job.rows; row = next.fetch_add(1))
-      SUREFOOT_CALL(plan_row, index, job, row, memory);
+      found.functions().plan_row(found.index, job, row, memory);
   });
 }
 

@@ -13,20 +13,15 @@
 #include <string>
 #include <vector>
 
-#include "level.h"
-#include "rollout.h"
+#include "library.h"
 #include "workers.h"
-
-SUREFOOT_DECLARE(int block_lanes(); long block_bytes(const Job& job);
-                 void run_block(int system, const Job& job, int first, bool fresh, char* memory);
-                 void reset_block(int system, const Job& job, int first, const unsigned char* mask, char* memory))
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace surefoot {
 
-int system_index(const std::string& name);  // bind_rows.cpp
+Found find_system(const std::string& name);  // systems.cpp
 
 namespace {
 
@@ -36,7 +31,7 @@ class Batch {
   /// the exact type; those absent from it are not wanted.
   Batch(const std::string& system, const std::vector<int>& sizes, int envs, int horizon, int limit, bool many,
         bool noisy, int source, const std::vector<int>& header, const nb::dict& arrays)
-      : system_(system_index(system)), arrays_(arrays), header_(header) {
+      : system_(find_system(system)), arrays_(arrays), header_(header) {
     if (sizes.size() != 6) throw nb::value_error("sizes must be six numbers");
     if (envs < 1 || horizon < 1 || limit < 1) throw nb::value_error("envs, horizon and limit must be 1 or more");
     Sizes& n = job_.sizes;
@@ -89,7 +84,7 @@ class Batch {
   void run(int threads, bool fresh) {
     const nb::gil_scoped_release release;
     each_block(threads, [this, fresh](int first, char* memory) {
-      SUREFOOT_CALL(run_block, system_, job_, first, fresh, memory);
+      system_.functions().run_block(system_.index, job_, first, fresh, memory);
     });
   }
 
@@ -102,7 +97,7 @@ class Batch {
     }
     const nb::gil_scoped_release release;
     each_block(threads, [this, chosen](int first, char* memory) {
-      SUREFOOT_CALL(reset_block, system_, job_, first, chosen, memory);
+      system_.functions().reset_block(system_.index, job_, first, chosen, memory);
     });
   }
 
@@ -113,14 +108,14 @@ class Batch {
   using Memory = std::unique_ptr<char[], Free>;
 
   Memory memory() const {
-    const long bytes = SUREFOOT_CALL(block_bytes, job_);
+    const long bytes = system_.functions().block_bytes(job_);
     return Memory(static_cast<char*>(::operator new[](static_cast<std::size_t>(bytes), std::align_val_t(64))));
   }
 
   /// Blocks are taken from a common counter, so a slow thread takes fewer; which thread does a block changes nothing.
   template <class Work>
   void each_block(int threads, const Work& work) {
-    const int lanes = SUREFOOT_CALL(block_lanes, );
+    const int lanes = system_.functions().block_lanes();
     const int blocks = (job_.envs + lanes - 1) / lanes;
     threads = threads < blocks ? threads : blocks;
     while (static_cast<int>(scratch_.size()) < (threads > 1 ? threads : 1)) scratch_.push_back(memory());
@@ -166,7 +161,7 @@ class Batch {
     if (used != count_of("policy")) throw nb::value_error("the packed policy has another size than its header says");
   }
 
-  int system_;
+  Found system_;
   nb::dict arrays_;  // keeps them alive
   std::vector<int> header_;
   Job job_{};

@@ -5,7 +5,7 @@
 
 namespace surefoot {
 
-enum class Call { reset, observe, step };
+enum class Call { reset, observe, step, margin, state_of };  // the last two: of systems that have them
 
 /// Row-major arrays of `count` rows; a call reads and writes those that it needs.
 template <class T>

@@ -53,6 +53,22 @@ struct Traits {
     return false;
   }
   template <class System>
+  static constexpr bool has_margin(decltype(&System::template margin<float>)) {
+    return true;
+  }
+  template <class System>
+  static constexpr bool has_margin(...) {
+    return false;
+  }
+  template <class System>
+  static constexpr bool has_state_of(decltype(&System::template state_of<float>)) {
+    return true;
+  }
+  template <class System>
+  static constexpr bool has_state_of(...) {
+    return false;
+  }
+  template <class System>
   static constexpr int optional(decltype(System::optional)*) {
     return System::optional;
   }
@@ -65,6 +81,13 @@ template <class System>
 constexpr bool endless = Traits::never_ends(&System::template step<float>);
 template <class System>
 constexpr int optional_parameter = Traits::optional<System>(nullptr);
+
+/// Whether `System` says the margin of any state, `T margin(s, p)`, and the state of an observation,
+/// `void state_of(s, o, p)`: reachability and filters need them.
+template <class System>
+constexpr bool has_margin = Traits::has_margin<System>(nullptr);
+template <class System>
+constexpr bool has_state_of = Traits::has_state_of<System>(nullptr);
 
 /// The widths of `System`; zeros where they are chosen at run time.
 template <class System>

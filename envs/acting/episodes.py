@@ -17,7 +17,6 @@ from surefoot.core.base.spec import VECTOR, mapped
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.steps import Step, Stepping
 from surefoot.envs.interface import SUCCESS, Array, as_numpy, valid_rows
-from surefoot.envs.names import is_native
 from surefoot.envs.reward_terms import reward_terms
 from surefoot.envs.side_by_side import PausableVectorEnv
 from surefoot.envs.spaces import arrays_of
@@ -323,11 +322,12 @@ def non_finite(env_id: str, what: str, policy: int, episode: int, step: int) -> 
 
 def knows(policy: Any, env_id: str) -> bool:
     """Whether the native loop has this environment, and can evaluate this policy."""
-    if not is_native(env_id) or not isinstance(policy, Policy):
+    if not isinstance(policy, Policy):
         return False
+    from surefoot.envs.known_systems import system_of
     from surefoot.envs.native_rollout import evaluates
 
-    return evaluates(policy)
+    return evaluates(policy) and system_of(env_id) is not None
 
 
 def native_sums(
@@ -340,7 +340,7 @@ def native_sums(
 
     Args:
         policy: in the environment's own units.
-        env_id: of a native system.
+        env_id: of a system whose equations are at hand.
         seeds: E, of the episodes' resets.
         num_envs: N, rows that `watch` is to believe in.
         position: of the policy, for `watch` and messages.
@@ -350,10 +350,11 @@ def native_sums(
         EnvironmentMismatchError: the policy does not fit the system, or an action is not finite.
         CheckpointError: weights that are not finite.
     """
+    from surefoot.envs.known_systems import system_of
     from surefoot.envs.native_rollout import native_policy, rollout
-    from surefoot.envs.systems import system as find_system
 
-    system, packed = find_system(env_id), native_policy(policy)
+    system, packed = system_of(env_id), native_policy(policy)
+    assert system is not None, f"{env_id} has no native loop"
     half = half_range(np.asarray(system.action_low, np.float32), np.asarray(system.action_high, np.float32))
     sums, seen = Sums.empty(1, len(seeds)), []
     sums.has_costs[:] = True

@@ -123,6 +123,7 @@ class OtherVectorEnv(VectorEnvironment):
             super().__init__(num_envs, observations, actions)
             self.max_episode_steps: int | None = about[0]["limit"]
             self.python: str = about[0]["python"]
+            self._ranges = ranges
             self._arrays = self._share(ranges)
         except BaseException:
             self._end()
@@ -140,6 +141,8 @@ class OtherVectorEnv(VectorEnvironment):
             "flags": ("uint8", (rows,)),
             "rewards": ("float64", (rows,)),
             **{name: ("float64", (rows,)) for name in server.EXTRAS},
+            "more": ("float64", (rows, server.MOST)),
+            "names": ("uint8", (rows,)),
         }
         space = self.single_action_space
         wanted["actions"] = (np.dtype(space.dtype).name, (rows, *(space.shape or ())))
@@ -247,7 +250,20 @@ class OtherVectorEnv(VectorEnvironment):
                     "it in every step"
                 )
             info[name] = values.astype(np.float32)
-        return info
+        return info | self._more()
+
+    def _more(self) -> dict[str, Array]:
+        """Other numbers of the infos, name -> (N,) float64; NaN in a row that does not say it."""
+        found: dict[str, Array] = {}
+        for one, (begin, end) in zip(self._processes, self._ranges, strict=True):
+            if self._arrays["names"][begin] != len(one.names):  # it has met another
+                one.begin(server.NAMES)
+                one.names = one.answer()["names"]
+            for slot, name in enumerate(one.names):
+                if name not in found:
+                    found[name] = np.full(self.num_envs, np.nan)
+                found[name][begin:end] = self._arrays["more"][begin:end, slot]
+        return found
 
     def close_extras(self, **unused: Any) -> None:
         """End the processes."""
@@ -259,6 +275,8 @@ class _Process:
 
     def __init__(self, python: str, called: str, wanted: Mapping[str, Any], patience: float) -> None:
         self.called, self.patience, self.closed = called, patience, False
+        self.names: list[str] = []
+        """Of the numbers of its infos that are handed on beside those that surefoot reads."""
         try:
             text = json.dumps(wanted, allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -21,10 +21,14 @@ import time
 import traceback
 from typing import Any
 
-RESET, STEP, CLOSE, DONE, FAILED = b"R", b"S", b"C", b".", b"!"
+RESET, STEP, NAMES, CLOSE, DONE, FAILED = b"R", b"S", b"N", b"C", b".", b"!"
 TERMINATED, TRUNCATED = 1, 2
 EXTRAS = ("cost", "margin", "success", "is_success")
-"""Entries of a step's info that are handed on, where they are numbers."""
+"""Entries of a step's info that surefoot reads, where they are numbers."""
+MOST = 32
+"""Other numbers of an info that are handed on, the first ones that are met."""
+TAKEN = ("valid", "diverged", "steps", "final_obs", "final_info", "TimeLimit.truncated")
+"""Names that mean something else to surefoot."""
 
 
 AWAKE = 2e-4
@@ -179,8 +183,8 @@ class Row:
         """Without the info of newer gyms."""
         return found[0] if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict) else found
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, float]]:
-        """Observation, reward, whether it terminated and was truncated, and {name: number} of the extras."""
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, float], dict[str, Any]]:
+        """Observation, reward, whether it terminated and was truncated, {name: number} of the extras, and the info."""
         result = self.env.step(int(action) if self.discrete else self.np.array(action))
         if not isinstance(result, tuple) or len(result) not in (4, 5, 6):
             raise RefusedError("step gave " + type(result).__name__ + ", not a tuple of 4, 5 or 6 values")
@@ -195,15 +199,16 @@ class Row:
         else:
             observation, reward, cost, terminated, truncated, info = result
         extras: dict[str, float] = {}
+        info = info if isinstance(info, dict) else {}
         for name in EXTRAS:
-            value = info.get(name) if isinstance(info, dict) else None
+            value = info.get(name)
             if value is not None and self.np.ndim(value) == 0:
                 extras[name] = float(value)
         if cost is not None:
             extras["cost"] = float(cost)
         if self.limit is not None and self.steps >= self.limit and not terminated:
             truncated = True
-        return observation, float(reward), bool(terminated), bool(truncated), extras
+        return observation, float(reward), bool(terminated), bool(truncated), extras, info
 
 
 class Server:
@@ -239,6 +244,9 @@ class Server:
             self.arrays[name] = whole[begin:end]
         self.parts = sorted(name[4:] for name in self.arrays if name.startswith("obs/"))
         self.single = self.parts == [""]
+        self.slots: dict[str, int] = {}
+        self.numbers = (bool, int, float, self.np.number, self.np.bool_)
+        self.arrays["more"][:] = self.np.nan
 
     def write(self, where: str, row: int, observation: Any) -> None:
         """Put an observation into its row, or say what does not fit."""
@@ -264,15 +272,32 @@ class Server:
         """A step of every row; where an episode ends, the next one begins."""
         arrays = self.arrays
         for number, row in enumerate(self.rows):
-            observation, reward, terminated, truncated, extras = row.step(arrays["actions"][number])
+            observation, reward, terminated, truncated, extras, info = row.step(arrays["actions"][number])
             arrays["rewards"][number] = reward
             arrays["flags"][number] = TERMINATED * terminated + TRUNCATED * truncated
             for name in EXTRAS:
                 arrays[name][number] = extras.get(name, self.np.nan)
+            self.more(number, info)
             if terminated or truncated:
                 self.write("final", number, observation)
                 observation = row.reset(None)
             self.write("obs", number, observation)
+
+    def more(self, row: int, info: dict[str, Any]) -> None:
+        """The other numbers of an info into their places, which their names get as they are met."""
+        values = self.arrays["more"][row]
+        if self.slots:
+            values[:] = self.np.nan
+        for name, value in info.items():
+            if not isinstance(value, self.numbers):
+                continue
+            slot = self.slots.get(name)
+            if slot is None:
+                if name in EXTRAS or name in TAKEN or not isinstance(name, str) or len(self.slots) == MOST:
+                    continue
+                slot = self.slots[name] = len(self.slots)
+                self.arrays["names"][0] = len(self.slots)
+            values[slot] = value
 
 
 def failure(error: BaseException) -> dict[str, str]:
@@ -324,6 +349,9 @@ def main() -> None:
     acts = {RESET: server.reset, STEP: server.step}
     while True:
         command = pipe.command()
+        if command == NAMES:
+            pipe.send({"names": list(server.slots)})
+            continue
         if command not in acts:
             for row in server.rows:
                 if hasattr(row.env, "close"):

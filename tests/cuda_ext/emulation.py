@@ -52,15 +52,15 @@ class Emulation:
         assert status == 0, "threads of a warp came to different barriers"
 
     def _compiled(self, unit: Unit) -> pathlib.Path:
-        name = hashlib.sha256(repr((unit.work, unit.system, unit.defines)).encode()).hexdigest()[:16]
+        name = hashlib.sha256(repr((unit.work, unit.system, unit.own, unit.defines)).encode()).hexdigest()[:16]
         path = self.folder / f"{name}.so"
         if not path.exists():
             defines = [f"-D{key}={value}" for key, value in unit.defines]
             options = "-O1 -std=c++17 -shared -fPIC -fno-strict-aliasing -Wall -Wextra -Werror"
             options += " -Wno-unknown-pragmas -Wno-dangling-pointer -Wno-unused-parameter"
             files = [
-                f"-I{unit.folder}",
-                f'-DSF_HEADER="systems/{unit.system}.h"',
+                *(f"-I{folder}" for folder in unit.include_path),
+                f'-DSF_HEADER="{unit.header}"',
                 f"-DSF_{unit.work.upper()}",
                 str(HERE / "emulate.cpp"),
             ]

@@ -65,6 +65,20 @@ class New(Old):
         x, reward, done, info = super().step(action)
         return x, reward, done and not info["TimeLimit.truncated"], info["TimeLimit.truncated"], {}
 
+class Parts(New):
+    """An info with more than surefoot reads; `step 2` is met late."""
+    def step(self, action):
+        x, reward, terminated, truncated, _ = super().step(action)
+        info = {"cost": 1.0, "cost_hazards": 0.5 * self.steps, "flag": np.bool_(self.steps % 2), "valid": 0,
+                "text": "x", "vector": np.ones(3), 7: 1.0, **{"n%02d" % k: k for k in range(self.many)}}
+        if self.steps == 2:
+            info["step 2"] = np.float32(x[0])
+        return x, reward, terminated, truncated, info
+    many = 0
+
+class ManyParts(Parts):
+    many = 40
+
 class Costly(New):
     """Safety-Gymnasium: six values, with a cost."""
     def step(self, action):
@@ -153,6 +167,29 @@ def test_all_forms_of_the_interface_give_the_same_steps(name: str) -> None:
     np.testing.assert_allclose(found, np.stack([one.uniform(-1, 1, 2) for one in again]), rtol=1e-6)
     if name == "Costly":
         assert info["success"].tolist() == [True] * 3
+    env.close()
+
+
+def test_other_numbers_of_an_info_are_handed_on_by_their_names() -> None:
+    env = env_of("Parts", 3, processes=2)
+    env.reset(seed=0)
+    for step in range(1, 4):
+        _, rewards, _, _, info = env.step(np.zeros((3, 1), np.float32))
+        assert set(info) == {"cost", "cost_hazards", "flag", *(["step 2"] if step > 1 else [])}
+        assert info["cost_hazards"].tolist() == [0.5 * step] * 3
+        assert info["flag"].tolist() == [step % 2] * 3
+        if step == 2:
+            np.testing.assert_allclose(info["step 2"], rewards, rtol=1e-6)
+    assert np.isnan(info["step 2"]).all()
+    env.close()
+
+
+def test_of_very_many_numbers_the_first_are_handed_on() -> None:
+    env = env_of("ManyParts", 1)
+    env.reset(seed=0)
+    info = env.step(np.zeros((1, 1), np.float32))[4]
+    assert set(info) == {"cost", "cost_hazards", "flag", *(f"n{k:02}" for k in range(30))}
+    assert info["n29"].tolist() == [29]
     env.close()
 
 

@@ -18,6 +18,7 @@ from surefoot.core.base.errors import ConfigError, ExportError
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.python_system import PythonSystem
+from surefoot.evaluation.rollout import evaluate
 from surefoot.runs import trust
 from surefoot.safe.filters.model import Model
 from surefoot.safety.reach import load_safe_set
@@ -160,3 +161,18 @@ def test_a_system_without_what_a_filter_needs_says_what_to_give() -> None:
     by_cost = Model(pendulum("by_cost", margin=None, cost=lambda velocity: velocity > 7))
     assert by_cost.h(torch.tensor([[0.0, 6.0], [0.0, 8.0]])).tolist() == [-1.0, 1.0]
     assert np.isfinite(by_cost.grid().size)
+
+
+def test_evaluation_runs_the_policy_inside_the_compiled_loop_with_the_episodes_of_single_steps(
+    folder: pathlib.Path,
+) -> None:
+    policy = Policy.load(folder / "policy.safetensors")
+    (inside,) = evaluate([policy], PUSHED, episodes=13, num_envs=5)
+    (stepped,) = evaluate([policy], f"{PUSHED}?max_episode_steps=100", episodes=13, num_envs=5)
+    assert (inside.loop, stepped.loop) == ("native", "steps")
+    np.testing.assert_allclose(inside.returns, stepped.returns, rtol=1e-4)
+    np.testing.assert_array_equal(inside.lengths, stepped.lengths)
+    assert inside.costs is not None
+    assert stepped.costs is not None
+    np.testing.assert_array_equal(inside.costs, stepped.costs)
+    assert len(set(inside.returns.tolist())) == 13

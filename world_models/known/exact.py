@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from surefoot import cuda_ext
 from surefoot.core.base.actions import to_environment
 from surefoot.core.base.errors import ConfigError
 from surefoot.cuda_ext.operation import is_noisy
+from surefoot.cuda_ext.rows import call_rows
 from surefoot.cuda_ext.system import System
 from surefoot.cuda_ext.twin import LARGEST_STATE
 from surefoot.envs.systems import system as native_system
@@ -127,22 +127,9 @@ class NativeDynamics:
         return step.state, step.reward, step.margin, step.terminated
 
     def _native(self, now: Tensor, forces: Tensor, table: Tensor, normals: Tensor) -> tuple[Tensor, ...]:
-        module, system, count = cuda_ext.native(), self.system, len(now)
-        assert module is not None
-        kind = np.float64 if now.dtype == torch.float64 else np.float32
-
-        def rows(values: Tensor) -> np.ndarray:
-            return np.ascontiguousarray(values.detach().numpy(), dtype=kind)
-
-        constants = system.matrices()
-        matrices = np.zeros((1, 1), kind) if constants is None else rows(constants.reshape(1, -1))
-        after = np.array(now.detach().numpy(), dtype=kind, order="C")
-        seen, drawn = np.empty((count, self.observation_dim), kind), np.zeros((count, system.uniforms), kind)
-        outcome = [np.empty((count, 1), kind) for _ in range(3)]
-        given = (matrices, rows(table), drawn, rows(forces), rows(normals), after, seen, *outcome)
-        module.rows(system.name, "step", *given)
-        rewards, margins, ends = (torch.from_numpy(part)[:, 0] for part in outcome)
-        return torch.from_numpy(after), rewards, margins, ends > 0.5
+        found = call_rows(self.system, "step", states=now, actions=forces, parameters=table, normals=normals)
+        rewards, margins, ends = (found[name][:, 0] for name in ("rewards", "margins", "terminated"))
+        return found["states"], rewards, margins, ends > 0.5
 
     def states_of(self, observations: Tensor) -> Tensor:
         """(..., S) states of (..., O) observations, by the nominal parameters.

@@ -39,6 +39,14 @@ void one_row(Call call, const Rows<T>& r, long row) {
       T o[System::observations];
       System::template observe<T>(o, s, p);
       for (int k = 0; k < n.observations; ++k) r.observations[row * n.observations + k] = o[k];
+    } else if (call == Call::margin) {
+      if constexpr (has_margin<System>) r.margins[row] = System::template margin<T>(s, p);
+    } else if (call == Call::state_of) {
+      if constexpr (has_state_of<System>) {
+        T o[System::observations];
+        load(o, r.observations + row * n.observations);
+        System::template state_of<T>(s, o, p);
+      }
     } else {
       constexpr int draws = System::normals > 0 ? int(System::normals) : 1;
       T a[System::actions], z[draws] = {};

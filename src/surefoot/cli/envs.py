@@ -157,12 +157,12 @@ def _benchmark_rows() -> list[dict[str, Any]]:
 
 def info(arguments: argparse.Namespace) -> int:
     """A native system's description, or the spaces of any other environment."""
-    from surefoot.envs.names import is_native
-    from surefoot.envs.systems import system
+    from surefoot.envs.known_systems import system_of
     from surefoot.runs.trust import allow
 
     allow(arguments.env_id)
-    facts = describe_system(system(arguments.env_id)) if is_native(arguments.env_id) else _describe(arguments.env_id)
+    known = system_of(arguments.env_id)
+    facts = _describe(arguments.env_id) if known is None else describe_system(known)
     if arguments.json:
         output.print_json(facts)
         return 0
@@ -176,10 +176,12 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def describe_system(system: System) -> dict[str, Any]:
-    """All that a native system says of itself, as JSON values."""
+    """All that a system says of itself, as JSON values."""
     from surefoot.data import reference_scores
+    from surefoot.envs.names import is_native
 
     reference = reference_scores(system.gym_id)
+    named = [*system.behaviours, *system.mixtures] if is_native(system.gym_id) else []  # of others none is made
     return {
         "name": system.alias,
         "gymnasium_id": system.gym_id,
@@ -194,13 +196,14 @@ def describe_system(system: System) -> dict[str, Any]:
             name: ", ".join(f"{part} {share:g}" for part, share in shares.items())
             for name, shares in system.mixtures.items()
         },
-        "datasets": [f"{system.alias}-{name}" for name in [*system.behaviours, *system.mixtures]],
+        "datasets": [f"{system.alias}-{name}" for name in named],
         "reference_low": None if reference is None else reference[0],
         "reference_high": None if reference is None else reference[1],
         "observations": _bounded(system.observations, system.observation_low, system.observation_high),
         "actions": _bounded(system.actions, system.action_low, system.action_high),
         "parameters": [
-            {"parameter": p.name, "default": p.default, "low": p.low, "high": p.high, "unit": p.unit, "what": p.meaning}
+            {"parameter": p.name, "default": p.default, "low": _finite(p.low), "high": _finite(p.high)}
+            | {"unit": p.unit, "what": p.meaning}
             for p in system.parameters
         ],
         "gaps": [
@@ -212,11 +215,11 @@ def describe_system(system: System) -> dict[str, Any]:
 
 def _bounded(names: tuple[str, ...], low: tuple[float, ...], high: tuple[float, ...]) -> list[dict[str, Any]]:
     """Names with their ranges; an infinite bound is None."""
+    return [{"name": n, "low": _finite(a), "high": _finite(b)} for n, a, b in zip(names, low, high, strict=True)]
 
-    def finite(value: float) -> float | None:
-        return value if abs(value) < float("inf") else None
 
-    return [{"name": n, "low": finite(a), "high": finite(b)} for n, a, b in zip(names, low, high, strict=True)]
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
 
 
 def _describe(env_id: str) -> dict[str, Any]:

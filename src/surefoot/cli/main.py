@@ -145,6 +145,7 @@ def build_parser() -> Parser:
     from surefoot.cli import (
         algorithms,
         bench,
+        build,
         certify,
         compare,
         datasets,
@@ -177,6 +178,7 @@ def build_parser() -> Parser:
     commands.add_parser("tune", help="search for options of an algorithm (surefoot tune --help)", add_help=False)
     watch.add_parser(commands)
     new.add_parser(commands)
+    build.add_parser(commands)
     doctor.add_parser(commands)
     evaluate.add_parser(commands)
     report.add_parser(commands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 from typing import Any
 
 from surefoot.cli.support import output, planning
@@ -42,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     envs = planning.side_by_side(arguments)
     planner, objective = planning.planner_of(arguments), planning.objective_of(arguments)
     allow(arguments.env)
+    if not pathlib.Path(arguments.world).is_dir():
+        allow(arguments.world)
     world = world_for(arguments.world, arguments.env, arguments.policy_seed, arguments.trust, arguments.threads)
     episodes = arguments.episodes or envs
     with output.plans_line(arguments.quiet or arguments.json) as progress:

@@ -12,7 +12,8 @@ from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.episodes import Act
-from surefoot.envs.names import gymnasium_id, is_native
+from surefoot.envs.known_systems import system_of
+from surefoot.envs.names import gymnasium_id
 from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.runs.run import Run
 from surefoot.runs.trust import demand
@@ -108,10 +109,9 @@ def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
 
 def _behaviour(name: str, env_id: str) -> Act:
     generator = np.random.default_rng(SCRIPTED_SEED)
-    if is_native(env_id):
-        from surefoot.envs.systems import system
-
-        behaviours = system(env_id).behaviours
+    known = system_of(env_id)
+    if known is not None:
+        behaviours = known.behaviours
         if name not in behaviours:
             raise ConfigError(f"{env_id} has no behaviour {name!r}; {nearest(name, list(behaviours))}")
         return lambda observations: behaviours[name](observations, generator)

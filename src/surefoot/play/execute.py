@@ -20,8 +20,8 @@ from surefoot.core.execution.guidance import GuidedPlanner
 from surefoot.core.execution.inference import PolicyPlanner, Request, SimulatedWorker, ticks
 from surefoot.core.policy.chunk_playing import chunk_of
 from surefoot.core.policy.policy import Policy
-from surefoot.envs.names import beneath, is_native
-from surefoot.envs.systems import system
+from surefoot.envs.known_systems import system_of
+from surefoot.envs.names import beneath
 from surefoot.envs.vector import check_spaces
 from surefoot.evaluation import difference_interval, evaluate, hierarchical_interval, success_rate
 from surefoot.evaluation.rollout import Episodes
@@ -181,12 +181,12 @@ def tried(planner: PolicyPlanner, policy: Policy, count: int) -> list[float]:
 
 
 def usual_rate(env_id: str) -> float:
-    """Steps a second of a native system, in which one tick is one step; 50 elsewhere, where no environment says it.
+    """Steps a second of a system whose equations are at hand, one a tick; 50 elsewhere, where nothing says it.
 
     A system that is seen by a camera has its own steps.
     """
-    known = beneath(env_id)
-    return 1 / system(known).time_step if is_native(known) else 50.0
+    known = system_of(beneath(env_id))
+    return 50.0 if known is None else 1 / known.time_step
 
 
 def settings_for(

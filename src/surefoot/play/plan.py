@@ -16,9 +16,9 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.spec import in_words
 from surefoot.data import normalized_score, reference_scores
 from surefoot.envs.interface import Array
-from surefoot.envs.names import gymnasium_id, is_native
+from surefoot.envs.known_systems import system_of
+from surefoot.envs.names import gymnasium_id
 from surefoot.envs.parameters import parameter_table
-from surefoot.envs.systems import system
 from surefoot.envs.vector import describe
 from surefoot.evaluation import certificate, cost_interval, evaluate, hierarchical_interval
 from surefoot.play.actors import Actor
@@ -73,8 +73,9 @@ def world_for(
             known.
         CheckpointError: the run is damaged.
     """
-    if (constants is not None or gap is not None) and not is_native(name):
-        raise ConfigError(f"{name}: has no constants that worlds could differ in; native systems have")
+    known = None if pathlib.Path(name).is_dir() else system_of(name)
+    if (constants is not None or gap is not None) and known is None:
+        raise ConfigError(f"{name}: has no constants that worlds could differ in; native systems and yours have")
     if pathlib.Path(name).is_dir():
         return _learned(pathlib.Path(name), env_id, seed, trust)
     if env_id not in (None, name):
@@ -83,12 +84,12 @@ def world_for(
         )
     if seed is not None:
         raise ConfigError("--policy-seed is of a RUN's models; an exact world has none")
-    if is_native(name):
+    if known is not None:
         altered = "" if gap is None else f" with {gap}"
         count = 1 if constants is None else len(next(iter(constants.values())))
-        table = torch.from_numpy(parameter_table(system(name), count, gap, constants))
+        table = torch.from_numpy(parameter_table(known, count, gap, constants))
         label = f"{name} itself{altered}" if constants is None else f"{count} worlds of {name}{altered}"
-        return World(NativeDynamics(name, table, threads=threads), name, label)
+        return World(NativeDynamics(known, table, threads=threads), name, label)
     if name.endswith("-v5"):
         return World(MujocoDynamics(name, threads=threads), name, f"{name} itself")
     raise ConfigError(

@@ -14,11 +14,9 @@ from torch import Tensor
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.schema import Many, Maybe, Number, Record, Text, check
 from surefoot.cuda_ext.system import System
-from surefoot.envs.names import is_native
+from surefoot.envs.known_systems import system_of
 from surefoot.envs.parameters import parameter_table
-from surefoot.envs.python_system import registered
-from surefoot.envs.systems import SYSTEMS, system
-from surefoot.envs.vector import import_module_of
+from surefoot.envs.systems import SYSTEMS
 from surefoot.runs.run import Run, load_agent
 from surefoot.runs.trust import demand
 from surefoot.safe.filters.model import Model
@@ -123,36 +121,35 @@ def feasible_agent(env_id: str, run: str | os.PathLike[str], seed: int | None = 
 
 def _other(env_id: str, kind: System) -> bool:
     """Whether an id is known to be of another system."""
-    if is_native(env_id):
-        return system(env_id).alias != kind.alias
-    return env_id.rpartition(":")[2].startswith("python/") and env_id.rpartition(":")[2] != kind.gym_id
+    own = env_id.rpartition(":")[2]
+    if own == kind.gym_id:
+        return False
+    if env_id != own:
+        return own.startswith("python/")  # a module is not imported for it
+    known = system_of(env_id)
+    return known is not None and known.alias != kind.alias
 
 
 def known_system(env_id: str, source: object = None, trust: bool = False) -> System:
-    """The system called `env_id`: a native one, or a python system that a module registers (`module:python/NAME-v0`).
+    """The system called `env_id`: a native one, or a user's that a module registers (`module:ID`).
 
     Args:
-        env_id: native/<system>, a gymnasium id of one, or a python system's id.
+        env_id: native/<system>, a gymnasium id of one, or a python or C++ system's id.
         source: the file that names it; None: the user does.
         trust: let that file's module be imported.
 
     Raises:
         ConfigError: it is neither, so that its equations are not at hand; a file names a module that is not trusted.
     """
-    if is_native(env_id):
-        return system(env_id)
     if source is not None:
         demand(env_id, source, trust)
-    module, _, name = env_id.rpartition(":")
-    if module:
-        import_module_of(env_id)
-    found = registered(name)
+    found = system_of(env_id)
     if found is None:
         boxed = ", ".join(known().alias for known in SYSTEMS.values() if known.reach_box)
         raise ConfigError(
-            f"{env_id} is not a native system, nor a python system that is registered here, so its equations are not "
-            f"at hand; those with a grid: {boxed}; a python system is named module:python/NAME-v0 "
-            "(docs/python_systems.md)"
+            f"{env_id} is not a native system, nor a system of yours that is registered here, so its equations are not "
+            f"at hand; those with a grid: {boxed}; one of yours is named module:python/NAME-v0 "
+            "(docs/python_systems.md) or, in C++, module:NAME-v0 (docs/cpp_systems.md)"
         )
     return found
 

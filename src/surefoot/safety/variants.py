@@ -18,8 +18,8 @@ from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext.twin import episode_key, uniform
 from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.interface import Array
-from surefoot.envs.names import beneath, is_native
-from surefoot.envs.systems import system
+from surefoot.envs.known_systems import system_of
+from surefoot.envs.names import beneath
 from surefoot.evaluation import Family, Interval, family, hierarchical_interval
 
 Ranges = dict[str, tuple[float, float]]
@@ -62,10 +62,13 @@ def ranges_of(words: Sequence[str], env_id: str) -> Ranges:
     Raises:
         ConfigError: not a native system; an unknown constant; no range, or one that the system does not allow.
     """
-    alias = beneath(env_id)
-    if not is_native(alias):
-        raise ConfigError(f"--vary changes the constants of native systems, and {env_id} is none: `surefoot envs list`")
-    known = {parameter.name: parameter for parameter in system(alias).parameters}
+    system = system_of(beneath(env_id))
+    if system is None:
+        raise ConfigError(
+            f"--vary changes the constants of native systems and of systems of yours, and {env_id} is none: "
+            "`surefoot envs list`"
+        )
+    known = {parameter.name: parameter for parameter in system.parameters}
     ranges: Ranges = {}
     for word in [part for one in words for part in one.split(",")]:
         name, _, text = word.partition("=")
