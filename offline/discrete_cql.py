@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.greedy_actor import GreedyActor, highest
-from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import huber_loss, td_target
@@ -50,14 +49,12 @@ class DiscreteCQL(Agent):
     name = "discrete_cql"
     Config: ClassVar[type] = DiscreteCQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"dqn": {"cql_weight": 0.0}}
-    chooses = True
+    chooses = only_chooses = True
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: DiscreteCQLConfig
 
     def build(self) -> None:
         """Values of all choices, and their target."""
-        if not self.spec.discrete:
-            raise ConfigError("discrete_cql learns discrete actions, and these are continuous: train it with cql")
         values = GreedyActor(self.features, self.spec.action_dim, self.config.hidden)
         self.critic: GreedyActor = values
         self.target_critic = copy.deepcopy(values).requires_grad_(False)

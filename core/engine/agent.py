@@ -319,13 +319,13 @@ class Agent(nn.Module):
     def _check_problem(cls, spec: Spec) -> None:
         """Refuse a problem whose actions or observations are of a kind that it does not learn."""
         needs, kind = cls.needs(), DISCRETE if spec.discrete else CONTINUOUS
-        if not needs.pictures:
-            need_vector(spec, cls.name)
         if spec.masked and not needs.masks and kind in needs.actions:
             raise ConfigError(
                 f"{cls.name} does not obey masks of actions, and observations have one ({MASK}); train it with "
                 f"{MASKERS}, or leave the mask out of the environment"
             )
+        if not needs.pictures:
+            need_vector(spec, cls.name)
         if kind in needs.actions:
             return
         count = f"{spec.action_dim} discrete ones" if spec.discrete else "continuous ones"

@@ -22,7 +22,7 @@ OWN: dict[type[Agent], dict[str, Any]] = {
     WSRL: {**SOFT, "critic_steps": 1, "updates_per_step": 0.5},
     MOORL: {**SOFT, "updates_per_step": 0.5, "meta_rate": 1.0},
     IQLOnline: {"learning_rate": 3e-3, "updates_per_step": 0.5, "temperature": 20.0, "expectile": 0.9,
-                "rewards": "none"},
+                "rewards": "none", "normalization": "none"},  # the gain is read off the network itself
 }  # fmt: skip
 
 

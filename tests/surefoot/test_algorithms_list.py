@@ -34,13 +34,13 @@ def test_the_list_has_the_algorithms_of_each_family_in_100_columns(capsys: Captu
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert [line.split() for line in lines if line.startswith("dqn ")] == [
-        ["dqn", "online", "environment", "data,", "pictures", "discrete"]
+        ["dqn", "online", "environment", "data,", "pictures,", "masks", "discrete"]
     ]
 
 
 def test_filters_leave_those_that_have_all_of_their_words(capsys: Capture) -> None:
     assert names(capsys, "--needs", "run") == {"wsrl"}
-    assert names(capsys, "--takes", "discrete", "--without", "environment") == {"bc"}
+    assert names(capsys, "--takes", "discrete", "--without", "environment") == {"bc", "discrete_cql"}
     assert names(capsys, "--family", "safe") == set(FAMILIES["safe"])
     assert names(capsys, "--needs", "data,costs") == {
         "bc_safe", "bcq_lag", "bear_lag", "cdt", "coptidice", "cpq", "fisor",
