@@ -61,8 +61,7 @@ class IQL(Agent):
     Official code and CORL differ, and the paper does not say: officially the value is stepped first and
     actor and critic see the new value; in CORL all three see the old one. The default is the former and
     the preset `corl` the latter, with CORL's initialisation. Observations are normalised in both; the preset
-    `official` leaves them as they are, as the authors' code does, which then learns many times more slowly
-    where their numbers vary by more than a factor of ten (docs/algorithms.md).
+    `official` leaves them as they are, as the authors' code does.
     """
 
     name = "iql"

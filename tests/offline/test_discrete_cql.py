@@ -138,5 +138,5 @@ def test_choices_that_the_data_never_take_are_valued_below_those_that_they_do() 
 
 
 def test_continuous_actions_are_refused_with_who_learns_them() -> None:
-    with pytest.raises(ConfigError, match="discrete_cql learns discrete actions, .*continuous):
+    with pytest.raises(ConfigError, match=r"discrete_cql learns discrete actions, .*continuous"):
         DiscreteCQL(Spec(3, 1, (-1.0,), (1.0,)))
