@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surefoot.envs.interface import Array, PolicyBlock
-from surefoot.envs.reward_terms import TermSums
+from surefoot.envs.term_sums import TermSums
 
 SUMS = ("return", "length", "cost")
 

@@ -14,7 +14,8 @@ import torch
 from surefoot.envs.acting import Acting
 from surefoot.envs.adapters import from_brax, from_isaac_lab
 from surefoot.envs.chunked import Chunked
-from surefoot.envs.reward_terms import TermSums, reward_terms
+from surefoot.envs.reward_terms import reward_terms
+from surefoot.envs.term_sums import TermSums
 from surefoot.envs.training import make_training
 from surefoot.evaluation import Episodes, RandomPolicy, evaluate
 from surefoot.evaluation.until import joined

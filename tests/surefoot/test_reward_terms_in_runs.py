@@ -11,7 +11,7 @@ import pytest
 
 import surefoot
 from surefoot.evaluation.runs import RunData
-from surefoot.runs.loggers import numbers
+from surefoot.runs.trackers.numbers import numbers
 
 
 class Walk(gymnasium.Env[Any, Any]):

@@ -171,7 +171,8 @@ def present(
 
 def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
     """Commands worth trying after a run."""
-    from surefoot.envs.known_systems import system_of
+    from surefoot.envs.known_systems import registered
+    from surefoot.envs.names import is_native
     from surefoot.runs.plan import agent_class
     from surefoot.runs.run import names_in
     from surefoot.runs.trust import module_of
@@ -184,7 +185,8 @@ def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
         trust = " --trust" if any(map(module_of, names_in(finished.plan))) else ""
         commands.append(f"surefoot plan {run_text} --planner cem --futures 10 --envs 1{trust}")
     if finished.plan.evaluates:
-        fast = finished.plan.environment is not None and system_of(finished.plan.environment) is not None
+        name = finished.plan.environment
+        fast = name is not None and (is_native(name) or registered(name.rpartition(":")[2]) is not None)
         trust = " --trust" if module_of(finished.plan.environment) else ""  # the policy alone needs no module
         certify = [f"surefoot certify {run_text} --episodes 100000{trust}"] if fast else []
         return [f"surefoot evaluate {run_text} --episodes 100{trust}", *certify, *commands]
