@@ -59,13 +59,13 @@ class Gates(nn.Module):
 
     @staticmethod
     def derivative(
-        outputs: Tensor, befores: Parts, kept: Parts, keeps: Tensor, weight: Tensor
+        outputs: Tensor, earlier: Parts, kept: Parts, keeps: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Parts]:
         """The gradient along a sequence, from its last step to its first.
 
         Args:
             outputs: (L, B, W) with respect to what is read of each state.
-            befores: (L, B, W) each, states before the steps.
+            earlier: (L, B, W) each, states before the steps.
             kept: (L, B, W) each, what `advance` gave beside the states.
             keeps: (L, B, 1) 0 where an episode begins, else 1.
             weight: (G W, W) of `of_state`.
@@ -134,10 +134,10 @@ class Unrolled(torch.autograd.Function):
         """With respect to the arguments of `forward`."""
         keeps, weight, *saved = ctx.saved_tensors
         unit: type[Gates] = ctx.unit
-        befores, kept = tuple(saved[: unit.parts]), tuple(saved[unit.parts :])
-        given, summed, first = unit.derivative(gradients[0], befores, kept, keeps, weight)
+        earlier, kept = tuple(saved[: unit.parts]), tuple(saved[unit.parts :])
+        given, summed, first = unit.derivative(gradients[0], earlier, kept, keeps, weight)
         rows = summed.flatten(0, 1)
-        return None, given, None, torch.cat(first, -1), rows.T @ befores[0].flatten(0, 1), rows.sum(0)
+        return None, given, None, torch.cat(first, -1), rows.T @ earlier[0].flatten(0, 1), rows.sum(0)
 
 
 class GRU(Gates):
@@ -164,10 +164,10 @@ class GRU(Gates):
 
     @staticmethod
     def derivative(
-        outputs: Tensor, befores: Parts, kept: Parts, keeps: Tensor, weight: Tensor
+        outputs: Tensor, earlier: Parts, kept: Parts, keeps: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Parts]:
         """As `Gates.derivative`."""
-        (before,), (reset, keep, fresh, old) = befores, kept
+        (before,), (reset, keep, fresh, old) = earlier, kept
         of_fresh = (1 - keep) * (1 - fresh * fresh)
         of_reset = of_fresh * old * reset * (1 - reset)
         of_keep = (before - fresh) * keep * (1 - keep)
@@ -209,10 +209,10 @@ class LSTM(Gates):
 
     @staticmethod
     def derivative(
-        outputs: Tensor, befores: Parts, kept: Parts, keeps: Tensor, weight: Tensor
+        outputs: Tensor, earlier: Parts, kept: Parts, keeps: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Parts]:
         """As `Gates.derivative`."""
-        (_, cell), (enter, forget, new, show, shown) = befores, kept
+        (_, cell), (enter, forget, new, show, shown) = earlier, kept
         of_cell = show * (1 - shown * shown)
         of_gates = [new * enter * (1 - enter), cell * forget * (1 - forget), enter * (1 - new * new)]
         factors = torch.cat([*of_gates, shown * show * (1 - show)], -1)
