@@ -487,6 +487,10 @@ def show(
     output.say(f"\n{'sweep folder:':<17}{output.short(folder)}")
     if not finished:
         return
-    output.say(f"\nnext:\n  surefoot report {output.typed(folder)}/*/ -o report.html")
+    name = output.typed(folder)
+    output.say(
+        f"\nnext:\n  surefoot report {name}/*/ -o report.html\n"
+        f"  surefoot results {name} --group-by task,setting --pivot setting -o table.tex"
+    )
     if any((run / "best").is_dir() for run in finished):
         output.say(f"  surefoot results {output.typed(folder)} --best")
