@@ -262,9 +262,9 @@ def compare_acting(pair: Pair) -> dict[str, Any]:
         pair, "acting", {**given, "observations": observations}, episodes=ACTING_EPISODES, planned=PLANNED
     )
     policy = full.policy()
-    mine = policy.select_action(observations)
+    mine = policy(torch.from_numpy(observations)).numpy()
     return {
-        "actions": float(np.abs(np.asarray(mine) - arrays["actions"]).max()),
+        "actions": float(np.abs(mine - arrays["actions"]).max()),
         "theirs": line,
         "ours": scored(policy, pair.environment, ACTING_EPISODES),
     }

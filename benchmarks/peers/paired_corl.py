@@ -58,6 +58,11 @@ class CORL:
         sizes = rows["observations"].shape[1], rows["actions"].shape[1]
         self.trainer = corl_script.TRAINERS[self.algorithm](self.script, *sizes, planned)
 
+    def silence(self) -> None:
+        """No noise on the target's action, in TD3+BC; IQL has none."""
+        if self.algorithm == "td3bc":
+            self.trainer.policy_noise = 0.0
+
     def modules(self, ours: str) -> list[torch.nn.Module]:
         """The networks behind one of ours: one, or critics side by side."""
         theirs = NETWORKS[self.algorithm][ours]

@@ -119,6 +119,9 @@ class IQL:
         self.learner = self.official.learner.Learner(seed, *first, max_steps=planned, **settings)
         self.planned, self.taken = planned, 0
 
+    def silence(self) -> None:
+        """There is none."""
+
     def networks(self) -> Arrays:
         """Kernels transposed, both critics side by side."""
         found: Arrays = {}

@@ -30,6 +30,10 @@ class Peer(Protocol):
         """New networks and optimisers."""
         ...
 
+    def silence(self) -> None:
+        """Take noise out of the losses, where steps are compared."""
+        ...
+
     def networks(self) -> Arrays:
         """Their parameters by our names."""
         ...
@@ -113,6 +117,7 @@ def summary(values: np.ndarray) -> dict[str, float]:
 def stepped(peer: Peer, rows: Arrays, given: Arrays, planned: int, at: list[int]) -> tuple[Arrays, dict[str, Any]]:
     """Take the given weights and batches; what the networks, rates and losses are at some of the steps."""
     peer.begin(0, rows, planned)
+    peer.silence()
     peer.take({name.removeprefix("weights/"): v for name, v in given.items() if name.startswith("weights/")})
     found: Arrays = {}
     facts: dict[str, Any] = {"rates": {}, "losses": {}}
