@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from reward_walk import Walk
 
 from surefoot.envs.acting import Acting
 from surefoot.envs.adapters import from_brax, from_isaac_lab
@@ -19,25 +20,6 @@ from surefoot.envs.term_sums import TermSums
 from surefoot.envs.training import make_training
 from surefoot.evaluation import Episodes, RandomPolicy, evaluate
 from surefoot.evaluation.until import joined
-
-
-class Walk(gymnasium.Env[Any, Any]):
-    """Two terms, declared by name, in episodes of 5 steps; the second is told in every other step only."""
-
-    observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return np.zeros(2, np.float32), {"reward_terms": {"near": 1e9}}  # of no step
-
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        near, bonus = -abs(float(action[0]) - 1), 0.5 * (self.time % 2)
-        terms = {"near": near} | ({"bonus": bonus} if bonus else {})
-        info = {"reward_terms": terms, "reward_weights": np.ones(3), "reward": near}
-        return np.full(2, self.time, np.float32), near + bonus, False, self.time >= 5, info
 
 
 def test_terms_are_numbers_of_each_row_by_prefix_or_declared() -> None:
