@@ -26,8 +26,6 @@ from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 
-MASKERS = "ppo, recurrent_ppo, dqn, ppo_lag, ppo_pid, focops or cup"
-"""Algorithms that obey masks of actions."""
 Metrics = dict[str, Tensor]
 """Name -> a tensor that a loss had at hand, of any shape; the Learner averages it when it logs."""
 Loss = Callable[[Any, dict[str, Tensor]], tuple[Tensor, Metrics]]
@@ -322,7 +320,7 @@ class Agent(nn.Module):
         if spec.masked and not needs.masks and kind in needs.actions:
             raise ConfigError(
                 f"{cls.name} does not obey masks of actions, and observations have one ({MASK}); train it with "
-                f"{MASKERS}, or leave the mask out of the environment"
+                "ppo or dqn, or with another that `surefoot algorithms --takes masks` lists, or leave the mask out"
             )
         if not needs.pictures:
             need_vector(spec, cls.name)
