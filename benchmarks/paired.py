@@ -19,7 +19,6 @@ Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; not
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -33,6 +32,8 @@ import numpy as np
 import torch
 from beside import peer_python
 from cells import Results
+from pairs import PAIRS
+from pairs.pair import Pair
 from study import SHARED, Cell, study_main
 
 from surefoot.core.engine.agent import Agent
@@ -47,51 +48,39 @@ from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.runs.plan import agent_class
 
 PEERS = pathlib.Path(__file__).parent / "peers"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "paired.md"
 sys.path.append(str(PEERS))
 from paired_peer import Arrays, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
 AT, PLANNED, BATCH, INITIALISATIONS = (1, 2, 10, 1000), 1000, 256, 100
 UPDATES, POINTS, EPISODES, ACTING_EPISODES, OBSERVATIONS = 30_000, 6, 20, 50, 1000
+SAME_ROWS, SAME_AT, SAME_STEPS, SAME_ACTIONS = 1e-3, "10", 1e-2, 5e-3
+"""Called equal: columns within this part of their range; networks after that step within this part of how far they
+moved; actions within this."""
 QUESTIONS = ("rows", "weights", "steps", "acting", "curves")
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """One of our algorithms with settings of one official code."""
-
-    algorithm: str
-    options: dict[str, Any]
-    repository: str
-    commit: str
-    runner: str
-    venv: str
-    file: str
-    environment: str
-    silent: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options that take noise out of the loss, where steps are compared; the runner does so too."""
-    networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
-
-
-CORL = ("tinkoff-ai/CORL", "6afec90484bbf47dee05fdf525e26a3ebe028e9b", "paired_corl.py", "corl")
-CHEETAH = ("halfcheetah-v5-expert-sb3", "HalfCheetah-v5")
-HOPPER = ("hopper-v5-medium-sb3", "Hopper-v5")
-IQL = ("ikostrikov/implicit_q_learning", "09d700248117881a75cb21f0adb95c6c8a694cb2", "paired_iql.py", "paired_jax")
-TD3_NETWORKS = ("actor", "target_actor", "critic", "target_critic")
-PAIRS = {
-    "iql": Pair("iql", {"preset": "official"}, *IQL, *CHEETAH),
-    "iql-corl": Pair("iql", {"preset": "corl"}, *CORL, *HOPPER),
-    "td3bc": Pair("td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, TD3_NETWORKS),
-}
 
 
 # -- the two sides -------------------------------------------------------------------------------------------
 
 
+def file_of(name: str) -> pathlib.Path:
+    """One of the shared files, or one that was made for a pair (benchmarks/pairs says by which command).
+
+    Raises:
+        SystemExit: it is in neither folder.
+    """
+    made = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "files"
+    for folder in (SHARED, made):
+        if (folder / f"{name}.hdf5").is_file():
+            return folder / f"{name}.hdf5"
+    raise SystemExit(f"{name}.hdf5 is neither in {SHARED} nor in {made}: make it as its pair says")
+
+
 @functools.cache
 def data(file: str) -> Dataset:
-    """One of the shared files."""
-    return load(str(SHARED / f"{file}.hdf5"))
+    """What both codes learn from."""
+    return load(str(file_of(file)))
 
 
 def agent_of(pair: Pair, seed: int, quiet: bool = False) -> tuple[Agent, Dataset]:
@@ -134,7 +123,7 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "out.npz"
         command = [peer_python(pair.venv, ADVICE), str(PEERS / pair.runner), question, "--algorithm", pair.algorithm]
-        command += ["--checkout", str(checkout(pair)), "--file", str(SHARED / f"{pair.file}.hdf5")]
+        command += ["--checkout", str(checkout(pair)), "--file", str(file_of(pair.file))]
         command += ["--environment", pair.environment, "--out", str(out)]
         if given is not None:
             np.savez(f"{folder}/given.npz", **given)  # type: ignore[arg-type]
@@ -308,6 +297,7 @@ def cells() -> list[Cell]:
         Cell(f"{name}-{question}", functools.partial(compute, pair))
         for question, compute in cheap.items()
         for name, pair in PAIRS.items()
+        if question not in pair.left_out
     ]
     for name, pair in PAIRS.items():
         found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
@@ -315,8 +305,12 @@ def cells() -> list[Cell]:
     return found
 
 
-def said_of_rows(cell: dict[str, Any]) -> str:
-    """What the cell shows, in a sentence."""
+Said = tuple[str, bool]
+"""A sentence, and whether the two codes are equal there."""
+
+
+def said_of_rows(cell: dict[str, Any]) -> Said:
+    """What the cell shows; rewards may be in another unit, and ours may have the steps that a time limit cut."""
     worst = {
         name: column["largest"] / max(column["scale"], 1e-30)
         for name, column in cell["columns"].items()
@@ -336,10 +330,11 @@ def said_of_rows(cell: dict[str, Any]) -> str:
     ratio = cell["columns"].get("rewards", {}).get("ratio", 1.0)
     if abs(ratio - 1) >= 1e-3:
         parts.append(f"rewards are scaled {ratio:.4f} times theirs")
-    return "; ".join(parts)
+    known = cell["ours"] - cell["theirs"] in (0, cell["cut"])
+    return "; ".join(parts), known and bool(cell["columns"]) and max(worst.values(), default=0.0) < SAME_ROWS
 
 
-def said_of_weights(cell: dict[str, Any]) -> str:
+def said_of_weights(cell: dict[str, Any]) -> Said:
     """Parameters whose mean, deviation or norm is further off than five standard errors."""
     off = []
     for name, other in cell["theirs"].items():
@@ -349,10 +344,10 @@ def said_of_weights(cell: dict[str, Any]) -> str:
         norm_error = np.hypot(mine["norm_deviation"], other["norm_deviation"]) / np.sqrt(INITIALISATIONS)
         if any(far) or abs(mine["norm"] - other["norm"]) > 5 * norm_error + 1e-4 * max(other["norm"], 1e-30):
             off.append(f"{name}: deviation {mine['deviation']:.4g} for {other['deviation']:.4g}")
-    return "; ".join(off) or f"equal ({len(cell['theirs'])} parameters)"
+    return "; ".join(off) or f"equal ({len(cell['theirs'])} parameters)", not off
 
 
-def said_of_steps(cell: dict[str, Any]) -> str:
+def said_of_steps(cell: dict[str, Any]) -> Said:
     """The largest distance at the first and last steps, in parts of how far the network has moved; rates."""
     largest = {step: max(values.values()) for step, values in cell["distances"].items()}
     rates = [
@@ -361,37 +356,58 @@ def said_of_steps(cell: dict[str, Any]) -> str:
         for name, rate in values.items()
     ]
     text = ", ".join(f"{largest[step]:.0e} at {int(step):,}" for step in largest)
-    return f"rates {'equal' if max(rates) < 1e-6 else f'differ by {max(rates):.1e}'}; networks differ by {text}"
+    same = max(rates) < 1e-6
+    said = f"rates {'equal' if same else f'differ by {max(rates):.1e}'}; networks differ by {text}"
+    return said, same and largest[SAME_AT] < SAME_STEPS
 
 
-def said_of_acting(cell: dict[str, Any]) -> str:
+def said_of_acting(cell: dict[str, Any]) -> Said:
     """Actions' largest difference, and the interval of the returns' difference."""
     mine, theirs = ([np.array(cell[side]["returns"])] for side in ("ours", "theirs"))
     left, right = hierarchical_interval(mine), hierarchical_interval(theirs)
     within = left.low <= right.high and right.low <= left.high
     word = "equal within noise" if within else "differ"
     numbers = f"{left.estimate:.1f} and {right.estimate:.1f}"
-    return f"actions within {cell['actions']:.0e}; returns {word} ({numbers})"
+    return f"actions within {cell['actions']:.0e}; returns {word} ({numbers})", within and cell[
+        "actions"
+    ] < SAME_ACTIONS
 
 
-def said_of_curves(found: Results, name: str) -> str:
+def said_of_curves(pair: str, found: Results) -> Said:
     """The last returns of both."""
-    sides = {side: found.get(f"{name}-curve-{side}-s0") for side in ("ours", "theirs")}
-    words = []
-    for side, cell in sides.items():
+    words, intervals = [], []
+    for side in ("ours", "theirs"):
+        cell = found.get(f"{pair}-curve-{side}-s0")
         if cell is None:
             words.append(f"{side}: not run")
             continue
         interval = hierarchical_interval([np.array(cell["points"][-1]["returns"])])
+        intervals.append(interval)
         words.append(f"{side} {interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]")
-    return "; ".join(words)
+    apart = len(intervals) == 2 and (intervals[0].high < intervals[1].low or intervals[1].high < intervals[0].low)
+    return "; ".join(words), not apart
 
 
 SAID = {"rows": said_of_rows, "weights": said_of_weights, "steps": said_of_steps, "acting": said_of_acting}
 
 
+def said(name: str, pair: Pair, question: str, found: Results) -> Said:
+    """One entry of the page, and whether nothing about it is open."""
+    if question in pair.left_out:
+        return f"not run: {pair.left_out[question]}", True
+    if question == "curves":
+        text, equal = said_of_curves(name, found)
+    elif f"{name}-{question}" in found:
+        text, equal = SAID[question](found[f"{name}-{question}"])
+    else:
+        return "not run yet", True
+    cause = pair.causes.get(question)
+    return (text if cause is None else f"{text}. Why: {cause}"), equal or cause is not None
+
+
 def table(found: Results) -> list[str]:
-    """The page: a row an algorithm, a column a comparison; curves below."""
+    """The page: differences without a cause, a row an algorithm and a column a comparison, curves."""
+    entries = {name: {q: said(name, pair, q, found) for q in QUESTIONS} for name, pair in PAIRS.items()}
     lines = [
         "# Beside official code",
         "",
@@ -400,16 +416,16 @@ def table(found: Results) -> list[str]:
         "which says what each column is. "
         f"Curves are of {UPDATES:,} updates, one seed, {EPISODES} episodes at the end, 95 % intervals over episodes.",
         "",
-        "| algorithm | official code | file | rows | weights | steps | acting | curves |",
-        "|---|---|---|---|---|---|---|---|",
+        "## Open: differences whose cause was not found",
+        "",
     ]
+    unknown = [(name, q, text) for name, row in entries.items() for q, (text, known) in row.items() if not known]
+    lines += [f"- `{name}`, {question}: {text}" for name, question, text in unknown] or ["None."]
+    lines += ["", "## All pairs", ""]
+    lines += ["| algorithm | official code | file | rows | weights | steps | acting | curves |", "|---" * 8 + "|"]
     for name, pair in PAIRS.items():
-        said = [
-            SAID[question](found[f"{name}-{question}"]) if f"{name}-{question}" in found else "not run"
-            for question in QUESTIONS[:-1]
-        ]
         code = f"[{pair.repository}](https://github.com/{pair.repository}/tree/{pair.commit}) at {pair.commit[:8]}"
-        lines.append(f"| `{name}` | {code} | {pair.file} | {' | '.join(said)} | {said_of_curves(found, name)} |")
+        lines.append(f"| `{name}` | {code} | {pair.file} | {' | '.join(text for text, _ in entries[name].values())} |")
     lines += ["", "## Curves", ""]
     for name, pair in PAIRS.items():
         rows = {side: found.get(f"{name}-curve-{side}-s0") for side in ("ours", "theirs")}
@@ -429,4 +445,4 @@ def table(found: Results) -> list[str]:
 
 if __name__ == "__main__":
     quick = Cell("quick", functools.partial(our_curve, PAIRS["iql"], 0, 12, 1))
-    study_main(__doc__, NAME, cells(), table, quick)
+    study_main(__doc__, NAME, cells(), table, quick, page=PAGE)

@@ -73,9 +73,14 @@ def carry_out(cells: Sequence[Cell], file: pathlib.Path, jobs: int | None = None
 
 
 def study_main(
-    description: str | None, name: str, cells: Sequence[Cell], table: Callable[[Results], list[str]], quick: Cell
+    description: str | None,
+    name: str,
+    cells: Sequence[Cell],
+    table: Callable[[Results], list[str]],
+    quick: Cell,
+    page: pathlib.Path | None = None,
 ) -> None:
-    """The command line of a study: compute what is missing and write results/NAME.md from results/NAME.jsonl.
+    """The command line of a study: compute what is missing, then write results/NAME.md or `page` from the cells.
 
     `table` gets the results of those of `cells` that are there, in the order of `cells`.
     """
@@ -98,7 +103,7 @@ def study_main(
                 f"--only {arguments.only}: no cell's name contains this; they are {', '.join(c.name for c in cells)}"
             )
         carry_out(wanted, results(name), arguments.jobs)
-    found, path = read_cells(results(name)), RESULTS / f"{name}.md"
+    found, path = read_cells(results(name)), page or RESULTS / f"{name}.md"
     lines = table({cell.name: found[cell.name] for cell in cells if cell.name in found})
     if not arguments.check:
         write_table(path, lines)

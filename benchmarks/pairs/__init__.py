@@ -1,0 +1,8 @@
+"""Our algorithms that are paired with official code, by name; a file for each group of codes."""
+
+from __future__ import annotations
+
+from pairs import corl, in_jax, in_torch
+from pairs.pair import Pair
+
+PAIRS: dict[str, Pair] = {**in_jax.PAIRS, **corl.PAIRS, **in_torch.PAIRS}
