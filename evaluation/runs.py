@@ -7,6 +7,7 @@ import io
 import math
 import os
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -406,7 +407,7 @@ class RunData:
         for line in self.metrics:
             if line["kind"] == "train":
                 for name, value in line["values"].items():
-                    if isinstance(value, int | float) and np.isfinite(value):
+                    if isinstance(value, int | float) and abs(value) <= sys.float_info.max:  # whole numbers have no end
                         found.setdefault(name, {}).setdefault(int(line["seed"]), {})[int(line["step"])] = float(value)
         return {name: [(step, float(np.mean(values))) for step, values in grouped(by_seed)]
                 for name, by_seed in found.items()}  # fmt: skip

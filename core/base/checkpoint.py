@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from surefoot.core.base.errors import CheckpointError, SurefootError
-from surefoot.core.base.files import why, written_aside
+from surefoot.core.base.files import open_regular, why, written_aside
 from surefoot.core.base.memory import ADVICE, enough_memory, short_of_memory
 from surefoot.core.base.schema import MOST_BYTES, Plain, Table, check, parse, refuse_large, shown
 
@@ -174,7 +174,7 @@ def _identity(path: pathlib.Path) -> tuple[int, ...]:
 def _check_header(path: pathlib.Path) -> None:
     """Refuse a header that would take more memory than any that we write: safetensors parses it whole."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = int.from_bytes(file.read(8), "little")
             header = file.read(min(size, MOST_BYTES + 1))
     except OSError as error:

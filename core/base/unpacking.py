@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 
 from surefoot.core.base.errors import ConfigError, SurefootError
+from surefoot.core.base.files import open_regular, why
 from surefoot.core.base.schema import shown
 
 Array = np.ndarray[Any, Any]
@@ -186,13 +187,20 @@ def read_npz(
             `Unpacked` allows.
     """
     path = pathlib.Path(path)
-    unpacked = Unpacked(path, path.stat().st_size, error)
     try:
-        with open(path, "rb") as file:
-            _check_directory(file, path.stat().st_size)
+        file = open_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as failure:
+        raise error(f"{path}: can't be read ({why(failure)})") from failure
+    try:
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            unpacked = Unpacked(path, size, error)
+            _check_directory(file, size)
             with zipfile.ZipFile(file) as archive:
                 return _members(archive, wanted, as_is, unpacked, path, error)
-    except (SurefootError, FileNotFoundError):
+    except SurefootError:
         raise
     except Exception as failure:  # zipfile, zlib, and numpy's header parser down to tokenizer errors
         reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__

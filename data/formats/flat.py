@@ -201,6 +201,8 @@ def dataset_from_arrays(
 def _checked_columns(arrays: Mapping[str, Array], name: str, named: bool) -> tuple[dict[str, Array], int]:
     """The per-step columns in their final types, and how many rows were terminal and timeout at once."""
     require_keys(name, arrays, REQUIRED, arrays)
+    rows = {key: arrays[key] for key in (*REQUIRED, *FLAGS) if key in arrays and arrays[key].ndim}
+    same_length(name, rows)  # before a copy in another type takes memory beside a column that is refused
     columns: dict[str, Array] = {}
     for key in (*REQUIRED, *OPTIONAL):
         if named and key in ("observations", "next_observations"):

@@ -158,6 +158,12 @@ def test_what_is_no_archive_is_refused(tmp_path: pathlib.Path, content: bytes) -
         read_npz(tmp_path / "a.npz", everything, DataError)
 
 
+def test_a_device_is_not_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "endless.npz").symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=r"endless\.npz: can't be read \(it is a device or a pipe"):
+        read_npz(tmp_path / "endless.npz", everything, DataError)
+
+
 def _npy(array: np.ndarray) -> bytes:
     out = io.BytesIO()
     np.save(out, array)

@@ -48,6 +48,17 @@ def test_a_line_written_again_after_a_resume_counts_once(make_run: MakeRun) -> N
     assert [line["values"]["value_loss"] for line in lines] == [7.0]
 
 
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "NaN", "-Infinity", "null", '"much"'])
+def test_metrics_that_no_float_holds_are_no_points_of_a_curve(make_run: MakeRun, value: str) -> None:
+    folder = make_run()
+    line = json.dumps({"seed": 0, "step": 100, "kind": "train", "values": {"odd": 7, "value_loss": 2.0}})
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(line.replace("7", value) + "\n")
+    found = RunData.load(folder).training_curves()
+    assert "odd" not in found
+    assert (100, 2.0) in found["value_loss"]
+
+
 def test_a_run_without_simulator_has_no_returns_and_no_curve(make_run: MakeRun) -> None:
     folder = make_run(environment=None, per_seed_returns=None, returns=None, episodes=None)
     (folder / "metrics.jsonl").write_text("")
