@@ -78,7 +78,8 @@ def test_choices_and_time_limits_are_recorded_as_such() -> None:
     assert not cut.terminations.any()
     assert cut.costs is None
     low, high = cut.action_range or (None, None)
-    assert low is not None and high is not None
+    assert low is not None
+    assert high is not None
     assert (low[0], high[0]) == (-2.0, 2.0)
 
 

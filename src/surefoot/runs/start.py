@@ -32,11 +32,10 @@ from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
 from surefoot.runs.loggers import LiveMetrics, close, loggers, to_all
-from surefoot.runs.machine import check_tf32, device_note, resolve_device
+from surefoot.runs.machine import check_tf32, cores, device_note, resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
 from surefoot.runs.processes.here import here_note, work_here
-from surefoot.runs.machine import cores
 from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
