@@ -85,7 +85,7 @@ def test_what_is_counted_once_an_episode_is_what_a_scan_of_all_rows_finds(
     counted = source._counts_of
     monkeypatch.setattr(source, "_counts_of", lambda known: scans.append(1) or counted(known))
     trained.run(7)
-    for step in range(20):
+    for _ in range(20):
         trained.run(1)
         known = ~np.isnan(column(trained, "returns_to_go"))
         uniform = torch.linspace(0, 0.999, 50, dtype=torch.float64).expand(2, -1)
