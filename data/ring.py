@@ -63,6 +63,8 @@ class RingBuffer:
         self._newest_done = torch.ones(num_envs, dtype=torch.bool, device=self.device)
         self._position = 0  # row that the next step of environment 0 goes to
         self._size = 0
+        self.rewritten = 0
+        """How often rows that were there have changed: replaced by newer ones, written again, or loaded."""
 
     def __len__(self) -> int:
         """Rows written so far, at most `capacity`."""
@@ -116,6 +118,7 @@ class RingBuffer:
             DataError: a column is missing or has another shape; nothing is written then.
         """
         values = self._checked(batch)
+        self.rewritten += self._position < self._size
         rows = slice(self._position, self._position + self.num_envs)
         for key in self._columns:
             self._store[key][rows].copy_(values[key])
@@ -128,6 +131,17 @@ class RingBuffer:
         self._position = rows.stop % self.capacity
         self._size = max(self._size, rows.stop)
         return torch.arange(rows.start, rows.stop, device=self.device)
+
+    def rewrite(self, key: str, rows: Tensor, values: Tensor) -> None:
+        """Put other values into one column of rows that are there.
+
+        Args:
+            key: of the column.
+            rows: (n,) int64.
+            values: (n, ...).
+        """
+        self._store[key][rows] = values
+        self.rewritten += 1
 
     def end_episodes(self) -> None:
         """Say that the next steps begin new episodes, e.g. when a resumed run resets its environments."""
@@ -179,6 +193,7 @@ class RingBuffer:
         self._newest_done.copy_(state["newest_done"])
         self._position = (int(state["position"]) or size) % self.capacity
         self._size = size
+        self.rewritten += 1
 
     @property
     def _columns(self) -> list[str]:

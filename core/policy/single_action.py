@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,38 @@ ACTIVATIONS = ("relu", "tanh")
 ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
 
 
+class Scaling:
+    """Outputs in [-1, 1] to actions in the environment's units; bounds that are changed in place count at once."""
+
+    def __init__(self, policy: PolicyModule) -> None:
+        self.bounds = policy.action_low, policy.action_high
+        self.no_action = np.zeros(policy.action_dim, np.float32)
+        self._read()
+
+    def _read(self) -> None:
+        self.version = self.bounds[0]._version + self.bounds[1]._version
+        low, high = self.bounds
+        self.low, self.high = low.numpy(), high.numpy()
+        self.middle, self.half = ((high + low) / 2).numpy(), ((high - low) / 2).numpy()
+        ends = self.middle - self.half, self.half + self.middle  # rounding keeps order: no action lies beyond these
+        self.leaves = bool((ends[0] < self.low).any() or (ends[1] > self.high).any())
+
+    def __call__(self, out: Array) -> Array | None:
+        """(A,) the action, a new array; None where it is not finite."""
+        if self.bounds[0]._version + self.bounds[1]._version != self.version:
+            self._read()
+        action: Array = self.half * out
+        np.add(action, self.middle, action)
+        if self.leaves:  # rounding may give the next float beyond a bound
+            np.minimum(np.maximum(action, self.low, out=action), self.high, out=action)
+        return None if action.dot(self.no_action) else action
+
+
 class SingleAction:
     """(O,) observation -> (A,) float32 mean action of a policy, or None where there is no finite one.
 
     It reads the policy's own tensors where they lie, so weights that are changed in place count at once. Its results
-    are those of `Policy.forward` up to rounding.
+    are those of `Policy.forward` up to rounding. Several threads may call it: they take turns.
     """
 
     def __init__(self, policy: PolicyModule) -> None:
@@ -51,19 +79,9 @@ class SingleAction:
             self.layers.append((_view(weight)[rows].dot, _view(bias)[rows], np.empty(len(bias[rows]), np.float32)))
         self.last = self.layers.pop()
         self.mean, self.scale = _view(policy.normalizer.mean), _view(policy.normalizer.scale)
-        self.bounds = policy.action_low, policy.action_high
         self.seen, self.nothing = np.empty_like(self.mean), np.zeros_like(self.mean)
-        self.no_action = np.zeros(count, np.float32)
+        self.scaled, self.turn = Scaling(policy), threading.Lock()
         self.relu, self.squashed = actor.mlp.activation == "relu", type(actor) in SQUASHED
-        self._scaling()
-
-    def _scaling(self) -> None:
-        self.version = self.bounds[0]._version + self.bounds[1]._version
-        low, high = self.bounds
-        self.low, self.high = low.numpy(), high.numpy()
-        self.middle, self.half = ((high + low) / 2).numpy(), ((high - low) / 2).numpy()
-        ends = self.middle - self.half, self.half + self.middle  # rounding keeps order: no action lies beyond these
-        self.leaves = bool((ends[0] < self.low).any() or (ends[1] > self.high).any())
 
     def __call__(self, observation: Array) -> Array | None:
         """The action; None where the observation is no array of its shape, or is not finite, or gives what is not."""
@@ -74,6 +92,10 @@ class SingleAction:
                 return None
         if observation.shape != self.mean.shape:
             return None
+        with self.turn:
+            return self._made(observation)
+
+    def _made(self, observation: Array) -> Array | None:
         value, add = self.seen, np.add
         np.subtract(observation, self.mean, value)
         np.divide(value, self.scale, value)
@@ -94,13 +116,7 @@ class SingleAction:
             np.tanh(out, out)
         else:
             np.minimum(np.maximum(out, -ONE, out=out), ONE, out=out)
-        if self.bounds[0]._version + self.bounds[1]._version != self.version:
-            self._scaling()
-        action = self.half * out
-        add(action, self.middle, action)
-        if self.leaves:  # rounding may give the next float beyond a bound
-            np.minimum(np.maximum(action, self.low, out=action), self.high, out=action)
-        return None if action.dot(self.no_action) else action
+        return self.scaled(out)
 
 
 def single_action(policy: PolicyModule) -> Callable[[Array], Array | None] | None:

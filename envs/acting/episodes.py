@@ -29,6 +29,9 @@ NATIVE_RECORDS = ("rewards", "actions", "observations")
 """What is summed up of it, watched, and tried for weights whose products overflow."""
 Watch = Callable[[int, Array], None]
 """A policy's position and the (n, observation dim) observations that it acts on in episodes that are under way."""
+Record = Callable[[Any, Array, Step, Array, Array, Array], None]
+"""Of all rows: the observations acted on, the actions, which are written over in the next step, what they came to, the
+costs (rows,), which rows moved and whose episodes ended, (rows,) bool."""
 
 
 @dataclasses.dataclass
@@ -97,6 +100,7 @@ class EpisodeRunner:
         limit: int | None = None,
         watch: Watch | None = None,
         positions: Sequence[int] | None = None,
+        record: Record | None = None,
     ) -> None:
         """Take everything that is needed.
 
@@ -108,10 +112,11 @@ class EpisodeRunner:
             limit: steps after which an episode is cut off, where E is N; None: the environment does so.
             watch: called at each step.
             positions: P numbers of the policies, for `watch` and messages; None: 0 to P - 1.
+            record: called after each step with what it came to.
         """
         self.stepping, self.vector, self.policies, self.env_id = Stepping(vector), vector, policies, env_id
         self.positions = list(range(len(policies))) if positions is None else list(positions)
-        self.watch, self.episodes = watch, episodes
+        self.watch, self.episodes, self.record = watch, episodes, record
         rows = vector.num_envs
         self.num_envs = rows // len(policies)
         self.column = np.arange(rows) % self.num_envs
@@ -155,6 +160,7 @@ class EpisodeRunner:
         while (moved := self.vector.active.copy()).any():
             self._act(observations)
             self._add_changes()
+            seen = observations
             done = self.stepping.step(self.actions)
             moved &= as_numpy(valid_rows(done.info, len(moved))).astype(np.bool_)  # without a reset's own row
             observations, rewards = mapped(as_numpy, done.observations), as_numpy(done.rewards)
@@ -175,6 +181,8 @@ class EpisodeRunner:
                     f"{self.env_id} has no time limit and an episode passed {UNLIMITED_EPISODE_STEPS} steps; "
                     "give it a time limit, max_episode_steps=1000"
                 )
+            if self.record is not None:
+                self.record(seen, self.actions, done, costs, moved, ended)
             if ended.any():
                 self._finish(np.flatnonzero(ended))
                 if progress is not None:

@@ -214,7 +214,7 @@ class Experience:
             newest = int(self._newest[row])
             rows = (newest - count * torch.arange(steps - 1, -1, -1, device=self.device)) % buffer.capacity
             found = self._returns_to_go(buffer["rewards"][rows], buffer["terminations"][rows])
-            buffer["returns_to_go"][rows] = found
+            buffer.rewrite("returns_to_go", rows, found)
 
     def fresh_costs(self) -> tuple[Tensor, Tensor] | None:
         """(S,) mean cost and length of each seed's last episodes, NaN for seeds where none ended in the last step;

@@ -59,7 +59,7 @@ class Split(Replay):
             steps = torch.arange(len(buffer), device=buffer.valid.device) // stride
             mine = buffer.valid & ((steps % every == every - 1) == self.held)
             some = mine.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all()
-            return self._of_valid(uniform, mine if bool(some) else buffer.valid)
+            return self._at(uniform, self._counts_of(mine if bool(some) else buffer.valid))
         rows = super().of_buffer(uniform)
         step = torch.div(rows, stride, rounding_mode="floor")
         place = step % every

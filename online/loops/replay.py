@@ -48,18 +48,20 @@ class Replay(Drawn):
         if len(self.buffer) == 0:
             raise DataError("there are no rows to sample from: act in the environment before the first training step")
         if not self.buffer.all_valid:
-            return self._of_valid(uniform, self.buffer.valid)
+            return self._at(uniform, self._counts_of(self.buffer.valid))
         rows = uniform_rows(uniform, len(self.buffer) // len(self.seeds))
         if len(self.seeds) == 1:
             return rows
         step = torch.div(rows, self.num_envs, rounding_mode="floor")
         return step * self.buffer.num_envs + self._first + (rows - step * self.num_envs)
 
-    def _of_valid(self, uniform: Tensor, valid: Tensor) -> Tensor:
-        """Counts the valid rows of each seed and finds the k-th, so that nothing leaves the device."""
+    def _counts_of(self, valid: Tensor) -> Tensor:
+        """(S, rows of a seed) how many of (len,) `valid` rows there are up to each, in the seed's own order."""
         seeds = len(self.seeds)
-        valid = valid.view(-1, seeds, self.num_envs).transpose(0, 1).reshape(seeds, -1)
-        counts = valid.cumsum(1)  # of each seed's rows in its own order
+        return valid.view(-1, seeds, self.num_envs).transpose(0, 1).reshape(seeds, -1).cumsum(1)
+
+    def _at(self, uniform: Tensor, counts: Tensor) -> Tensor:
+        """Finds the k-th of the rows that were counted, so that nothing leaves the device."""
         wanted = (uniform * counts[:, -1:]).long() + 1
         rows = torch.searchsorted(counts, wanted)
         step = torch.div(rows, self.num_envs, rounding_mode="floor")
@@ -75,21 +77,28 @@ class Replay(Drawn):
 
 
 class FinishedReplay(Replay):
-    """Rows of episodes that are over, drawn uniformly: those whose returns-to-go are known."""
+    """Rows of episodes that are over, drawn uniformly: those whose returns-to-go are known.
 
-    _begun = False
+    They are counted again where an episode has ended or rows were replaced, not at each step: rows that were only added
+    belong to episodes under way.
+    """
+
+    _counts: Tensor | None = None
+    _counted = -1  # `rewritten` of the buffer then
 
     def of_buffer(self, uniform: Tensor) -> Tensor:
         """As `Replay.of_buffer`."""
-        known = self.buffer.valid & ~self.buffer["returns_to_go"][: len(self.buffer)].isnan()
-        if not self._begun or known.device.type == "cpu":  # a GPU is asked once
-            if not known.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all():
+        if self._counts is None or self._counted != self.buffer.rewritten:
+            known = self.buffer.valid & ~self.buffer["returns_to_go"][: len(self.buffer)].isnan()
+            asked = self._counts is None or known.device.type == "cpu"  # a GPU is asked once
+            if asked and not known.view(-1, len(self.seeds), self.num_envs).any(2).any(0).all():
+                self._counts = None
                 raise DataError(
                     "no episode is over yet whose steps could be learned from: raise algo.initial_steps to at least "
                     f"the longest episode's length in each of the {self.num_envs} environments, which share them"
                 )
-            self._begun = True
-        return self._of_valid(uniform, known)
+            self._counts, self._counted = self._counts_of(known), self.buffer.rewritten
+        return self._at(uniform, self._counts)
 
 
 class ReplayWindows(Replay):

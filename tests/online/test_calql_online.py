@@ -71,6 +71,32 @@ def test_only_steps_of_episodes_that_are_over_are_learned_from() -> None:
     assert torch.equal(drawn % 2, torch.tensor([[0], [1]]).expand_as(drawn))
 
 
+@pytest.mark.parametrize("capacity", [12, 100])
+def test_what_is_counted_once_an_episode_is_what_a_scan_of_all_rows_finds(
+    capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps 8 to 27. Episodes end with the 8th, 13th, 16th, 21st and 24th; a ring of 12 steps comes round at the 13th,
+    and from there on rows are replaced at every step."""
+    trained = fresh(
+        Counting(2), (0, 1), initial_steps=1000, offline_fraction=0.0, dataset=None, replay_capacity=capacity
+    )
+    source: Any = trained.learner.sources[MAIN]
+    scans: list[int] = []
+    counted = source._counts_of
+    monkeypatch.setattr(source, "_counts_of", lambda known: scans.append(1) or counted(known))
+    trained.run(7)
+    for _ in range(20):
+        trained.run(1)
+        known = ~np.isnan(column(trained, "returns_to_go"))
+        uniform = torch.linspace(0, 0.999, 50, dtype=torch.float64).expand(2, -1)
+        found = source.of_buffer(uniform)
+        source.of_buffer(uniform)
+        for seed in (0, 1):
+            own = np.flatnonzero(known & (np.arange(len(known)) % 2 == seed))
+            np.testing.assert_array_equal(found[seed].numpy(), own[(uniform[seed].numpy() * len(own)).astype(int)])
+    assert len(scans) == (1 + 15 if capacity == 12 else 5)
+
+
 def test_rows_that_a_source_inserts_have_no_return_and_are_not_learned_from() -> None:
     trained = fresh(Inserting(1), initial_steps=100, offline_fraction=0.0, dataset=None)
     trained.run(11)  # five steps, an inserted row, three steps, another, one step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import signal
@@ -14,6 +15,8 @@ import pytest
 from small_runs import TINY
 
 from surefoot.cli import main
+from surefoot.runs.plan import Plan
+from surefoot.runs.start import _cores_note
 
 RUN = ["algo=bc", "learners=2", "seeds=1", *[one for one in TINY if not one.startswith(("steps", "evaluate_every"))]]
 
@@ -58,3 +61,12 @@ def test_what_learners_can_not_share_is_said(
     rest = [one for one in RUN if one.partition("=")[0] not in names]
     assert main(["train", "-q", *rest, *more, f"dataset={dataset_path}", f"out={tmp_path / 'run'}"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_learners_without_a_core_each_are_told_what_that_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUREFOOT_CORES", "1")
+    two = Plan(algorithm="ppo", config={}, environment="native/pendulum", steps=10, learners=2, device="cpu")
+    (said,) = _cores_note(two)
+    assert "have 1 core:" in said
+    assert "five times as long" in said
+    assert not _cores_note(dataclasses.replace(two, learners=1))

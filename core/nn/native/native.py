@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,6 +83,10 @@ class Recording(Protocol):
 NO_NORMS = Norms()
 HIDDEN = ("relu", "tanh", "gelu_tanh", "silu")
 """Activations of hidden layers, in the order of native/dense.h."""
+
+
+ROW_HIDDEN = ("relu", "tanh", "silu", "gelu_tanh", "mish")
+"""Activations of hidden layers of `OneRow`, in the order of native/one_row.h."""
 
 
 def library() -> ModuleType | None:
@@ -301,6 +306,69 @@ def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
     row_bytes = table.stride(0) * table.itemsize
     module.gather_rows(table.data_ptr(), len(table), row_bytes, indices.data_ptr(), len(indices), out.data_ptr())
     return True
+
+
+class OneRow:
+    """A network for one row at a time, between two arrays of its own; it reads parameters where they lie.
+
+    For one thread at a time.
+    """
+
+    inputs: np.ndarray
+    """(in,) float32, which the caller fills."""
+    outputs: np.ndarray
+    """(out,) float32."""
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str, residual: bool) -> None:
+        """As `of`, of a network that it takes."""
+        self._kept: tuple[Any, ...] = (*weights, *biases)  # their memory must outlive the addresses
+        shapes = [tuple(weight.shape) for weight in weights]
+        places = ([t.data_ptr() for t in weights], [t.data_ptr() for t in biases])
+        widths = ([inputs for _, inputs in shapes], [outputs for outputs, _ in shapes])
+        self._native = _module().OneRow(*widths, *places, ROW_HIDDEN.index(activation), residual)
+        self.inputs, self.outputs = np.zeros(widths[0][0], np.float32), np.zeros(widths[1][-1], np.float32)
+        self._ends = (self.inputs.ctypes.data, self.outputs.ctypes.data)
+        self._flow: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(
+        cls, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str, residual: bool = False
+    ) -> OneRow | None:
+        """The network, or None where the native module was not built or lacks this activation.
+
+        Args:
+            weights: (out, in) of each layer, float32 on the CPU.
+            biases: (out,) of each.
+            activation: of the hidden layers.
+            residual: whether the layers are those of a `core.nn.residual.ResidualMLP`.
+        """
+        plain = all(t.is_contiguous() and t.dtype == torch.float32 and not t.is_cuda for t in (*weights, *biases))
+        if library() is None or activation not in ROW_HIDDEN or not plain:
+            return None
+        return cls(weights, biases, activation, residual)
+
+    def forward(self) -> None:
+        """Fill `outputs`."""
+        self._native.forward(*self._ends)
+
+    def follow(self, steps: int, clip: bool, place: int, features: int, at: int) -> np.ndarray:
+        """Say what `flow` does; (K, F) float32 for the caller to fill, what stands in the input at each of its steps.
+
+        Args:
+            steps: K, each 1 / K long.
+            clip: to [-1, 1] after each step.
+            place: where in `inputs` the row stands that is carried.
+            features: F.
+            at: where these stand.
+        """
+        table = np.zeros((steps, features), np.float32)
+        self._kept = (*self._kept, table)
+        self._flow = (steps, 1 / steps, clip, place, at, features, table.ctypes.data, *self._ends)
+        return table
+
+    def flow(self) -> None:
+        """Carry `outputs`, where the caller wrote noise, along the network's velocity."""
+        self._native.flow(*self._flow)
 
 
 _recorder: Recording | None = None

@@ -1,4 +1,4 @@
-"""`surefoot datasets list | info | map | verify | convert | draft | generate | relabel | corrupt`."""
+"""`surefoot datasets list | info | map | verify | convert | draft | generate | record | relabel | corrupt`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
     parser = commands.add_parser(
-        "datasets", help="list, inspect, map, check, convert, generate, relabel and corrupt datasets, and read your own"
+        "datasets",
+        help="list, inspect, map, check, convert, generate, record, relabel and corrupt datasets, and read your own",
     )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

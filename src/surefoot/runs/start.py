@@ -32,7 +32,7 @@ from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
 from surefoot.runs.loggers import LiveMetrics, close, loggers, to_all
-from surefoot.runs.machine import check_tf32, device_note, resolve_device
+from surefoot.runs.machine import check_tf32, cores, device_note, resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
 from surefoot.runs.processes.here import here_note, work_here
@@ -201,7 +201,7 @@ def _begin(
     }
     if (file := file_of(plan.environment)) is not None:
         config["environment_file"] = {"name": str(file), "sha256": sha256_of(file)}
-    say(notify, *_blocks_note(plan, agent))
+    say(notify, *_blocks_note(plan, agent), *_cores_note(plan))
     if agent.data == "refused":
         say(notify, *agent.notes(dataset))
     if dataset is not None:
@@ -331,6 +331,17 @@ def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
     taken = -(-plan.steps // block) * block
     said = f"{agent.name} acts in blocks of {block:,} steps: {taken:,} are taken and counted, not {plan.steps:,}"
     return [] if taken == plan.steps else [said]
+
+
+def _cores_note(plan: Plan) -> list[str]:
+    """What learners that wait for each other at every step cost where cores are fewer than they."""
+    found = cores()
+    if plan.learners <= found or resolve_device(plan.device).type != "cpu":
+        return []
+    return [
+        f"learners={plan.learners} wait for each other at every step and have {found} core{'s' if found > 1 else ''}: "
+        f"two on one core take about five times as long as one learner; choose learners={found} or fewer"
+    ]
 
 
 def resume(

@@ -1,8 +1,9 @@
-"""`surefoot datasets generate | relabel | corrupt`: datasets that are made."""
+"""`surefoot datasets generate | record | relabel | corrupt`: datasets that are made."""
 
 from __future__ import annotations
 
 import argparse
+import pathlib
 from typing import Any
 
 from surefoot.cli.support import output
@@ -26,6 +27,16 @@ def add_parsers(own: Any) -> None:
     made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
     made.add_argument("--episodes", type=int, help="of a benchmark's dataset (default: 1000, of ocbench 500)")
     made.add_argument("--workers", type=int, help="processes that record a benchmark's dataset (default: one a core)")
+
+    made = add(own, "record", record, "record a dataset by trained policies, in any environment")
+    made.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or policies' .safetensors")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
+    made.add_argument("--episodes", type=int, default=100, help="of each policy (default 100)")
+    made.add_argument("--mean", action="store_true", help="mean actions, instead of drawn ones as in training")
+    made.add_argument("--policy-seed", type=int, metavar="K", help="which of a RUN's policies (default: all of them)")
+    made.add_argument("--env", help="where they act (default: where each RUN was evaluated, which must be the same)")
+    made.add_argument("--seed", type=int, default=0, help="of initial states and noise (default 0)")
+    output.add_trust(made)
 
     made = add(own, "relabel", relabel, "give data recorded in OGBench the rewards of one of its tasks")
     made.add_argument("source", help="path or id, with the simulator's states in it")
@@ -107,6 +118,35 @@ def _record(arguments: argparse.Namespace) -> int:
         raise KeyboardInterrupt("interrupted; the same command goes on with the episodes that are recorded") from error
     if arguments.output is not None:
         report_lost(dataset, path)
+    report_written(path, dataset, arguments.json)
+    return 0
+
+
+def record(arguments: argparse.Namespace) -> int:
+    """Play episodes of runs' policies, and store them."""
+    from surefoot import data
+    from surefoot.play.actors import Actor, actor, drawing
+    from surefoot.play.record import record as recorded
+    from surefoot.runs.run import Run
+    from surefoot.runs.trust import allow
+
+    path = new_file(arguments.output)
+    allow(arguments.env)
+    acting: list[Actor] = []
+    for run in arguments.runs:
+        seeds: list[int | None] = [arguments.policy_seed]
+        if arguments.policy_seed is None and pathlib.Path(run).is_dir():
+            seeds = list(Run.open(run).plan.seeds)
+        acting += [actor(run, None, arguments.env, seed, arguments.trust) for seed in seeds]
+    if not arguments.mean:
+        still = [one.label for one in acting if one.policy.noise_dim == 0]
+        if still:
+            output.say(f"note: has no distribution to draw from, and acts as it is: {'; '.join(still)}", stderr=True)
+        acting = [one if one.policy.noise_dim == 0 else drawing(one) for one in acting]
+    with output.episodes_bar(arguments.json) as progress:
+        dataset = recorded(acting, arguments.episodes, arguments.seed, arguments.env, progress=progress)
+    data.save(dataset, path)
+    report_lost(dataset, path)
     report_written(path, dataset, arguments.json)
     return 0
 
