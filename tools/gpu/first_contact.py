@@ -35,6 +35,7 @@ TESTS = (
     "tests/safe/test_reachability_solver.py",
     "tests/offline/test_engine.py",
     "tests/core/test_counter.py",
+    "tests/core/test_pointwise.py",
 )
 """Files with tests that need a GPU."""
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
