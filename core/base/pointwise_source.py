@@ -35,11 +35,13 @@ class Kernel:
     """Of all inputs of the function, to all its outputs, by torch's operations."""
     inputs: int
     """Of the function."""
+    dtype: torch.dtype
+    """Of the numbers that it was recorded with: its operations may make such."""
 
     @property
     def key(self) -> str:
-        """Differs where the source does."""
-        return f"{self.name}:{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
+        """Differs where the source or the type of numbers does."""
+        return f"{self.name}:{self.dtype}:{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
 
     def run(self, own: Sequence[Tensor]) -> Sequence[Tensor]:
         """Its own outputs by torch's operations, from the inputs that it reads."""
@@ -77,10 +79,10 @@ def recorded(function: Callable[..., Any], inputs: int, dtype: torch.dtype, name
     thread.join()
     if isinstance(found[0], BaseException):
         raise found[0]
-    return _written(found[0], name)
+    return _written(found[0], name, dtype)
 
 
-def _written(module: Any, name: str) -> Kernel:
+def _written(module: Any, name: str, dtype: torch.dtype) -> Kernel:
     module.graph.eliminate_dead_code()
     module.recompile()
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -125,7 +127,7 @@ def _written(module: Any, name: str) -> Kernel:
     lines += [f"  y{index} = {own};" for index, own in enumerate(own_terms)]
     body = "\n".join(lines)
     source = f"template <typename T> void {name}({', '.join(parameters)}) {{\n{body}\n}}"
-    return Kernel(name, source, reads, len(own_terms), tuple(gives), module, len(places))
+    return Kernel(name, source, reads, len(own_terms), tuple(gives), module, len(places), dtype)
 
 
 def _argument(value: Any, term: Callable[[Any], str]) -> Any:

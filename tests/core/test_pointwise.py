@@ -137,6 +137,14 @@ def test_gradients_are_one_kernel_whatever_the_number_of_inputs() -> None:
     assert counted == 2
 
 
+def test_numbers_of_two_types_have_kernels_of_their_own() -> None:
+    call = call_of("expectile")
+    for dtype in (torch.float32, torch.float64):
+        (found,) = home._by_operations(call.kernel(dtype).key, [torch.tensor([2.0], dtype=dtype)], [1])
+        assert found.dtype == dtype
+        assert found.item() == torch.tensor(0.7, dtype=dtype).item() * 4
+
+
 def test_an_operation_without_a_cpp_form_is_named() -> None:
     with pytest.raises(ConfigError, match=r"odd: the operation aten\.lgamma\.default has no C\+\+ form"):
         recorded(lambda x: (torch.lgamma(x),), 1, torch.float32, "odd")
