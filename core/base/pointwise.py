@@ -24,7 +24,8 @@ from torch import Tensor
 
 from surefoot.core.base.pointwise_source import Kernel, recorded
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 JOINED = ("cuda", "meta")
 """Devices on which a function is one kernel."""
 MOST_INPUTS = 8
@@ -36,13 +37,14 @@ def pointwise(function: Callable[P, R]) -> Callable[P, R]:
     """A function of tensors that broadcast, and of numbers, to a tensor or a tuple of them, element by element.
 
     Args:
-        function: plain torch operations of which `pointwise_source` has a C++ form; positional arguments alone.
+        function: plain torch operations of which `pointwise_source` has a C++ form. It is joined where all its
+            arguments are given by position, and all its tensors are of one type and device.
     """
 
     @functools.wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if not _is_joined(tensors) or named:
+        if named or not tensors or not _is_joined(tensors):
             return function(*arguments, **named)
         numbers = tuple(None if isinstance(argument, Tensor) else argument for argument in arguments)
         found = _Joined.apply(_call(function, numbers), *tensors)
@@ -103,7 +105,7 @@ class Call:
 
             def pulled(*given: Tensor) -> tuple[Tensor, ...]:
                 inputs = given[: self.inputs]
-                _, pull = torch.func.vjp(self, *inputs)
+                pull = torch.func.vjp(self, *inputs)[1]
                 return tuple(one for one, need in zip(pull(tuple(given[self.inputs :])), needs, strict=True) if need)
 
             found = Call(pulled, (), f"{self.name}_by_{tag}")

@@ -81,6 +81,7 @@ def test_values_and_gradients_are_those_worked_out_by_hand() -> None:
 def test_a_processor_calls_the_function_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home, "_call", lambda *_: pytest.fail("a processor has no kernels"))
     assert distance(torch.ones(1), torch.zeros(1), 2.0).item() == 1.0
+    assert distance(x=torch.ones(1), y=torch.zeros(1), power=2.0).item() == 1.0
 
 
 # ---- every function of the library ----
