@@ -144,15 +144,15 @@ class Learner:
         self._spaces = {name: maker(wanted[name]) for name, maker in makers.items() if maker is not None}
         check_steps_per_graph(steps_per_graph)
         self.steps_per_graph = steps_per_graph
+        plain = Capture(self._gather, self._work, eager)
+        self.capture: Capture = plain if eager else Taped(self._gather, self._work)
         if self.device.type == "cuda":
             self.capture_graphs()
-        else:
-            self.capture = Capture(self._gather, self._work, eager) if eager else Taped(self._gather, self._work)
         self._calls = GraphedCalls()
 
     def capture_graphs(self) -> None:
         """Repeat steps as CUDA graphs from now on, as on a GPU."""
-        self.capture: Capture = Graphed(self._gather, self._work, self._work_several)
+        self.capture = Graphed(self._gather, self._work, self._work_several)
         self._losses_of_steps = self._losses.repeat(self.steps_per_graph, 1, 1)
         for optimizer in self.optimizers:
             optimizer.hold_rates(self.steps_per_graph)
@@ -355,10 +355,11 @@ class Learner:
             return None
         steps, dues = range(self.step, self.step + count), list[Due]()
         for step in steps:
-            due = due_at(self._groups[group], self.updates, step + 1, self.planned_steps, self._off)
-            if any(isinstance(part, Rule) for part in due):
+            parts = due_at(self._groups[group], self.updates, step + 1, self.planned_steps, self._off)
+            updates = [part for part in parts if not isinstance(part, Rule)]
+            if len(updates) < len(parts):
                 return None
-            dues.append(tuple(index for part in due for index in part))  # type: ignore[union-attr]
+            dues.append(tuple(index for part in updates for index in part))
         if not self.capture.takes(tuple(dues)):
             return None
         for turn, due in enumerate(dues):
