@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import Actor, DeterministicActor, GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.pointwise import squared_difference
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import EncoderConfig
@@ -114,7 +115,7 @@ class IQL(Agent):
         next_value = self.value(batch["next_observations"])
         target = td_target(batch["rewards"], batch["terminations"], next_value, self.config.discount)
         q = self.critic(batch["observation_actions"])
-        loss = self.config.critic_weight * (q - target).square().mean(-1).sum()
+        loss = self.config.critic_weight * squared_difference(q, target).mean(-1).sum()
         return loss, {"q": q}
 
     def gaussian_actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:

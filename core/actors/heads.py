@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from surefoot.core.actors.actor import ACTORS as ACTORS
 from surefoot.core.actors.actor import Actor as Actor
 from surefoot.core.actors.actor import DistributionActor, Evaluation, Kept, MLPActor
-from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density, kl_gaussian, tanh_log_determinant
+from surefoot.core.base.pointwise import pointwise
+from surefoot.core.losses.distributions import (
+    gaussian_entropy,
+    gaussian_log_density,
+    kl_gaussian,
+    normal_terms,
+    tanh_log_determinant,
+    tanh_log_slopes,
+)
 from surefoot.core.nn.networks import MLP, NORM_EPSILON, LayerNorm
 
 
@@ -82,8 +90,8 @@ class GaussianActor(MLPActor):
         self, observations: Tensor, actions: Tensor, kept: Any = None, masks: Tensor | None = None
     ) -> Tensor:
         """(B,) log-density of (B, A) actions, in nats; under (B, sum of hidden widths) dropout `masks`."""
-        mean, log_std = self(observations, masks)
-        return gaussian_log_density(actions, mean, log_std)
+        terms = _bounded_normal_terms(actions, self.mlp(observations, masks), self.log_std, *self.log_std_range)
+        return terms.sum(-1)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) mean actions, or samples from (B, A) standard normal `noise`; clipped to [-1, 1]."""
@@ -91,6 +99,21 @@ class GaussianActor(MLPActor):
         if noise is not None:
             mean = mean + log_std.exp() * noise
         return mean.clamp(-1, 1)
+
+
+@pointwise
+def _bounded_normal_terms(actions: Tensor, outputs: Tensor, log_std: Tensor, lowest: float, highest: float) -> Tensor:
+    return normal_terms(actions, torch.tanh(outputs), log_std.clamp(lowest, highest))
+
+
+@pointwise
+def _squashed(
+    mean: Tensor, free: Tensor, noise: Tensor, bound: Callable[..., Tensor], lowest: float, highest: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Terms of a sample's log-density, those that are taken off, and the sample's tanh."""
+    log_std = bound(free, lowest, highest)
+    unsquashed = mean + log_std.exp() * noise
+    return normal_terms(unsquashed, mean, log_std), tanh_log_slopes(unsquashed), torch.tanh(unsquashed)
 
 
 class TanhGaussianActor(MLPActor):
@@ -126,8 +149,13 @@ class TanhGaussianActor(MLPActor):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the tanh, (B, A) each."""
-        mean, log_std = self.mlp(observations).chunk(2, dim=-1)
-        return mean, log_std.clamp(*self.log_std_range)
+        mean, free = self.mlp(observations).chunk(2, dim=-1)
+        return mean, self.bound(free, *self.log_std_range)
+
+    @staticmethod
+    def bound(free: Tensor, lowest: float, highest: float) -> Tensor:
+        """The log standard deviation, which lies in a range, of what the network gives for it; element by element."""
+        return free.clamp(lowest, highest)
 
     def draw(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Reparameterised actions (..., B, A) in (-1, 1) and their log-densities (..., B) in nats.
@@ -136,10 +164,9 @@ class TanhGaussianActor(MLPActor):
             observations: (B, O).
             noise: (..., B, A) standard normal: each observation gets as many actions as there are leading places.
         """
-        mean, log_std = self(observations)
-        unsquashed = mean + log_std.exp() * noise
-        density = gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
-        return torch.tanh(unsquashed), density
+        mean, free = self.mlp(observations).chunk(2, dim=-1)
+        terms, slopes, actions = _squashed(mean, free, noise, self.bound, *self.log_std_range)
+        return actions, terms.sum(-1) - slopes.sum(-1)
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
         """(B, A) samples, and the values before the tanh, which an action near +- 1 no longer determines."""

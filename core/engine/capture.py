@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import STEPS_PER_BLOCK
 from surefoot.core.engine.agent import Metrics
 from surefoot.core.engine.sources import Batch
 from surefoot.core.nn.native import native
@@ -27,6 +29,7 @@ Due = tuple[int, ...]
 """Numbers of the updates that are taken, in order."""
 Gather = Callable[[Numbers], Batches]
 Work = Callable[[Batches, Numbers, Due], Metrics]
+Several = Callable[[Numbers, Numbers, tuple[Due, ...]], tuple[Metrics, Tensor]]
 
 
 def why_eager(
@@ -100,14 +103,65 @@ class Taped(Capture):
         return tape, metrics
 
 
+STEPS_PER_GRAPH = 8
+"""Training steps that are one CUDA graph, where nothing else is said: the host then has an eighth of the launches."""
+
+
+def check_steps_per_graph(steps: int) -> None:
+    """Raise ConfigError where a CUDA graph can't have so many training steps: blocks of random numbers have 32."""
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1 or STEPS_PER_BLOCK % steps:
+        raise ConfigError(f"steps_per_graph={steps}: must be 1, 2, 4, 8, 16 or 32")
+
+
+MOST_OF_SEVERAL = 8
+"""Graphs of several steps that are made: updates that are due in more ways are taken step by step."""
+
+
 class Graphed(Capture):
-    """Steps on a GPU: a CUDA graph for each set of due updates, since small networks are launch-bound."""
+    """Steps on a GPU: a CUDA graph for each set of due updates, since small networks are launch-bound.
+
+    Several steps are one graph where nothing happens between them: the host has one launch for all.
+    """
 
     how = "CUDA graph"
 
-    def __init__(self, gather: Gather, work: Work) -> None:
+    def __init__(self, gather: Gather, work: Work, several: Several | None = None) -> None:
+        """As `Capture`.
+
+        Args:
+            gather: rows -> batches.
+            work: takes the updates that are due and gives their metrics.
+            several: rows and noise of several steps, and what is due at each -> metrics, and losses of each.
+        """
         super().__init__(gather, work)
         self._graphs: dict[Due, Graph] = {}
+        self._several = several
+        self._of_several: dict[tuple[Due, ...], Graph] = {}
+
+    def takes(self, dues: tuple[Due, ...]) -> bool:
+        """Whether steps at which these updates are due can be taken at once."""
+        if self._several is None:
+            return False
+        return dues in self._of_several or len(self._of_several) < MOST_OF_SEVERAL
+
+    def steps(self, rows: Numbers, noise: Numbers, dues: tuple[Due, ...]) -> tuple[Metrics, Tensor]:
+        """Several training steps.
+
+        Args:
+            rows: as of `step`, with one more dimension for the steps, behind that of the seeds.
+            noise: likewise.
+            dues: of each step.
+
+        Returns:
+            Metrics, each of the last step that gave it, and (steps, updates, seeds) losses; the next call may overwrite
+            both.
+        """
+        several = self._several
+        assert several is not None
+        if dues not in self._of_several:
+            self._of_several[dues] = Graph(lambda rows, noise: several(rows, noise, dues), (rows, noise))
+        found: tuple[Metrics, Tensor] = self._of_several[dues](rows, noise)
+        return found
 
     def step(self, rows: Numbers, noise: Numbers, due: Due) -> Metrics:
         """As `Capture.step`."""

@@ -36,6 +36,18 @@ class LossLog:
         self._taken.append(taken)
         return len(self._taken) == len(self._log)
 
+    @property
+    def room(self) -> int:
+        """Steps that it can still keep."""
+        return len(self._log) - len(self._taken)
+
+    def add_several(self, losses: Tensor, taken: Sequence[Sequence[bool]]) -> bool:
+        """Keep (K, U, S) losses of K steps at once, as `add`."""
+        start = len(self._taken)
+        self._log[start : start + len(taken)] = losses
+        self._taken.extend(taken)
+        return self.room == 0
+
     def take(self) -> Tensor:
         """(steps, U, S) losses since the last call."""
         part = self._log[: len(self._taken)]

@@ -19,7 +19,18 @@ from torch import Tensor
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.base.random import Stream
 from surefoot.core.engine.agent import Agent, Metrics, Rule, Update, in_groups, times_due
-from surefoot.core.engine.capture import Batches, Capture, Due, Graphed, GraphedCalls, Numbers, Taped, why_eager
+from surefoot.core.engine.capture import (
+    STEPS_PER_GRAPH,
+    Batches,
+    Capture,
+    Due,
+    Graphed,
+    GraphedCalls,
+    Numbers,
+    Taped,
+    check_steps_per_graph,
+    why_eager,
+)
 from surefoot.core.engine.features import encoded, encodes_twice, training_encoder
 from surefoot.core.engine.hot_loop import LossLog, SubnormalsAreZero, without_collection
 from surefoot.core.engine.optimizer import Optimizer
@@ -61,6 +72,7 @@ class Learner:
         mixed_precision: bool = False,
         jacobian_penalty: float = 0.0,
         log_length: int = 1024,
+        steps_per_graph: int = STEPS_PER_GRAPH,
     ) -> None:
         """Take over the agents' parameters.
 
@@ -80,6 +92,8 @@ class Learner:
             mixed_precision: matrix products in bfloat16; parameters and optimisers stay as they are.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action (`core.engine.smoothness`).
             log_length: training steps between checks that all losses are finite, at most.
+            steps_per_graph: on a GPU, training steps that are one CUDA graph where nothing happens between them; 1, 2,
+                4, 8, 16 or 32.
 
         Raises:
             ConfigError: agents and seeds, or updates, networks and sources, that don't go together.
@@ -124,14 +138,24 @@ class Learner:
         self._annotate = self.parameters.bound(self._annotated)
         self._ones = torch.ones(len(agents), dtype=dtype, device=self.device)
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)
+        self._losses_of_step = self._losses
         self._metrics: dict[str, Tensor] = {}
         makers = {name: None if eager else getattr(self.sources[name], "workspace", None) for name in wanted}
         self._spaces = {name: maker(wanted[name]) for name, maker in makers.items() if maker is not None}
+        check_steps_per_graph(steps_per_graph)
+        self.steps_per_graph = steps_per_graph
+        plain = Capture(self._gather, self._work, eager)
+        self.capture: Capture = plain if eager else Taped(self._gather, self._work)
         if self.device.type == "cuda":
-            self.capture: Capture = Graphed(self._gather, self._work)
-        else:
-            self.capture = Capture(self._gather, self._work, eager) if eager else Taped(self._gather, self._work)
+            self.capture_graphs()
         self._calls = GraphedCalls()
+
+    def capture_graphs(self) -> None:
+        """Repeat steps as CUDA graphs from now on, as on a GPU."""
+        self.capture = Graphed(self._gather, self._work, self._work_several)
+        self._losses_of_steps = self._losses.repeat(self.steps_per_graph, 1, 1)
+        for optimizer in self.optimizers:
+            optimizer.hold_rates(self.steps_per_graph)
 
     def eager_because(self) -> dict[str, str]:
         """Updates that are due together, or "all" -> why they run as they stand; empty where all are captured."""
@@ -197,7 +221,7 @@ class Learner:
                         slot.copy_(gradient)
             else:
                 self.parameters.store_gradients(update.trains, found)
-            self._losses[index].copy_(loss)
+            self._losses_of_step[index].copy_(loss)
         self.parameters.follow(update, metrics)
         recorded = native.recorder() is not None  # a tape goes on writing what it made, but a batch comes and goes
         return {name: value.detach().clone() if recorded else value.detach() for name, value in metrics.items()}
@@ -250,6 +274,24 @@ class Learner:
         self._flush(waiting)
         return metrics
 
+    def _work_several(self, rows: Numbers, noise: Numbers, dues: tuple[Due, ...]) -> tuple[Metrics, Tensor]:
+        """`_work` of several steps, one after another; gives their metrics, and the losses after each step."""
+        dim = 1 if self.stacked else 0
+        metrics: Metrics = {}
+        for turn, due in enumerate(dues):
+            names = {name for index in due for name in self.updates[index].sources}
+            own, numbers = ({n: value.select(dim, turn) for n, value in group.items()} for group in (rows, noise))
+            for optimizer in self.optimizers:
+                optimizer.turn = turn
+            self._losses_of_step = self._losses_of_steps[turn]
+            if due:
+                batches = self._gather({name: own[name] for name in rows if name in names})
+                metrics |= self._work(batches, numbers, due)
+        for optimizer in self.optimizers:
+            optimizer.turn = 0
+        self._losses_of_step = self._losses
+        return metrics, self._losses_of_steps
+
     @torch.no_grad()
     def _flush(self, waiting: list[int]) -> None:
         """Step the optimisers of these updates and average their targets."""
@@ -262,13 +304,20 @@ class Learner:
             self.optimizers[index].step(averages)
         waiting.clear()
 
-    def run(self, steps: int, before: Callable[[], None] | None = None, group: int = 0) -> dict[str, list[float]]:
+    def run(
+        self,
+        steps: int,
+        before: Callable[[], None] | None = None,
+        group: int = 0,
+        pause: Callable[[], None] | None = None,
+    ) -> dict[str, list[float]]:
         """Take `steps` training steps.
 
         Args:
             steps: how many.
             before: called before each of them, e.g. to act in an environment and to add to what is sampled.
             group: which updates, where rules on blocks part them into several groups: a number of `sequence`.
+            pause: called between steps, and changes nothing that they read: several of them may be taken at once.
 
         Returns:
             Name -> a number per seed: each loss averaged over these steps, each metric at the last one.
@@ -279,17 +328,57 @@ class Learner:
         log = LossLog(self._losses, min(steps, self.log_length))
         subnormals = SubnormalsAreZero(self.device.type == "cpu")
         with use(self.slots), self._autocast(), without_collection():
-            for left in range(steps - 1, -1, -1):
-                if before is not None:
-                    before()
+            left = steps
+            while left > 0:
+                for call in (pause, before):
+                    if call is not None:
+                        call()
+                count = self.steps_per_graph if before is None and min(left, log.room) >= self.steps_per_graph else 1
                 with subnormals:
-                    taken = self._advance(group)
-                if log.add(taken) or left == 0:
+                    several = self._advance_several(group, count)
+                    full = log.add(self._advance(group)) if several is None else log.add_several(*several)
+                left -= 1 if several is None else count
+                if full or left == 0:
                     self._check_finite(log.take())
             result = {self.updates[index].name: values for index, values in log.averages().items()}
             for name, value in self._metrics.items():
                 result[name] = value.reshape(len(self.seeds), -1).double().mean(1).tolist()
         return result
+
+    def _advance_several(self, group: int, count: int) -> tuple[Tensor, list[list[bool]]] | None:
+        """Take `count` training steps at once, as `_advance` takes one; None: that can't be, and none was taken.
+
+        Returns:
+            (count, updates, seeds) losses, and for each step which updates were taken.
+        """
+        if count == 1 or not isinstance(self.capture, Graphed):
+            return None
+        steps, dues = range(self.step, self.step + count), list[Due]()
+        for step in steps:
+            parts = due_at(self._groups[group], self.updates, step + 1, self.planned_steps, self._off)
+            updates = [part for part in parts if not isinstance(part, Rule)]
+            if len(updates) < len(parts):
+                return None
+            dues.append(tuple(index for part in updates for index in part))
+        if not self.capture.takes(tuple(dues)):
+            return None
+        for turn, due in enumerate(dues):
+            for index in due:
+                self.optimizers[index].before(turn)
+                self.optimizers[index].taken += self.updates[index].repeat
+        names = {name: None for due in dues for index in due for name in self.updates[index].sources}
+        rows = {name: self._stacked([self.sources[name].rows(step) for step in steps]) for name in names}
+        numbers = [self.stream.at(step) for step in steps]
+        noise = {name: self._stacked([one[name] for one in numbers]) for name in numbers[0]}
+        metrics, losses = self.capture.steps(rows, noise, tuple(dues))
+        self._metrics.update(metrics)
+        self.step += count
+        return losses, [[index in due for index in range(len(self.updates))] for due in dues]
+
+    def _stacked(self, values: list[Tensor]) -> Tensor:
+        """What several steps read, side by side behind the seeds; of a lone agent without them."""
+        found = torch.stack(values, 1)
+        return found if self.stacked else found[0]
 
     def _advance(self, group: int) -> list[bool]:
         """One training step: what is due of a group, in its order; says which updates were."""

@@ -37,6 +37,15 @@ class Network:
         return [part.view(*lead, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
+class Held:
+    """Where a learning rate is kept, and those of networks that have a factor of it."""
+
+    def __init__(self, rate: Tensor | None, factors: Sequence[float]) -> None:
+        self.rate = rate
+        self.rates = [rate if rate is None or factor == 1 else rate.clone() for factor in factors]
+        self.written = math.nan
+
+
 class Optimizer:
     """Fused Adam, LaProp or plain descent, over the flat storage of the networks that one update trains."""
 
@@ -69,12 +78,13 @@ class Optimizer:
         # but for moments that came from another run: their count continues, schedules start anew.
         self.counts = [torch.zeros((), dtype=torch.float32, device=device) for _ in networks]
         self.fused = fused
-        self.rate: Tensor | None = None  # where a CUDA graph or a tape reads the rate
+        rate = None  # where a CUDA graph or a tape reads the rate
         if device.type != "cpu" or fused:
-            self.rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
-        self._host = self.rate.numpy() if fused and self.rate is not None else None  # quicker to write than a tensor
-        self._rates = [self.rate if self.rate is None or f == 1 else self.rate.clone() for f in self.factors]
-        self._written = math.nan
+            rate = torch.zeros((), device=device, dtype=torch.float64 if fused else torch.float32)
+        self._host = rate.numpy() if fused and rate is not None else None  # quicker to write than a tensor
+        self._turns = [Held(rate, self.factors)]
+        self.turn = 0
+        """Which of several training steps at once is taken: each has a learning rate of its own."""
         self.taken = 0
         seeds = networks[0].value.shape[0]
         self.rates = torch.full((seeds,), settings.learning_rate, dtype=torch.float64, device=device)
@@ -86,6 +96,15 @@ class Optimizer:
         """Of an update's networks, by their names; `planned_steps` are those of training."""
         own, factors = [networks[name] for name in update.trains], [update.factors.get(n, 1.0) for n in update.trains]
         return cls(update.optimizer, own, times_due(update, planned_steps) * update.repeat, fused, factors)
+
+    def hold_rates(self, turns: int) -> None:
+        """Keep the learning rates of so many training steps at once where a CUDA graph reads them."""
+        first = self._turns[0].rate
+        if first is None:
+            first = torch.zeros((), dtype=torch.float32, device=self.networks[0].value.device)
+            self._turns = [Held(first, self.factors)]
+        while len(self._turns) < turns:
+            self._turns.append(Held(torch.zeros_like(first), self.factors))
 
     def by_seed(self) -> None:
         """From now on each seed has a count and a rate of its own, and `active` (S,) bool says which ones move.
@@ -134,18 +153,23 @@ class Optimizer:
         progress = min(1.0, (taken - s.warm_up) / max(self.planned * s.decay_over / s.stride - s.warm_up, 1.0))
         return s.learning_rate * (1 - progress if s.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
 
-    def before(self) -> None:
-        """What must happen on the host before a step: the rate goes where a CUDA graph or a tape reads it."""
-        rate = self.learning_rate()
-        if self.rate is not None and rate != self._written:
-            self._written = rate
-            if self._host is not None:
-                self._host[()] = rate
-            else:
-                self.rate.fill_(rate)
-            for factor, own in zip(self.factors, self._rates, strict=True):
-                if own is not None and own is not self.rate:
-                    own.fill_(factor * rate)
+    def before(self, turn: int = 0) -> None:
+        """What must happen on the host before a step: the rate goes where a CUDA graph or a tape reads it.
+
+        Args:
+            turn: which of several training steps at once it is.
+        """
+        rate, held = self.learning_rate(), self._turns[turn]
+        if held.rate is None or rate == held.written:
+            return
+        held.written = rate
+        if self._host is not None:
+            self._host[()] = rate
+        else:
+            held.rate.fill_(rate)
+        for factor, own in zip(self.factors, held.rates, strict=True):
+            if own is not None and own is not held.rate:
+                own.fill_(factor * rate)
 
     def step(self, averages: Sequence[tuple[Network, Network, float]] = ()) -> None:
         """Take the gradients in the networks' storage one step down, then average the targets.
@@ -184,7 +208,7 @@ class Optimizer:
 
     def _step_fused(self, s: Adam, averages: list[tuple[Network, Network, float]]) -> None:
         """The native step; takes from `averages` what it has done with it."""
-        moments = zip(self.networks, self.first, self.second, self.counts, self._rates, strict=True)
+        moments = zip(self.networks, self.first, self.second, self.counts, self._turns[self.turn].rates, strict=True)
         for network, first, second, count, rate_of_network in moments:
             assert rate_of_network is not None
             target, _, rate = mine = next((a for a in averages if a[1] is network), (None, network, 0.0))
@@ -208,7 +232,8 @@ class Optimizer:
         """The rate of the next step: (S, 1) where each seed has its own."""
         if s.schedule == "adaptive":
             return self.rates.unsqueeze(1).to(like.dtype)
-        return self.learning_rate() if self.rate is None else self.rate
+        rate = self._turns[self.turn].rate
+        return self.learning_rate() if rate is None else rate
 
     def _step_laprop(self, s: LaProp, gradients: list[Tensor]) -> None:
         """LaProp written out, for all seeds or those that are active."""
@@ -247,7 +272,7 @@ class Optimizer:
         fused = torch._fused_adamw_ if s.weight_decay else torch._fused_adam_
         for factor in dict.fromkeys(self.factors):
             chosen = [number for number, own in enumerate(self.factors) if own == factor]
-            rate = self._rates[chosen[0]]
+            rate = self._turns[self.turn].rates[chosen[0]]
             fused(
                 [self.networks[number].value for number in chosen],
                 [gradients[number] for number in chosen],

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.pointwise import pointwise
 from surefoot.core.losses.masked import keep, masked_mean, masked_sum
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -25,8 +26,14 @@ def gaussian_log_density(actions: Tensor, mean: Tensor, log_std: Tensor, mask: T
         (...,) in nats.
     """
     actions, mean, log_std = _rows(mask, actions, mean, log_std)
-    scaled = (actions - mean) * torch.exp(-log_std)
-    return keep((-0.5 * scaled.square() - log_std - LOG_SQRT_2PI).sum(-1), mask)
+    return keep(normal_terms(actions, mean, log_std).sum(-1), mask)
+
+
+@pointwise
+def normal_terms(values: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """log N(value; mean, exp(log_std)^2) of each number by itself, of shapes that broadcast."""
+    scaled = (values - mean) * torch.exp(-log_std)
+    return -0.5 * scaled.square() - log_std - LOG_SQRT_2PI
 
 
 def tanh_log_determinant(unsquashed: Tensor) -> Tensor:
@@ -34,7 +41,13 @@ def tanh_log_determinant(unsquashed: Tensor) -> Tensor:
 
     Source: 2 (log 2 - u - softplus(-2u)); Haarnoja et al., "Soft Actor-Critic", appendix C.
     """
-    return (2 * (math.log(2) - unsquashed - nn.functional.softplus(-2 * unsquashed))).sum(-1)
+    return tanh_log_slopes(unsquashed).sum(-1)
+
+
+@pointwise
+def tanh_log_slopes(unsquashed: Tensor) -> Tensor:
+    """log |d tanh(u) / du| of each number by itself."""
+    return 2 * (math.log(2) - unsquashed - nn.functional.softplus(-2 * unsquashed))
 
 
 def tanh_gaussian_log_density(unsquashed: Tensor, mean: Tensor, log_std: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.pointwise import pointwise, squared_difference
 from surefoot.core.nn.native import kernels
 
 Field = Callable[[Tensor, Tensor], Tensor]
@@ -53,10 +54,24 @@ def interpolate(noise: Tensor, actions: Tensor, time: Tensor, rest: float = 0.0)
     Returns:
         (B, D) x_t, and (B, D) x_1 - (1 - rest) x_0.
     """
-    t = time.unsqueeze(-1)
     if rest == 0.0:
-        return (1 - t) * noise + t * actions, actions - noise
+        return _on_the_path(noise, actions, time.unsqueeze(-1))
+    return _on_a_path_with_rest(noise, actions, time.unsqueeze(-1), rest)
+
+
+@pointwise
+def _on_the_path(noise: Tensor, actions: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    return (1 - t) * noise + t * actions, actions - noise
+
+
+@pointwise
+def _on_a_path_with_rest(noise: Tensor, actions: Tensor, t: Tensor, rest: float) -> tuple[Tensor, Tensor]:
     return (1 - (1 - rest) * t) * noise + t * actions, actions - (1 - rest) * noise
+
+
+@pointwise
+def _stepped(x: Tensor, velocity: Tensor, steps: int) -> Tensor:
+    return x + velocity / steps
 
 
 def flow_matching_loss(
@@ -76,7 +91,7 @@ def flow_matching_loss(
     Returns:
         ().
     """
-    errors = (predicted - velocity).square()
+    errors = squared_difference(predicted, velocity)
     if mask is not None:
         errors = errors * mask
     if weight is not None:
@@ -104,7 +119,7 @@ def euler(field: Field, noise: Tensor, steps: int, limit: float | None = None, c
         raise ConfigError("clip_each clips to the limit, and there is none")
     grid, x = times(steps), noise
     for k, time in enumerate(grid):
-        x = x + field(x, x.new_full((1,), time)) / steps
+        x = _stepped(x, field(x, x.new_full((1,), time)), steps)
         if limit is not None and (clip_each or k == steps - 1):
             x = x.clamp(-limit, limit)
     return x

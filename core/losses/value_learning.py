@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.pointwise import pointwise
 from surefoot.core.losses.masked import keep, masked_variance
 from surefoot.core.losses.returns import gae as gae
 from surefoot.core.losses.returns import gae_off_policy as gae_off_policy
@@ -18,6 +19,7 @@ from surefoot.core.losses.returns import shifted_values as shifted_values
 from surefoot.core.losses.returns import vtrace as vtrace
 
 
+@pointwise
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
     r"""Asymmetric squared error :math:`|\tau - 1(u < 0)|\, u^2` of u = target - prediction.
 
@@ -38,6 +40,7 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
     return weight * difference.square()
 
 
+@pointwise
 def huber_loss(difference: Tensor, transition: float) -> Tensor:
     """Huber's loss divided by its transition point b: x^2 / (2b) where |x| < b, else |x| - b/2.
 
@@ -102,7 +105,12 @@ def td_target(rewards: Tensor, terminations: Tensor, next_values: Tensor, discou
         raise DataError(
             f"rewards are {tuple(rewards.shape)} and next values {tuple(next_values.shape)}: give them one shape"
         )
-    return (rewards + discount * (1 - terminations) * next_values).detach()
+    return _one_step(rewards, terminations, next_values, discount).detach()
+
+
+@pointwise
+def _one_step(rewards: Tensor, terminations: Tensor, next_values: Tensor, discount: float) -> Tensor:
+    return rewards + discount * (1 - terminations) * next_values
 
 
 def smoothed_actions(actions: Tensor, noise: Tensor, deviation: float, limit: float) -> Tensor:
@@ -137,8 +145,12 @@ def advantage_weights(advantages: Tensor, inverse_temperature: float, limit: flo
 
     Source: Peng et al., "Advantage-Weighted Regression"; the limit of 100 is IQL's.
     """
-    exponent = (advantages.detach() * inverse_temperature).clamp(max=math.log(limit))
-    return exponent.exp()
+    return _bounded_exponential(advantages.detach(), inverse_temperature, math.log(limit))
+
+
+@pointwise
+def _bounded_exponential(values: Tensor, factor: float, highest: float) -> Tensor:
+    return (values * factor).clamp(max=highest).exp()
 
 
 def soft_maximum(values: Tensor, dim: int, temperature: float = 1.0) -> Tensor:

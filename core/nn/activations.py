@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.pointwise import pointwise
+from surefoot.core.nn.dense import dense
 from surefoot.core.nn.native import kernels
 
 
@@ -57,3 +59,38 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mish": mish,
 }
 """Name, as configs and policy files have it -> function."""
+
+
+def _biased(name: str, activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def biased(value: Tensor, bias: Tensor) -> Tensor:
+        return activation(value + bias)
+
+    biased.__name__ += f"_{name}"
+    return pointwise(biased)
+
+
+def _scaled(name: str, activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def scaled(value: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return activation(value * scale + shift)
+
+    scaled.__name__ += f"_{name}"
+    return pointwise(scaled)
+
+
+BIASED = {name: _biased(name, activation) for name, activation in ACTIVATIONS.items()}
+"""Activation -> that of a sum, one kernel on a GPU."""
+SCALED = {name: _scaled(name, activation) for name, activation in ACTIVATIONS.items()}
+"""Activation -> that of value * scale + shift, as behind a layer norm."""
+
+
+def activated(inputs: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
+    """An affine map and what activates it, as `kernels.linear`; on a GPU a product and one kernel."""
+    if kernels.plain(inputs):
+        return ACTIVATIONS[activation](kernels.linear(inputs, weight, bias))
+    return dense(inputs, weight, bias, BIASED[activation])
+
+
+@pointwise
+def scaled(value: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """value * scale + shift, as behind a layer norm; one kernel on a GPU."""
+    return value * scale + shift

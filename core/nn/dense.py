@@ -6,25 +6,28 @@ come transposed, so that each is copied to where the optimiser reads it by a ker
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from surefoot.core.base.pointwise import pointwise
 
-class _Dense(torch.autograd.Function):
-    """(..., B, in), (..., out, in) and (..., out) to (..., B, out), with equal leading dimensions."""
+
+class _Product(torch.autograd.Function):
+    """(..., B, in) and (..., out, in) to (..., B, out), with leading dimensions that broadcast."""
 
     @staticmethod
-    def forward(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """A product, and the bias added in its memory."""
-        return torch.matmul(inputs, weight.mT).add_(bias.unsqueeze(-2))
+    def forward(inputs: Tensor, weight: Tensor) -> Tensor:
+        """One product."""
+        return torch.matmul(inputs, weight.mT)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Keep inputs and weights."""
-        ctx.save_for_backward(*inputs[:2])
-        ctx.save_for_forward(*inputs[:2])
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -32,33 +35,47 @@ class _Dense(torch.autograd.Function):
         inputs, weight = ctx.saved_tensors
         needs = ctx.needs_input_grad
         return (
-            torch.matmul(gradient, weight) if needs[0] else None,
-            torch.matmul(gradient.mT, inputs) if needs[1] else None,
-            gradient.sum(-2) if needs[2] else None,
+            torch.matmul(gradient, weight).sum_to_size(inputs.shape) if needs[0] else None,
+            torch.matmul(gradient.mT, inputs).sum_to_size(weight.shape) if needs[1] else None,
         )
 
     @staticmethod
-    def jvp(ctx: Any, inputs: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    def jvp(ctx: Any, inputs: Tensor | None, weight: Tensor | None) -> Tensor:
         """Forward mode."""
         own_inputs, own_weight = ctx.saved_tensors
         parts = [] if inputs is None else [torch.matmul(inputs, own_weight.mT)]
         parts += [] if weight is None else [torch.matmul(own_inputs, weight.mT)]
-        parts += [] if bias is None else [bias.unsqueeze(-2).expand(*own_inputs.shape[:-1], -1)]
         return sum(parts[1:], parts[0])
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> tuple[Tensor, int]:
         """One product for the whole batch of them."""
-        size = info.batch_size
         front = [
-            value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
             for value, dim in zip(given, dims, strict=True)
         ]
-        return _Dense.apply(*front), 0
+        most = max(value.dim() for value in front)
+        inputs, weight = (value[(slice(None), *(None,) * (most - value.dim()))] for value in front)
+        return _Product.apply(inputs, weight), 0
 
 
-def dense(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(..., out) for (..., in) inputs, (out, in) weights and (out,) biases; any device, under `vmap` or not."""
+@pointwise
+def plus(value: Tensor, bias: Tensor) -> Tensor:
+    """A sum."""
+    return value + bias
+
+
+def dense(inputs: Tensor, weight: Tensor, bias: Tensor, biased: Callable[[Tensor, Tensor], Tensor] = plus) -> Tensor:
+    """(..., out) for (..., in) inputs, (out, in) weights and (out,) biases; any device, under `vmap` or not.
+
+    Args:
+        inputs: (..., in), or (B, in) or (E, B, in) with members.
+        weight: (out, in), or (E, out, in).
+        bias: (out,), or (E, out).
+        biased: joins the product and the bias; a `pointwise` function that also activates is one kernel.
+    """
+    if weight.dim() > 2:
+        return biased(_Product.apply(inputs, weight), bias.unsqueeze(-2))
     rows = inputs if inputs.dim() == 2 else inputs.reshape(-1, inputs.shape[-1])
-    found: Tensor = _Dense.apply(rows, weight, bias)
+    found = biased(_Product.apply(rows, weight), bias.unsqueeze(-2))
     return found if inputs.dim() == 2 else found.reshape(*inputs.shape[:-1], weight.shape[0])

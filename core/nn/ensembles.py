@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import require
+from surefoot.core.base.pointwise import pointwise, squared_difference
 from surefoot.core.base.random import Noise
 
 
@@ -49,14 +50,27 @@ def subset(uniform: Tensor, size: float, replacement: bool = False) -> Tensor:
 def minimum(values: Tensor) -> Tensor:
     """(B,) smallest of (E, B) values; equal ones share the gradient equally."""
     if values.shape[0] == 2:  # the gradient of amin counts the smallest ones in integers, which costs a critic more
-        return torch.minimum(values[0], values[1])
+        return _smaller(*_pair(values))
     return values.amin(0)
+
+
+@pointwise
+def _smaller(first: Tensor, second: Tensor) -> Tensor:
+    return torch.minimum(first, second)
+
+
+def _pair(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The two of (2, ...); on a GPU their gradients are joined by one kernel."""
+    if values.device.type == "cpu":
+        return values[0], values[1]
+    first, second = values.unbind(0)
+    return first, second
 
 
 def maximum(values: Tensor) -> Tensor:
     """(B,) largest of (E, B), as `minimum`."""
     if values.shape[0] == 2:
-        return torch.maximum(values[0], values[1])
+        return torch.maximum(*_pair(values))
     return values.amax(0)
 
 
@@ -109,7 +123,7 @@ def critic_loss(values: Tensor, targets: Tensor, over: str, weight: Tensor | Non
     Returns:
         ().
     """
-    squares = (values - targets).square()
+    squares = squared_difference(values, targets)
     errors = (squares if weight is None else weight * squares).mean(-1)
     if over == "mean":
         return errors.mean()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from surefoot.core.base.described import Part
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.activations import ACTIVATIONS as ACTIVATIONS
+from surefoot.core.nn.activations import SCALED, activated, scaled
 from surefoot.core.nn.native import kernels, native
 
 INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier", "truncated")
@@ -108,11 +109,11 @@ class MLP(nn.Module):
     def _forward(
         self, inputs: Tensor, own: list[Tensor], masks: Tensor | None = None, members: Tensor | None = None
     ) -> Tensor:
-        parts = [own, *(_tensors(group) for group in (self.biases, self.scales, self.shifts))]
+        parts: Sequence[list[Tensor]] = [own, *(_tensors(group) for group in (self.biases, self.scales, self.shifts))]
         if masks is not None:
             self._check_masks(masks)
         if members is not None:
-            parts = [[tensor[members] for tensor in part] for part in parts]
+            parts = at_members(parts, members)
             masks = masks[members] if masks is not None and masks.dim() > 2 else masks
         weights, biases, scales, shifts = parts
         slots = kernels.active()
@@ -199,14 +200,18 @@ class MLP(nn.Module):
         value = inputs
         parts = None if masks is None else masks.split(self.hidden, dim=-1)
         for layer in range(len(weights) - 1):
-            value = self._affine(value, weights[layer], biases[layer], masks)
-            if parts is not None and self.dropout == "sums":
-                value = value * parts[layer]
-            if scales and self.layer_norm != "after":
-                value = self._normalised(value) * scales[layer] + shifts[layer]
-            value = ACTIVATIONS[self.activation](value)
+            if masks is None and (not scales or self.layer_norm == "after"):
+                value = activated(value, weights[layer], biases[layer], self.activation)
+            else:
+                value = self._affine(value, weights[layer], biases[layer], masks)
+                if parts is not None and self.dropout == "sums":
+                    value = value * parts[layer]
+                if scales and self.layer_norm != "after":
+                    value = SCALED[self.activation](self._normalised(value), scales[layer], shifts[layer])
+                else:
+                    value = ACTIVATIONS[self.activation](value)
             if scales and self.layer_norm == "after":
-                value = self._normalised(value) * scales[layer] + shifts[layer]
+                value = scaled(self._normalised(value), scales[layer], shifts[layer])
             if parts is not None and self.dropout == "activations":
                 value = value * parts[layer]
         return nn.functional.normalize(value, dim=-1) if self.unit_features else value
@@ -281,6 +286,24 @@ def initialise(network: MLP, how: str) -> None:
 def _tensors(parameters: nn.ParameterList) -> list[Tensor]:
     """The list's tensors, in order; iterating over a ParameterList itself costs a microsecond an item."""
     return list(parameters._parameters.values())  # type: ignore[arg-type]
+
+
+def at_members(
+    parts: Sequence[Sequence[Tensor] | nn.ParameterList], members: Tensor | slice | None
+) -> Sequence[list[Tensor]]:
+    """Groups of (E, ...) tensors at some members, (M,) int64 or a slice; None: all.
+
+    On a GPU all of them are laid side by side and gathered at once: under `vmap` a gather is two kernels.
+    """
+    groups = [_tensors(part) if isinstance(part, nn.ParameterList) else list(part) for part in parts]
+    if members is None:
+        return groups
+    if isinstance(members, slice) or groups[0][0].device.type == "cpu":
+        return [[tensor[members] for tensor in group] for group in groups]
+    tensors = [tensor for group in groups for tensor in group]
+    flat = torch.cat([tensor.flatten(1) for tensor in tensors], 1)[members]
+    found = iter(flat.split([math.prod(tensor.shape[1:]) for tensor in tensors], 1))
+    return [[next(found).unflatten(1, tensor.shape[1:]) for tensor in group] for group in groups]
 
 
 def _each(weight: Tensor, bias: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.pointwise import pointwise
 
 
+@pointwise
 def symlog(values: Tensor) -> Tensor:
     """sign(x) log(1 + |x|), elementwise: x near 0, a logarithm far from it."""
     return torch.sign(values) * torch.log1p(values.abs())
 
 
+@pointwise
 def symexp(values: Tensor) -> Tensor:
     """sign(x) (exp(|x|) - 1), elementwise: the inverse of `symlog`."""
     return torch.sign(values) * torch.expm1(values.abs())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.engine.capture import STEPS_PER_GRAPH
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
 from surefoot.data.dataset import Dataset
@@ -71,6 +72,7 @@ def make_loop(
     jacobian_penalty: float = 0.0,
     collect_steps: int = 32,
     share: Share | None = None,
+    steps_per_graph: int = STEPS_PER_GRAPH,
 ) -> Loop:
     """The loop that agents of this kind are trained by; arguments are those of `OffPolicyLoop` and `OnPolicyLoop`.
 
@@ -84,7 +86,7 @@ def make_loop(
     from surefoot.online.base.on_policy_agent import OnPolicyAgent
 
     shared: dict[str, Any] = {"planned_steps": planned_steps, "device": device, "kernels": kernels}
-    shared |= {"compiled": compiled, "jacobian_penalty": jacobian_penalty}
+    shared |= {"compiled": compiled, "jacobian_penalty": jacobian_penalty, "steps_per_graph": steps_per_graph}
     if isinstance(agents[0], OffPolicyAgent):
         from surefoot.online.loops.off_policy import OffPolicyLoop
 

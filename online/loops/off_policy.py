@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.actors.masked_actors import masked
 from surefoot.core.actors.memory import Memory, begun_anew
 from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
+from surefoot.core.engine.capture import STEPS_PER_GRAPH
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Stores
 from surefoot.data.dataset import Dataset
@@ -54,6 +55,7 @@ class OffPolicyLoop:
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
         collect_steps: int = 32,
+        steps_per_graph: int = STEPS_PER_GRAPH,
     ) -> None:
         """Take over the agents and begin the first episodes.
 
@@ -71,6 +73,7 @@ class OffPolicyLoop:
             dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
             collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy.
+            steps_per_graph: as of `Learner`.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not keep, or
@@ -120,6 +123,7 @@ class OffPolicyLoop:
             compiled=compiled,
             mixed_precision=mixed_precision,
             jacobian_penalty=jacobian_penalty,
+            steps_per_graph=steps_per_graph,
         )
         self.decisions = 0
         """Rows of experience of each seed so far: its steps, or its chunks where the agent `decides` on them."""

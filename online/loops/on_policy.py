@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import drawn
 from surefoot.core.engine.agent import Rule, in_groups
+from surefoot.core.engine.capture import STEPS_PER_GRAPH
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
 from surefoot.core.engine.sources import MAIN, Source
@@ -47,6 +48,7 @@ class OnPolicyLoop:
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
         share: Share | None = None,
+        steps_per_graph: int = STEPS_PER_GRAPH,
     ) -> None:
         """Take over the agents and begin the first episodes.
 
@@ -62,6 +64,7 @@ class OnPolicyLoop:
             dataset: what `agent.prepare` returned, for agents that learn from data beside their blocks.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
             share: of each minibatch, where other processes act and learn likewise.
+            steps_per_graph: as of `Learner`.
 
         Raises:
             ConfigError: environments, agents and seeds don't go together; a dataset that the agent does not read, or
@@ -108,6 +111,7 @@ class OnPolicyLoop:
             kernels=kernels,
             compiled=compiled,
             jacobian_penalty=jacobian_penalty,
+            steps_per_graph=steps_per_graph,
         )
         if share is not None:
             share.lead(self.learner)

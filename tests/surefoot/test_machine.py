@@ -10,7 +10,7 @@ import torch
 
 from surefoot.cli.main import main
 from surefoot.core.base.errors import ConfigError
-from surefoot.runs.machine import check_tf32, device_note, use_tf32
+from surefoot.runs.machine import check_tf32, use_tf32
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -48,9 +48,3 @@ def test_the_command_line_refuses_tf32_on_a_cpu(
     assert main(["train", "-q", *options]) == 2
     assert "tf32=true is of matrix products on a GPU" in capsys.readouterr().err
     assert not out.exists()
-
-
-def test_auto_says_which_gpu_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
-    assert "takes the GPU (H100)" in device_note("auto", GPU)[0]
-    assert device_note("auto", CPU) == device_note("cuda", GPU) == []

@@ -35,6 +35,7 @@ TESTS = (
     "tests/safe/test_reachability_solver.py",
     "tests/offline/test_engine.py",
     "tests/core/test_counter.py",
+    "tests/core/test_pointwise.py",
 )
 """Files with tests that need a GPU."""
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -108,9 +109,9 @@ def _beside_processor(bench: Bench, name: str, envs: int) -> None:
 
 def _graph(bench: Bench, name: str) -> None:
     learner = made(name, 2, bench.device, 1000)
-    learner.run(8 if bench.on_gpu else 1)
+    learner.run(6 * learner.steps_per_graph + 5 if bench.on_gpu else 1)  # several steps at once, and single ones
     capture = learner.capture
-    graphs = list(capture._graphs.values()) if isinstance(capture, Graphed) else []
+    graphs = [*capture._graphs.values(), *capture._of_several.values()] if isinstance(capture, Graphed) else []
     captured = sum(graph.graph is not None for graph in graphs)
     bench.row(f"graph {name}", captured, f"of {len(graphs)} graphs", how=capture.how)
     if bench.on_gpu and captured == 0:
@@ -180,7 +181,7 @@ def syncs(bench: Bench) -> None:
     for name in ("iql", "sac", "tdmpc2", "dynamics"):
         learner = made(name, 2, bench.device, 1000)
         steps = 64 if bench.on_gpu else 1
-        learner.run(8 if bench.on_gpu else 1)
+        learner.run(6 * learner.steps_per_graph if bench.on_gpu else 1)
         _count_waits(bench, f"{name}, 64 steps", functools.partial(learner.run, steps))
     s = system("cartpole_balance")
     options: Any = {"num_envs": 4096 if bench.on_gpu else 64, "horizon": 50, "episodes": "many"}

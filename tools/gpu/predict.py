@@ -4,7 +4,8 @@
     python tools/gpu/predict.py --show iql 16
 
 Rates of Learners are counted: a training step runs on torch's meta device, and each operation there is a kernel with
-its floating-point operations and bytes. A step's time is the sum over its kernels of the largest of LEAST, operations
+its floating-point operations and bytes: an elementwise function that is one kernel on a GPU
+(`core.base.pointwise`) is one here. A step's time is the sum over its kernels of the largest of LEAST, operations
 over PEAK and bytes over BANDWIDTH, or the host's time where that is longer: python, and the launches of what draws rows
 and noise, a block of steps at a time.
 All other figures are estimates: from published figures of the machine, from arithmetic on instructions
@@ -38,8 +39,9 @@ LEAST, PEAK, BANDWIDTH = 2.2e-6, 0.6 * 67e12, 2.6e12
 """Of an H100: seconds of a small kernel inside a graph, float32 operations and bytes a second that are reached."""
 EAGER = 27e-6
 """Seconds of the host for an operation under `vmap`, without a graph."""
-PYTHON, LAUNCH = 70e-6, 4.5e-6
-"""Seconds of the host: of a step's python, and of a kernel that it launches by itself without `vmap`."""
+PYTHON, STEP, LAUNCH = 70e-6, 10e-6, 4.5e-6
+"""Seconds of the host: of a graph's python, of each step's in it, and of a kernel that it launches by itself without
+`vmap`."""
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
 FREE = frozenset(
     {
@@ -184,7 +186,7 @@ def counted(name: str, seeds: int) -> Step:
     for _ in range(STEPS):
         learner._advance(0)
     draws = _draws(learner)
-    host = PYTHON + LAUNCH * draws.kernels / STEPS_PER_BLOCK
+    host = PYTHON / learner.steps_per_graph + STEP + LAUNCH * draws.kernels / STEPS_PER_BLOCK
     seconds = count.seconds / STEPS + draws.seconds / STEPS_PER_BLOCK
     return Step(count.kernels / STEPS, count.operations / STEPS, count.bytes / STEPS, seconds, host)
 

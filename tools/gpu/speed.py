@@ -116,7 +116,7 @@ def _learner(bench: Bench, name: str, seeds: int) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     learner = made(name, seeds, bench.device, 200_000 if bench.on_gpu else 1000)
-    learner.run(12 if bench.on_gpu else 1)
+    learner.run(5 * learner.steps_per_graph if bench.on_gpu else 1)  # warm, and captured
     rate = bench.rate_of(learner.run, 64 if bench.on_gpu else 1, 1.6)
     more: dict[str, Any] = {"seed_updates": rate * seeds, "how": learner.capture.how}
     if bench.on_gpu:
@@ -127,7 +127,7 @@ def _learner(bench: Bench, name: str, seeds: int) -> None:
     more["host_noise_us_a_step"] = 1e6 * (time.perf_counter() - start) / STEPS_PER_BLOCK
     bench.row(f"{name} x{seeds}: graph", rate, "updates/s", **more)
     if seeds in EAGER and bench.on_gpu:
-        learner.capture.step = functools.partial(Capture.step, learner.capture)  # type: ignore[method-assign]
+        learner.capture = Capture(learner.capture.gather, learner.capture.work, "to compare")
         learner.run(2)
         bench.row(f"{name} x{seeds}: eager", bench.rate_of(learner.run, 8, 0.8), "updates/s")
 
@@ -135,15 +135,16 @@ def _learner(bench: Bench, name: str, seeds: int) -> None:
 def _replay(bench: Bench, learner: Learner, rate: float) -> dict[str, float]:
     """Of a Learner with one graph: seconds of a replay, and the share of a step that is the host's."""
     assert isinstance(learner.capture, Graphed)
-    graphs = [held.graph for held in learner.capture._graphs.values() if held.graph is not None]
+    graphs = [held.graph for held in learner.capture._of_several.values() if held.graph is not None]
     if len(graphs) != 1:
         return {}
+    steps = 20 * learner.steps_per_graph
 
     def several() -> None:
         for _ in range(20):
             graphs[0].replay()
 
-    seconds = bench.device_seconds_of(several) / 20
+    seconds = bench.device_seconds_of(several) / steps
     return {"replay_us": 1e6 * seconds, "host_share": max(0.0, 1 - rate * seconds)}
 
 
@@ -158,7 +159,7 @@ def compiled(bench: Bench) -> None:
 def _compiled(bench: Bench, seeds: int) -> None:
     learner = made("iql", seeds, bench.device, compiled=True)
     start = time.perf_counter()
-    learner.run(12)
+    learner.run(5 * learner.steps_per_graph)
     bench.wait()
     first = time.perf_counter() - start
     bench.row(f"iql x{seeds}: graph", bench.rate_of(learner.run, 64, 1.5), "updates/s", compile_s=first)

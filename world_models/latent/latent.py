@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.actors.heads import TanhGaussianActor
-from surefoot.core.nn.activations import mish
+from surefoot.core.base.pointwise import pointwise
+from surefoot.core.nn.activations import mish, scaled
 from surefoot.core.nn.native import kernels
-from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.networks import MLP, at_members
 from surefoot.core.nn.simplices import simplicial_norm
 from surefoot.core.nn.two_hot import cross_entropy, even_bins, mean_of_bins, symexp, symlog, two_hot
 from surefoot.envs import describe
@@ -51,6 +52,11 @@ def layers(
     return begin(MLP(inputs, outputs, hidden, members=members, activation="mish", layer_norm=True), last)
 
 
+@pointwise
+def _scaled_mish(value: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return mish(torch.addcmul(shift, value, scale))
+
+
 class SimplicialMLP(nn.Module):
     """An MLP whose outputs are layer-normed and pass through a simplicial norm."""
 
@@ -62,7 +68,11 @@ class SimplicialMLP(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """(..., in) -> (..., out) on simplices."""
-        return simplicial_norm(self.norm(self.mlp(values)), self.group)
+        value, norm = self.mlp(values), self.norm
+        if value.device.type == "cpu":
+            return simplicial_norm(norm(value), self.group)
+        normed = nn.functional.layer_norm(value, value.shape[-1:], eps=norm.eps)
+        return simplicial_norm(scaled(normed, norm.weight, norm.bias), self.group)
 
 
 class Bins(nn.Module):
@@ -171,21 +181,17 @@ class LatentCritic(nn.Module):
                 gives before its norm; None: no dropout.
         """
         mlp, last = self.mlp, len(self.mlp.weights) - 1
+        weights, biases, gains, shifts = at_members((mlp.weights, mlp.biases, mlp.scales, mlp.shifts), members)
         value = pairs
         for layer in range(last + 1):
-            weight, bias = mlp.weights[layer], mlp.biases[layer]
-            gain, shift = (mlp.scales[layer], mlp.shifts[layer]) if layer < last else (None, None)
-            if members is not None:
-                weight, bias = weight[members], bias[members]
-            value = kernels.linear(value, weight, bias)
-            if gain is None or shift is None:
+            value = kernels.linear(value, weights[layer], biases[layer])
+            if layer == last:
                 return value
-            if members is not None:
-                gain, shift = gain[members], shift[members]
+            gain, shift = gains[layer], shifts[layer]
             if layer == 0 and masks is not None:
                 value = value * masks
             normed = nn.functional.layer_norm(value, value.shape[-1:])
-            value = mish(torch.addcmul(shift.unsqueeze(-2), normed, gain.unsqueeze(-2)))
+            value = _scaled_mish(normed, gain.unsqueeze(-2), shift.unsqueeze(-2))
         return value
 
     def values(self, pairs: Tensor, members: Tensor | slice | None = None, masks: Tensor | None = None) -> Tensor:
@@ -207,11 +213,11 @@ class PolicyPrior(TanhGaussianActor):
         )
         begin(self.mlp)
 
-    def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before the tanh, (..., A) each, of (..., V) states."""
-        mean, free = self.mlp(states).chunk(2, dim=-1)
-        low, high = self.log_std_range
-        return mean, low + 0.5 * (high - low) * (torch.tanh(free) + 1)
+    @staticmethod
+    @pointwise
+    def bound(free: Tensor, lowest: float, highest: float) -> Tensor:
+        """As `TanhGaussianActor.bound`, by a tanh."""
+        return lowest + 0.5 * (highest - lowest) * (torch.tanh(free) + 1)
 
 
 def kept_units(mask: Tensor, copies: int) -> Tensor:
@@ -220,7 +226,11 @@ def kept_units(mask: Tensor, copies: int) -> Tensor:
     For each row the copies are as independent as rows are, as long as there are no more of them than rows, and a
     training step draws B W numbers instead of so many for each member of an ensemble.
     """
-    return torch.stack([mask.roll(turn, 0) for turn in range(copies)])
+    rows = mask.shape[0]
+    if mask.device.type == "cpu" or copies > rows:
+        return torch.stack([mask.roll(turn, 0) for turn in range(copies)])
+    windows = torch.cat([mask, mask]).unfold(0, rows, 1)  # views of the rows from each one on
+    return windows[rows - copies + 1 :].flip(0).mT
 
 
 def dropped_units(mask: Tensor, members: int, steps: int) -> Tensor:

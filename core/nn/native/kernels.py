@@ -313,10 +313,15 @@ def plain_mlp(
     return value
 
 
+def plain(inputs: Tensor) -> bool:
+    """Whether layers are torch's own operations: on a processor, and for a compiler, which makes kernels of its own."""
+    return inputs.device.type == "cpu" or torch.compiler.is_compiling()
+
+
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Affine map of one layer: (B, in) with (out, in), or (B, in) or (E, B, in) with (E, out, in)."""
-    if weight.dim() == 2:
-        if inputs.device.type == "cpu" or torch.compiler.is_compiling():  # a compiler makes kernels of its own
-            return torch.nn.functional.linear(inputs, weight, bias)
+    if not plain(inputs):
         return dense(inputs, weight, bias)
+    if weight.dim() == 2:
+        return torch.nn.functional.linear(inputs, weight, bias)
     return torch.matmul(inputs, weight.transpose(-1, -2)) + bias.unsqueeze(-2)

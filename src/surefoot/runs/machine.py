@@ -71,11 +71,14 @@ def at_once(seeds: int, cores: int) -> int:
     One a core where they divide evenly; more where a core would otherwise idle (three seeds on two cores).
     """
 
-    def rounds(workers: int) -> float:
-        share = max(1.0, workers / cores) / (1.0 if workers <= cores else SHARING_A_CORE)
-        return math.ceil(seeds / workers) * share
+    most = max(1, min(seeds, 4 * cores))
+    return min(range(1, most + 1), key=lambda workers: (rounds(seeds, workers, cores), workers))
 
-    return min(range(1, max(1, min(seeds, 4 * cores)) + 1), key=lambda workers: (rounds(workers), workers))
+
+def rounds(seeds: int, workers: int, cores: int) -> float:
+    """How long all seeds take, in units of one seed alone on a core."""
+    share = max(1.0, workers / cores) / (1.0 if workers <= cores else SHARING_A_CORE)
+    return math.ceil(seeds / workers) * share
 
 
 def resolve_device(name: str) -> torch.device:
@@ -88,16 +91,6 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise DeviceError("device=cuda: torch finds no CUDA GPU on this machine; use device=cpu or auto")
     return torch.device("cuda" if name in {"auto", "cuda"} and available else "cpu")
-
-
-def device_note(name: str, device: torch.device) -> list[str]:
-    """What the word auto took where that is a GPU, in a sentence; nothing elsewhere."""
-    if name != "auto" or device.type != "cuda":
-        return []
-    return [
-        f"device=auto takes the GPU ({torch.cuda.get_device_name(device)}), which trains all seeds in one process; "
-        "device=cpu trains each in a process of its own, and may be faster for few seeds and small networks"
-    ]
 
 
 def check_tf32(tf32: bool, device: torch.device) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.schema import Record, check
 from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
 from surefoot.runs.algorithms import ALGORITHMS, AUTO
 from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, imported
 
@@ -60,6 +61,7 @@ class Settings:
     kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
     compiled: bool = False  # torch.compile
     mixed_precision: bool = False  # bfloat16 where it is safe
+    steps_per_graph: int = STEPS_PER_GRAPH  # on a GPU: training steps that are one launch; 1, 2, 4, 8, 16 or 32
     tf32: bool = False  # on a GPU: matrix products of numbers rounded to 10 bits of fraction; false: float32 throughout
     action_low: tuple[float, ...] | None = None  # lowest action without a simulator, one for all or for each
     action_high: tuple[float, ...] | None = None  # highest action, likewise; neither: as the data state or hold
@@ -82,6 +84,7 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name}={value}: must be a number from 0 on, as in {example}")
+        check_steps_per_graph(self.steps_per_graph)
         self._check_range()
         for name, words in (("device", ("auto", "cpu", "cuda")), ("view", ("corrected", "d4rl"))):
             if getattr(self, name) not in words:

@@ -28,11 +28,12 @@ from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
 from surefoot.online.loops.loop import refuse_mixed_precision
+from surefoot.runs.device_choice import chosen_device
 from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
 from surefoot.runs.loggers import LiveMetrics, close, loggers, to_all
-from surefoot.runs.machine import check_tf32, cores, device_note, resolve_device
+from surefoot.runs.machine import check_tf32, cores, resolve_device
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.collectors import check_plan
 from surefoot.runs.processes.here import here_note, work_here
@@ -186,7 +187,6 @@ def _begin(
     inputs = inputs_of(plan, dataset, notify)
     dataset = inputs.dataset
     plan, agent = _checked(plan, inputs.spec)
-    say(notify, *device_note(plan.device, resolve_device(plan.device)))
     if built_for is not None:
         _check_problem(built_for, inputs.spec, plan)
         say(notify, *_range_note(built_for, inputs.spec, plan))
@@ -201,7 +201,12 @@ def _begin(
     }
     if (file := file_of(plan.environment)) is not None:
         config["environment_file"] = {"name": str(file), "sha256": sha256_of(file)}
-    say(notify, *_blocks_note(plan, agent), *_cores_note(plan))
+    say(notify, *_blocks_note(plan, agent))
+    if (choice := chosen_device(plan, agent, dataset)) is not None:  # kept, so that a resumed run stays on it
+        say(notify, choice.because)
+        plan = dataclasses.replace(plan, device=choice.device)
+        config |= {"plan": plan.to_json(), "device_choice": choice.to_json()}
+    say(notify, *_cores_note(plan))
     if agent.data == "refused":
         say(notify, *agent.notes(dataset))
     if dataset is not None:

@@ -150,6 +150,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "updates_per_second": float(np.mean([result["updates_per_second"] for result in results])),
         "steps_per_second": float(np.mean([result["steps_per_second"] for result in results])),
         "engine": results[0].get("engine"),
+        "device_choice": config.get("device_choice"),
         "versions": read_json(run.folder / "environment.json", MACHINE)["versions"],
         "date": describe_machine()["date"],
         "alarm": None,

@@ -186,7 +186,8 @@ def _label(pattern: str, run: Run, others: Sequence[str]) -> str:
 
 def settings(plan: Plan) -> dict[str, Any]:
     """All of a plan but its seeds, and what can't change its numbers; a native system by one of its two names."""
-    found = {k: v for k, v in plan.to_json().items() if k not in ("seeds", "patience", "checkpoint_every")}
+    free = ("seeds", "patience", "checkpoint_every", "steps_per_graph")
+    found = {key: value for key, value in plan.to_json().items() if key not in free}
     return _named(found)
 
 

@@ -63,6 +63,7 @@ class DataTrainer(SeedTrainer):
             compiled=self.plan.compiled,
             mixed_precision=self.plan.mixed_precision,
             jacobian_penalty=self.plan.jacobian_penalty,
+            steps_per_graph=self.plan.steps_per_graph,
         )
         if self.share is not None:
             self.share.lead(learner)

@@ -113,6 +113,7 @@ class ActingTrainer(SeedTrainer):
             mixed_precision=self.plan.mixed_precision,
             dataset=dataset,
             jacobian_penalty=self.plan.jacobian_penalty,
+            steps_per_graph=self.plan.steps_per_graph,
             collect_steps=self.plan.collect_steps,
             share=self.share,
         )

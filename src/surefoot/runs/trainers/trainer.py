@@ -109,7 +109,7 @@ class SeedTrainer:
 
     def advance(self, steps: int) -> dict[str, list[float]]:
         """Take `steps` steps or a few more, calling `pause` between them; name -> a number per seed."""
-        return self.learner.run(steps, self.pause)
+        return self.learner.run(steps, pause=self.pause)
 
     def state(self, position: int) -> dict[str, Tensor]:
         """Everything that seed `position` needs to go on."""
