@@ -38,11 +38,12 @@ from study import SHARED, Cell, study_main
 
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.learner import Learner
-from surefoot.core.engine.sources import Stores, Uniform
+from surefoot.core.engine.sources import MAIN, Stores, Uniform
 from surefoot.core.nn.native import kernels
 from surefoot.core.policy.policy import Policy
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
+from surefoot.data.sources import WindowSource
 from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.runs.plan import agent_class
@@ -50,7 +51,7 @@ from surefoot.runs.plan import agent_class
 PEERS = pathlib.Path(__file__).parent / "peers"
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "paired.md"
 sys.path.append(str(PEERS))
-from paired_peer import Arrays, summary  # noqa: E402
+from paired_peer import Arrays, counted, numbers, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
 AT, PLANNED, BATCH, INITIALISATIONS = (1, 2, 10, 1000), 1000, 256, 100
@@ -58,6 +59,9 @@ UPDATES, POINTS, EPISODES, ACTING_EPISODES, OBSERVATIONS = 30_000, 6, 20, 50, 10
 SAME_ROWS, SAME_AT, SAME_STEPS, SAME_ACTIONS = 1e-3, "10", 1e-2, 5e-3
 """Called equal: columns within this part of their range; networks after that step within this part of how far they
 moved; actions within this."""
+WINDOW = ("observations", "actions", "rewards", "reach", "valid", "next_observations", "mask", "next_actions",
+          "next_mask")  # fmt: skip
+"""What losses read of windows."""
 QUESTIONS = ("rows", "weights", "steps", "acting", "curves")
 
 
@@ -140,28 +144,39 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
 
 
 def our_rows(agent: Agent, ready: Dataset) -> Arrays:
-    """What the store holds for the losses, in the file's order."""
-    store = store_from_dataset(ready, agent.reads, "cpu")
-    batch = store.gather(torch.arange(len(store)))
-    return {name: batch[name].numpy().astype(np.float32) for name in agent.reads}
+    """What the losses read of each row, in the file's order; of windows what their annotation makes of them."""
+    stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
+    source = agent.sources(stores)[MAIN]
+    batch = source.gather(torch.arange(len(stores.data)))
+    names: tuple[str, ...] = agent.reads
+    if isinstance(source, WindowSource):
+        batch = agent.annotate(batch)
+        names = tuple(name for name in WINDOW if name in batch)
+    return {name: batch[name].numpy().astype(np.float32) for name in names}
 
 
 def compare_rows(pair: Pair) -> dict[str, Any]:
     """Rows that are in one code alone, and the largest difference of each column of the others."""
-    theirs = ask(pair, "rows")[1]
+    theirs = counted(ask(pair, "rows")[1])
     agent, ready = agent_of(pair, 0)
-    ours, own = our_rows(agent, ready), data(pair.file)
+    ours, own = counted(our_rows(agent, ready)), data(pair.file)
     cut = own.truncations[own.transitions]  # steps at which a time limit ended the episode
     kept = np.ones(len(ours["rewards"]), bool)
     if len(ours["rewards"]) - len(theirs["rewards"]) == int(cut.sum()):
         kept = ~cut
+    starts = getattr(agent.config, "chunk", 1) - 1  # where the flat file has no whole window
+    if starts and len(kept) - len(theirs["rewards"]) == starts:
+        kept[-starts:] = False
     columns = {}
     for name in theirs if kept.sum() == len(theirs["rewards"]) else ():
         mine, other = ours[name][kept].astype(np.float64), theirs[name].astype(np.float64)
         columns[name] = {"largest": float(np.abs(mine - other).max()), "scale": float(np.abs(other).max())}
+        differs = (np.abs(mine - other).reshape(len(mine), -1).max(1) > SAME_ROWS * columns[name]["scale"]).sum()
+        columns[name]["rows"] = int(differs)
         if name == "rewards":
             columns[name]["ratio"] = float(mine.sum() / other.sum())
-    return {"ours": len(ours["rewards"]), "theirs": len(theirs["rewards"]), "cut": int(cut.sum()), "columns": columns}
+    counts = {"ours": len(ours["rewards"]), "theirs": len(theirs["rewards"]), "cut": int(cut.sum()), "starts": starts}
+    return {**counts, "columns": columns}
 
 
 def compare_weights(pair: Pair) -> dict[str, Any]:
@@ -183,6 +198,8 @@ class Snapshots:
         self.pair = pair
         self.agent, _ = agent_of(pair, 0, quiet=True)
         self.start = networks_of(self.agent, pair.networks)
+        if "reach" in rows:  # windows, annotated already
+            self.agent.annotate = lambda batch: batch  # type: ignore[method-assign]
         tensors = {name: torch.from_numpy(np.ascontiguousarray(column, np.float32)) for name, column in rows.items()}
         tensors["observation_actions"] = torch.cat([tensors["observations"], tensors["actions"]], 1)
         feed = iter(indices)
@@ -193,6 +210,16 @@ class Snapshots:
 
         source = Uniform(batch, len(rows["rewards"]))
         self.learner = Learner([self.agent], [0], source, batch_size=indices.shape[1], planned_steps=PLANNED)
+        stream, count, own = self.learner.stream, indices.shape[1], self.learner.stream.at
+
+        def handed(step: int) -> dict[str, torch.Tensor]:
+            found = own(step)
+            for name, noise in stream.noises.items():
+                if noise.kind in ("normal", "uniform"):
+                    found[name] = torch.from_numpy(numbers(name, noise.kind, step + 1, count, noise.width))[None]
+            return found
+
+        self.learner.stream.at = handed  # type: ignore[method-assign]
 
     def at(self, steps: tuple[int, ...]) -> tuple[Arrays, dict[str, Any], dict[str, Any]]:
         """Arrays by "step/name"; rates and losses by step."""
@@ -251,12 +278,22 @@ def compare_acting(pair: Pair) -> dict[str, Any]:
         pair, "acting", {**given, "observations": observations}, episodes=ACTING_EPISODES, planned=PLANNED
     )
     policy = full.policy()
-    mine = policy(torch.from_numpy(observations)).numpy()
+    mine = acted(full, policy, observations)
     return {
         "actions": float(np.abs(mine - arrays["actions"]).max()),
         "theirs": line,
         "ours": scored(policy, pair.environment, ACTING_EPISODES),
     }
+
+
+@torch.no_grad()
+def acted(agent: Agent, policy: Policy, observations: np.ndarray) -> np.ndarray:
+    """(B, A) actions of recorded observations; of a head that draws, with the numbers that both codes are handed."""
+    head = getattr(agent.actor, "inner", agent.actor)
+    if not head.always_samples:
+        return policy(torch.from_numpy(observations)).numpy()
+    drawn = torch.from_numpy(numbers("acting", "normal", 0, len(observations), head.noise_dim))
+    return head.act(agent.normalizer(torch.from_numpy(observations)), drawn).numpy()
 
 
 def scored(policy: Policy, environment: str, episodes: int) -> dict[str, Any]:
@@ -320,17 +357,20 @@ def said_of_rows(cell: dict[str, Any]) -> Said:
     if cell["ours"] != cell["theirs"]:
         more = cell["ours"] - cell["theirs"]
         cause = " (steps at which a time limit ends an episode)" if more == cell["cut"] else ""
+        cause = " (starts of windows that the file cuts, without weight)" if more == cell.get("starts") else cause
         parts.append(f"ours has {more:,} rows of {cell['ours']:,} more{cause}")
     if not cell["columns"]:
         parts.append("columns not compared")
     elif max(worst.values(), default=0.0) < 1e-5:
         parts.append("equal" if not parts else "the others are equal")
     else:
-        parts.append(f"{max(worst, key=lambda name: worst[name])} differ by {max(worst.values()):.1e} of their range")
+        name = max(worst, key=lambda name: worst[name])
+        rows = f" in {cell['columns'][name]['rows']:,} rows" if cell["columns"][name].get("rows") else ""
+        parts.append(f"{name} differ by {worst[name]:.1e} of their range{rows}")
     ratio = cell["columns"].get("rewards", {}).get("ratio", 1.0)
     if abs(ratio - 1) >= 1e-3:
         parts.append(f"rewards are scaled {ratio:.4f} times theirs")
-    known = cell["ours"] - cell["theirs"] in (0, cell["cut"])
+    known = cell["ours"] - cell["theirs"] in (0, cell["cut"], cell.get("starts", 0))
     return "; ".join(parts), known and bool(cell["columns"]) and max(worst.values(), default=0.0) < SAME_ROWS
 
 

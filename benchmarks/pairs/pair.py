@@ -32,3 +32,9 @@ class Pair:
 
 CHEETAH = ("halfcheetah-v5-expert-sb3", "HalfCheetah-v5")
 HOPPER = ("hopper-v5-medium-sb3", "Hopper-v5")
+PUZZLE = ("puzzle-3x3-task1-100", "ogbench/puzzle-3x3-play-singletask-task1-v0")
+"""A task of OGBench on data of ours: in `SUREFOOT_PEERS`/files
+surefoot datasets generate ogbench/puzzle-3x3-play --episodes 100 -o puzzle-3x3-play-100.hdf5
+surefoot datasets relabel puzzle-3x3-play-100.hdf5 --env ogbench/puzzle-3x3-play-singletask-task1-v0 \
+    -o puzzle-3x3-task1-100.hdf5
+"""
