@@ -11,7 +11,7 @@ Equal losses and updates don't make equal runs: a run has more parts. Each cell 
 - rows: what reaches the loss, of every row of the file, through each code's own loader;
 - weights: mean, deviation, range and norm of each layer in 100 initialisations;
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches;
-- acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes;
+- acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes (10 where they are slow);
 - curves: whole runs from each code's own weights and draws, returns on the way.
 
 Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; nothing of it is in this repository.
@@ -46,6 +46,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate, hierarchical_interval
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs.plan import agent_class
 
 PEERS = pathlib.Path(__file__).parent / "peers"
@@ -55,7 +56,9 @@ from paired_peer import Arrays, counted, numbers, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
 AT, PLANNED, BATCH, INITIALISATIONS = (1, 2, 10, 1000), 1000, 256, 100
-UPDATES, POINTS, EPISODES, ACTING_EPISODES, OBSERVATIONS = 30_000, 6, 20, 50, 1000
+UPDATES, POINTS, EPISODES, OBSERVATIONS = 30_000, 6, 20, 1000
+ROUNDING = 1e-6
+"""A network that moved less than this part of its norm is one that did not."""
 SAME_ROWS, SAME_AT, SAME_STEPS, SAME_ACTIONS = 1e-3, "10", 1e-2, 5e-3
 """Called equal: columns within this part of their range; networks after that step within this part of how far they
 moved; actions within this."""
@@ -146,7 +149,8 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
 def our_rows(agent: Agent, ready: Dataset) -> Arrays:
     """What the losses read of each row, in the file's order; of windows what their annotation makes of them."""
     stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
-    source = agent.sources(stores)[MAIN]
+    online = isinstance(agent, OffPolicyAgent)  # draws from a replay buffer too
+    source = Uniform(stores.data) if online else agent.sources(stores)[MAIN]
     batch = source.gather(torch.arange(len(stores.data)))
     names: tuple[str, ...] = agent.reads
     if isinstance(source, WindowSource):
@@ -240,6 +244,15 @@ class Snapshots:
 
 def together(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
     """Both codes over the same 1,000 batches of the official rows: ours, its arrays, theirs, their line."""
+    if id(pair) not in _together:
+        _together[id(pair)] = _stepped(pair)
+    return _together[id(pair)]
+
+
+_together: dict[int, tuple[Snapshots, Arrays, Arrays, Any]] = {}
+
+
+def _stepped(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
     rows = ask(pair, "rows")[1]
     indices = np.random.default_rng(0).integers(len(rows["rewards"]), size=(PLANNED, BATCH))
     ours = Snapshots(pair, rows, indices)
@@ -259,8 +272,10 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
             names = [name for name in mine if name.startswith(f"{step}/{network}.")]
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
             begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
-            moved = float(np.linalg.norm(right - begun))
-            distances.setdefault(str(step), {})[network] = float(np.linalg.norm(left - right)) / max(moved, 1e-30)
+            moved, mine_moved = (float(np.linalg.norm(side - begun)) for side in (right, left))
+            apart, rounding = float(np.linalg.norm(left - right)), ROUNDING * float(np.linalg.norm(begun))
+            still = max(moved, mine_moved) < rounding  # what lags has not moved yet, but for rounding
+            distances.setdefault(str(step), {})[network] = 0.0 if still else apart / max(moved, 1e-30)
     return {"distances": distances, **line}
 
 
@@ -275,14 +290,14 @@ def compare_acting(pair: Pair) -> dict[str, Any]:
     observations = data(pair.file).observations[:: max(1, len(data(pair.file)) // OBSERVATIONS)][:OBSERVATIONS]
     given = {f"weights/{name}": values for name, values in weights.items()}
     line, arrays = ask(
-        pair, "acting", {**given, "observations": observations}, episodes=ACTING_EPISODES, planned=PLANNED
+        pair, "acting", {**given, "observations": observations}, episodes=pair.acting_episodes, planned=PLANNED
     )
     policy = full.policy()
     mine = acted(full, policy, observations)
     return {
         "actions": float(np.abs(mine - arrays["actions"]).max()),
         "theirs": line,
-        "ours": scored(policy, pair.environment, ACTING_EPISODES),
+        "ours": scored(policy, pair.environment, pair.acting_episodes),
     }
 
 

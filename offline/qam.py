@@ -62,8 +62,8 @@ class QAM(ChunkedAgent):
 
     Critics are regressed on r + gamma^C (mean - rho std of the averaged critics at the action of u); v clones by flow
     matching. One Adam steps all three networks down the sum, its gradients clipped together, as in the official code;
-    averages follow the networks from before the step. The official code keeps a target of u that nothing reads: ours
-    has none.
+    averages follow the networks from before the step. As there a chunk that a time limit cuts is not cloned at all,
+    where QC and FQL clone what there is of it. The official code keeps a target of u that nothing reads: ours has none.
     """
 
     name = "qam"
@@ -128,7 +128,7 @@ class QAM(ChunkedAgent):
         """The sum of cloning, critics' and adjoint matching's losses, each with a gradient to its own network only."""
         adjoint = self.adjoint_loss(batch, noise)
         critic, metrics = self.critic_loss(batch, noise)
-        cloning = chunked.cloning_loss(self.velocity, batch, noise)
+        cloning = chunked.cloning_loss(self.velocity, batch, noise, batch["valid"])
         return cloning + critic + adjoint, {**metrics, "cloning": cloning, "critic": critic, "adjoint": adjoint}
 
     def updates(self) -> list[Update]:

@@ -24,6 +24,7 @@ class Pair:
     silent: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options that take noise out of the loss, where steps are compared; the runner does so too."""
     networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
+    acting_episodes: int = 50
     causes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why the two differ there, in a sentence; without it a difference stands as open on the page."""
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)

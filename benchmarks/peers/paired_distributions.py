@@ -60,10 +60,11 @@ class Transformed:
     def __init__(self, distribution: Any, bijector: Any = None, validate_args: bool = False, **_: Any) -> None:
         self.distribution = self._distribution = distribution
         self.bijector = Tanh() if bijector is None else bijector
+        self.last: tuple[Any, Any] = (None, None)
 
     def log_prob(self, value: Any) -> Any:
-        """Of an action inside (-1, 1)."""
-        return self.density(jnp.arctanh(value))
+        """Of an action inside (-1, 1); of the last draw by what was drawn, as both packages remember it."""
+        return self.density(self.last[1] if value is self.last[0] else jnp.arctanh(value))
 
     def density(self, before: Any) -> Any:
         """Of the action that tanh makes of `before`."""
@@ -71,12 +72,13 @@ class Transformed:
 
     def sample(self, seed: Any, sample_shape: Any = ()) -> Any:
         """A draw, or several in front."""
-        return self.bijector.forward(self.distribution.sample(seed=seed, sample_shape=sample_shape))
+        return self.sample_and_log_prob(seed, sample_shape)[0]
 
     def sample_and_log_prob(self, seed: Any, sample_shape: Any = ()) -> Any:
         """Draws and their log-densities, at the places before tanh."""
         before = self.distribution.sample(seed=seed, sample_shape=sample_shape)
-        return self.bijector.forward(before), self.density(before)
+        self.last = (self.bijector.forward(before), before)
+        return self.last[0], self.density(before)
 
     def mode(self) -> Any:
         """tanh of the mean."""

@@ -22,7 +22,7 @@ import dataclasses
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ import jax.numpy as jnp
 import numpy as np
 import paired_distributions
 import paired_peer
+from paired_draws import Handed, without_jit
 from paired_peer import Arrays
 
-HIDDEN = (256, 256, 256, 256)
+HIDDEN = (64, 64, 64, 64)
 TASK = "puzzle-3x3-play-singletask-task1-v0"
 """What loaders that look at the name are told; the file says which task it is."""
 
@@ -113,15 +114,14 @@ def official(checkout: Path, names: tuple[str, ...], data: list[Arrays]) -> list
         return NoEnvironment() if env_only else (NoEnvironment(), dict(data[0]), dict(data[0]))
 
     paired_distributions.stand_in()
-    real, jit = sys.modules.get("ogbench"), jax.jit
+    real = sys.modules.get("ogbench")
     paired_distributions.module("ogbench", make_env_and_datasets=give)
     agents = types.ModuleType("agents")
     agents.__path__ = [str(checkout / "agents")]
     sys.modules["agents"] = agents
     sys.path.insert(0, str(checkout))
-    jax.jit = lambda function=None, **_: function if function is not None else (lambda inner: inner)
-    found = [importlib.import_module(name) for name in names]
-    jax.jit = jit
+    with without_jit():
+        found = [importlib.import_module(name) for name in names]
     sys.modules.pop("ogbench")
     if real is not None:
         sys.modules["ogbench"] = real
@@ -137,20 +137,7 @@ class Flow:
         names = (f"agents.{self.code.file}", "utils.datasets", "envs.env_utils")
         self.module, self.datasets, self.loader = official(checkout, names, self.data)
         self.kind = getattr(self.module, self.code.kind)
-        self.given: Iterator[Any] | None = None
-        self._hand_in()
-
-    def _hand_in(self) -> None:
-        """`jax.random.normal` and `uniform` give the handed numbers in their order, while there are some."""
-        for name in ("normal", "uniform"):
-            own: Callable[..., Any] = getattr(jax.random, name)
-
-            def draw(key: Any, shape: Any = (), *rest: Any, own: Any = own, **options: Any) -> Any:
-                if self.given is None:
-                    return own(key, shape, *rest, **options)
-                return jnp.reshape(next(self.given), shape)
-
-            setattr(jax.random, name, draw)
+        self.handed = Handed()
 
     def rows(self, data: Arrays) -> Arrays:
         """Their loader's data; windows where they learn from some. Recordings run on where the task ends."""
@@ -225,21 +212,15 @@ class Flow:
         networks = jax.jit(lambda seed: (lambda made: (made.rng, made.network))(create(seed)))
 
         def update(agent: Any, batch: Any, drawn: Any, **options: Any) -> Any:
-            self.given = None if drawn is None else iter(drawn)
-            try:
+            with self.handed.hand(drawn):
                 return agent.update(batch, **options)
-            finally:
-                self.given = None
 
         def act(agent: Any, seen: Any, drawn: Any) -> Any:
-            self.given = iter([drawn])
-            try:
-                options = {"seed" if not self.code.sequences else "rng": jax.random.PRNGKey(0)}
-                if self.algorithm == "rebrac":
-                    options["temperature"] = 0.0
+            options = {"seed" if not self.code.sequences else "rng": jax.random.PRNGKey(0)}
+            if self.algorithm == "rebrac":
+                options["temperature"] = 0.0
+            with self.handed.hand([drawn]):
                 return agent.sample_actions(seen, **options)
-            finally:
-                self.given = None
 
         self.step = jax.jit(update, static_argnames=("full_update",))
         self.sampled = jax.jit(jax.vmap(act, in_axes=(None, 0, 0)))

@@ -233,7 +233,8 @@ def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
                 chosen = euler(u, rows.following, noise["next"], c.flow_steps)
             values = target(rows.following, chosen).squeeze(-1)
             y = rows.r + rows.reach * (values.mean(0) - c.deviations * values.var(0, False) ** 0.5)
-        loss = loss + cloning(v, rows, noise) + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean()
+        loss = loss + cloning(v, rows, noise, rows.weight)  # a window that a time limit cuts is not cloned
+        loss = loss + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean()
         old_q, old_v = q.copy(), v.copy()
         assert adam.step(loss) > c.max_gradient_norm  # so that the clip leaves its mark
         target.follow(old_q, c.target_rate)
