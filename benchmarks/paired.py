@@ -11,7 +11,7 @@ Equal losses and updates don't make equal runs: a run has more parts. Each cell 
 - rows: what reaches the loss, of every row of the file, through each code's own loader;
 - weights: mean, deviation, range and norm of each layer in 100 initialisations;
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches;
-- acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes (10 where they are slow);
+- acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes, 10 where slow;
 - curves: whole runs from each code's own weights and draws, returns on the way.
 
 Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; nothing of it is in this repository.

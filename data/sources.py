@@ -15,7 +15,9 @@ from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, recording
 
 
 class WindowSource(Drawn):
-    """Windows of L steps that never cross the end of an episode, or of a recording: columns are (B, L, ...), with a `mask` (B, L) of 0 and 1.
+    """Windows of L steps that never cross the end of an episode, or of a recording.
+
+    Columns are (B, L, ...), with a `mask` (B, L) of 0 and 1.
 
     A window of padding "right" begins at the row that is drawn, one of padding "left" ends there.
     """

@@ -17,7 +17,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
@@ -37,6 +37,7 @@ class QAMConfig(HistoryConfig):
     learning_rate: float = 3e-4
     max_gradient_norm: float = 1.0  # of all gradients together
     hidden: tuple[int, ...] = (512, 512, 512, 512)
+    actor_layer_norm: bool = False  # of both flows and what acts, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -76,11 +77,16 @@ class QAM(ChunkedAgent):
     def build(self) -> None:
         """The cloned flow and its average, the improved one, critics and their targets."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
-        self.velocity = PlainVelocity(width, size, c.hidden)
-        self.improved = PlainVelocity(width, size, c.hidden)
+        self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=self.norm)
+        self.improved = PlainVelocity(width, size, c.hidden, velocity_layer_norm=self.norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
         self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+
+    @property
+    def norm(self) -> LayerNorm:
+        """Where the flows and what is distilled from them have layer norms."""
+        return "after" if self.config.actor_layer_norm else False
 
     @property
     def head(self) -> FlowActor:
@@ -175,7 +181,7 @@ class QAMF(QAM):
         """The student beside QAM's networks."""
         super().build()
         c = self.config
-        self.student = OneStepActor(self.spec.observation_dim, self.decision_dim, c.hidden)
+        self.student = OneStepActor(self.spec.observation_dim, self.decision_dim, c.hidden, layer_norm=self.norm)
 
     @property
     def actor(self) -> Actor:

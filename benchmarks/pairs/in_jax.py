@@ -11,6 +11,7 @@ FQL = ("seohongpark/fql", "719d04417cb0b206deddbc7d761b3e710c3d750c", "paired_fl
 QC = ("ColinQiyangLi/qc", "48283b4f662bd1c127ec9fa80647b49759f10653", "paired_flow.py", "paired_jax")
 QAM = ("ColinQiyangLi/qam", "f93efd22520a79f6819f458dffe9c075eacc786f", "paired_flow.py", "paired_jax")
 RLPD = ("ikostrikov/rlpd", "c90fd4baf28c9c9ef40a81460a2e395092844f88", "paired_rlpd.py", "paired_jax")
+WSRL = ("zhouzypaul/wsrl", "891ee353afe5303835da421c60d4ac35f6e2ef10", "paired_wsrl.py", "paired_jax")
 SMALL: dict[str, Any] = {"hidden": (64, 64, 64, 64)}
 """Sizes of peers/paired_flow.py; 512 are published."""
 CRITICS = ("critic", "target_critic")
@@ -46,6 +47,14 @@ PAIRS: dict[str, Pair] = {
     "qc_fql": in_puzzle("qc_fql", QC, {"alpha": 300.0}, "velocity", "student", causes={"rows": AFTER_THE_END}),
     "qam": in_puzzle(
         "qam", QAM, {"chunk": 5}, "velocity", "improved", "average_velocity", causes={"rows": AFTER_THE_END}
+    ),
+    "wsrl": Pair(
+        "wsrl",
+        {"preset": "wsrl-locomotion", "critics": 1, "subset": 1, "critic_steps": 1},
+        *WSRL,
+        *CHEETAH,
+        {},
+        ("actor", "temperature", *CRITICS),
     ),
     "rlpd": Pair("rlpd", {"critic_steps": 1}, *RLPD, *CHEETAH, {}, ("actor", "temperature", *CRITICS)),
 }  # fmt: skip

@@ -95,7 +95,7 @@ def module(name: str, **members: Any) -> types.ModuleType:
 
 def stand_in() -> None:
     """Put them where `import distrax` and `import tensorflow_probability` look."""
-    block = types.SimpleNamespace(Block=lambda bijector, ndims: bijector, Tanh=Tanh)
+    block = types.SimpleNamespace(Block=lambda bijector, ndims: bijector, Chain=lambda layers: layers[-1], Tanh=Tanh)
     module("distrax", MultivariateNormalDiag=Normal, Transformed=Transformed, Distribution=object, **vars(block))
     distributions = types.SimpleNamespace(
         Distribution=object, MultivariateNormalDiag=Normal, TransformedDistribution=Transformed

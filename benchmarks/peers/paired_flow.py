@@ -3,7 +3,7 @@
     $SUREFOOT_PEERS/paired_jax/bin/python benchmarks/peers/paired_flow.py rows --algorithm fql --checkout DIR \
         --file FILE --environment ogbench/puzzle-3x3-play-singletask-task1-v0 --out rows.npz
 
-DIR is a checkout of seohongpark/fql (fql, ifql, rebrac), of ColinQiyangLi/qc (qc, qc_fql) or of ColinQiyangLi/qam (qam);
+DIR is a checkout of seohongpark/fql (fql, ifql, rebrac), ColinQiyangLi/qc (qc, qc_fql) or ColinQiyangLi/qam (qam);
 nothing of them is in this repository. Their loaders, networks and updates run on jax 0.10.2 and flax 0.12.8. Stood in
 for are distrax and TensorFlow Probability (paired_distributions.py) and the download of `ogbench`, which gives the file
 instead. `jax.jit` is put around a whole update, not around its parts, so that numbers that would be drawn inside can be
@@ -50,7 +50,7 @@ class Code:
     networks: dict[str, str]
     """Ours -> theirs."""
     draws: tuple[tuple[str, str, int], ...]
-    """(name, normal or uniform, which part of its numbers) in the order of their calls in a loss; then none are kept."""
+    """(name, normal or uniform, which part of its numbers) in the order of their calls in an update."""
     rates: tuple[str, ...]
     """Our names of what an update trains."""
     parts: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -161,10 +161,8 @@ class Flow:
         dataset.return_next_actions = self.algorithm == "rebrac"
         batch = dataset.sample(dataset.size, idxs=np.arange(dataset.size))
         if self.algorithm != "rebrac":
-            kept = {name: np.asarray(batch[name]) for name in ("observations", "actions", "rewards")}
-            return {
-                **kept, "terminations": 1.0 - batch["masks"], "next_observations": np.asarray(batch["next_observations"])
-            }  # fmt: skip
+            kept = {n: np.asarray(batch[n]) for n in ("observations", "actions", "rewards", "next_observations")}
+            return {**kept, "terminations": 1.0 - batch["masks"]}
         names = ("observations", "actions", "rewards", "next_observations", "next_actions")
         one = np.ones_like(batch["rewards"])
         return {

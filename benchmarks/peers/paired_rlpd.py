@@ -4,9 +4,9 @@
         --file FILE --environment HalfCheetah-v5 --out rows.npz
 
 DIR is a checkout of ikostrikov/rlpd; nothing of it is in this repository. Its loader, networks and update run on jax
-0.10.2 and flax 0.12.8. Stood in for are gym and d4rl, by gymnasium and the rows of `read` by D4RL's rule, and TensorFlow
-Probability (paired_distributions.py). One critic step an update, as the kit gives one batch; 20 are its default. Where
-steps are compared, what it would draw is handed in: actions, and which critics a target is of.
+0.10.2 and flax 0.12.8. Stood in for are gym and d4rl, by gymnasium and the rows of `read` by D4RL's rule, and
+TensorFlow Probability (paired_distributions.py). One critic step an update, as the kit gives one batch; 20 are its
+default. Where steps are compared, what it would draw is handed in: actions, and which critics a target is of.
 """
 
 import os

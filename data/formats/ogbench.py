@@ -6,7 +6,8 @@ only supplies the observation after the row before. OCBench: `observations` has 
 recording, `terminals` marks its last action, and `observation_interval` must be 1.
 
 `masks` is 0 where the task is solved and bootstrapping stops, though the recording runs on. In a `Dataset` such a row
-is a termination, so that an episode ends with it and another begins with the next row (`data.dataset.recording_ends` joins them again).
+is a termination, so that an episode ends with it and another begins with the next row
+(`data.dataset.recording_ends` joins them again).
 Rewards that follow success are so never summed with those before it, as they are where windows of several steps are cut
 from the flat file (Li, Zhou and Levine, "Reinforcement Learning with Action Chunking", 2025, whose code does that).
 """

@@ -174,7 +174,9 @@ def joined_windows(stores: Stores, length: int) -> Source:
     met = ReplayWindows(stores.replay, length)
     if stores.data is None:
         return met
-    return JoinedWindows(WindowSource(stores.data, recording_ids(stores.dataset, stores.data.keys), Windows(length)), met)
+    return JoinedWindows(
+        WindowSource(stores.data, recording_ids(stores.dataset, stores.data.keys), Windows(length)), met
+    )
 
 
 class _WithData(Drawn):

@@ -10,8 +10,7 @@ import pytest
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, info, load, save
-from surefoot.data.dataset import NO_TASK, REWARDS
-from surefoot.data.dataset import recording_ends
+from surefoot.data.dataset import NO_TASK, REWARDS, recording_ends
 from surefoot.data.prepare import best_episodes
 
 
