@@ -55,6 +55,12 @@ PAIRS: dict[str, Pair] = {
         *CHEETAH,
         {},
         ("actor", "temperature", *CRITICS),
+        causes={
+            "weights": "its last hidden layers begin at a hundredth, and mean and deviation are layers of their own, "
+            "orthogonal each; ours are one",
+            "steps": "a step of some networks hands the others' official Adams gradients of zero, and momentum goes on "
+            "moving them; with those put back where they were, networks differ by 2e-5 after 10 steps",
+        },
     ),
     "rlpd": Pair("rlpd", {"critic_steps": 1}, *RLPD, *CHEETAH, {}, ("actor", "temperature", *CRITICS)),
 }  # fmt: skip
