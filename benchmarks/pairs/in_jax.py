@@ -26,7 +26,7 @@ def in_puzzle(
 ) -> Pair:
     """A pair on the puzzle's data, whose environment is slow."""
     return Pair(
-        algorithm, {**SMALL, **options}, *code, *PUZZLE, networks=(*networks, *CRITICS), acting_episodes=10, **told
+        algorithm, {**SMALL, **options}, *code, *PUZZLE, networks=(*networks, *CRITICS), acting_episodes=4, **told
     )
 
 
