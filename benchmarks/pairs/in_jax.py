@@ -56,8 +56,7 @@ PAIRS: dict[str, Pair] = {
         {},
         ("actor", "temperature", *CRITICS),
         causes={
-            "weights": "its last hidden layers begin at a hundredth, and mean and deviation are layers of their own, "
-            "orthogonal each; ours are one",
+            "weights": "its last hidden layers begin with orthogonal weights of gain 0.01, ours as the others",
             "steps": "a step of some networks hands the others' official Adams gradients of zero, and momentum goes on "
             "moving them; with those put back where they were, networks differ by 2e-5 after 10 steps",
         },
