@@ -56,7 +56,7 @@ from paired_peer import Arrays, counted, numbers, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
 AT, PLANNED, BATCH, INITIALISATIONS = (1, 2, 10, 1000), 1000, 256, 100
-UPDATES, POINTS, EPISODES, OBSERVATIONS = 30_000, 6, 20, 1000
+POINTS, EPISODES, OBSERVATIONS = 6, 20, 1000
 ROUNDING = 1e-6
 """A network that moved less than this part of its norm is one that did not."""
 SAME_ROWS, SAME_AT, SAME_STEPS, SAME_ACTIONS = 1e-3, "10", 1e-2, 5e-3
@@ -132,6 +132,7 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
         command = [peer_python(pair.venv, ADVICE), str(PEERS / pair.runner), question, "--algorithm", pair.algorithm]
         command += ["--checkout", str(checkout(pair)), "--file", str(file_of(pair.file))]
         command += ["--environment", pair.environment, "--out", str(out)]
+        command += ["--settings", json.dumps(pair.settings)] if pair.settings else []
         if given is not None:
             np.savez(f"{folder}/given.npz", **given)  # type: ignore[arg-type]
             command += ["--given", f"{folder}/given.npz"]
@@ -317,10 +318,11 @@ def scored(policy: Policy, environment: str, episodes: int) -> dict[str, Any]:
     return {"returns": [round(float(value), 3) for value in found.returns], "lengths": found.lengths.tolist()}
 
 
-def our_curve(pair: Pair, seed: int, updates: int = UPDATES, episodes: int = EPISODES) -> dict[str, Any]:
+def our_curve(pair: Pair, seed: int, updates: int | None = None, episodes: int = EPISODES) -> dict[str, Any]:
     """A run of ours, as a worker of `surefoot train` trains one seed."""
     torch.set_num_threads(1)
     kernels.keep_memory()
+    updates = pair.updates if updates is None else updates
     agent, ready = agent_of(pair, seed)
     stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
     learner = Learner([agent], [seed], agent.sources(stores), batch_size=BATCH, planned_steps=updates, kernels=True)
@@ -335,7 +337,7 @@ def our_curve(pair: Pair, seed: int, updates: int = UPDATES, episodes: int = EPI
 
 def their_curve(pair: Pair, seed: int) -> dict[str, Any]:
     """A run of the official code."""
-    points, _ = ask(pair, "curve", planned=UPDATES, points=POINTS, episodes=EPISODES, seed=seed)
+    points, _ = ask(pair, "curve", planned=pair.updates, points=POINTS, episodes=EPISODES, seed=seed)
     return {"points": points}
 
 
@@ -352,6 +354,8 @@ def cells() -> list[Cell]:
         if question not in pair.left_out
     ]
     for name, pair in PAIRS.items():
+        if "curves" in pair.left_out:
+            continue
         found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
         found.append(Cell(f"{name}-curve-ours-s0", functools.partial(our_curve, pair, 0)))
     return found
@@ -470,7 +474,7 @@ def table(found: Results) -> list[str]:
         "Losses and updates that are equal don't make runs equal: a run has more parts. Here official code runs beside "
         "ours on one file, at equal settings, and each part is compared. Written by `python benchmarks/paired.py`, "
         "which says what each column is. "
-        f"Curves are of {UPDATES:,} updates, one seed, {EPISODES} episodes at the end, 95 % intervals over episodes.",
+        f"Curves are of one seed, {EPISODES} episodes at the end, 95 % intervals over episodes.",
         "",
         "## Open: differences whose cause was not found",
         "",
@@ -493,7 +497,7 @@ def table(found: Results) -> list[str]:
             means = [
                 f"{np.mean(cell['points'][place]['returns']):.0f}" if cell else "not run" for cell in rows.values()
             ]
-            step = (place + 1) * UPDATES // POINTS
+            step = (place + 1) * pair.updates // POINTS
             lines.append(f"| {step:,} | {means[0]} | {means[1]} |")
         lines.append("")
     return lines

@@ -20,6 +20,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import argparse
 import dataclasses
 import importlib
+import json
 import sys
 import types
 from collections.abc import Callable
@@ -131,8 +132,10 @@ def official(checkout: Path, names: tuple[str, ...], data: list[Arrays]) -> list
 class Flow:
     """An agent of one of the three repositories."""
 
-    def __init__(self, algorithm: str, checkout: Path) -> None:
+    def __init__(self, algorithm: str, checkout: Path, settings: dict[str, Any]) -> None:
         self.code, self.data = CODES[algorithm], []
+        as_tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+        self.settings = {**SIZES, **self.code.settings, **as_tuples}
         self.algorithm = algorithm
         names = (f"agents.{self.code.file}", "utils.datasets", "envs.env_utils")
         self.module, self.datasets, self.loader = official(checkout, names, self.data)
@@ -201,7 +204,7 @@ class Flow:
     def _compiled(self, seen: Any, action: Any) -> Callable[[int], Any]:
         """`create` compiled, and the updates."""
         config = self.module.get_config()
-        config.update({**SIZES, **self.code.settings})
+        config.update(self.settings)
 
         def create(seed: Any) -> Any:
             return self.kind.create(seed, seen, action, config)
@@ -342,7 +345,7 @@ def build(arguments: argparse.Namespace) -> Flow:
     """One of the agents."""
     if arguments.algorithm not in CODES:
         raise SystemExit(f"--algorithm {arguments.algorithm}: this runner has {', '.join(CODES)}")
-    return Flow(arguments.algorithm, arguments.checkout)
+    return Flow(arguments.algorithm, arguments.checkout, json.loads(arguments.settings))
 
 
 if __name__ == "__main__":

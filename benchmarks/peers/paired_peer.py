@@ -190,6 +190,7 @@ def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
     parser.add_argument("--checkout", type=Path, required=True, help="of the official code")
     parser.add_argument("--file", type=Path, required=True, help="dataset in D4RL's layout")
     parser.add_argument("--environment", required=True)
+    parser.add_argument("--settings", default="{}", help="JSON: settings of the official code over the runner's")
     parser.add_argument("--given", type=Path, help="npz with weights and indices")
     parser.add_argument("--out", type=Path, help="npz to write")
     parser.add_argument("--at", default="1,2,10,1000")
