@@ -28,7 +28,6 @@ class QAMConfig(HistoryConfig):
     """Settings of QAM; the defaults are the official ones."""
 
     inverse_temperature: float = 3.0  # beta: 1 scene and cube-double, 3 puzzle-3x3, 10 antmaze, 30 puzzle-4x4
-    samples: int = 1  # N actions of which the best by the critics' mean acts and is bootstrapped from
     chunk: int = 1  # C: actions that are decided at once; 5 in manipulation
     flow_steps: int = 10  # K of the flows
     discount: float = 0.99
@@ -46,7 +45,7 @@ class QAMConfig(HistoryConfig):
         """Refuse values out of range."""
         for field in ("inverse_temperature", "deviations"):
             require(getattr(self, field) >= 0, "qam", field, getattr(self, field), ">= 0")
-        for field in ("samples", "chunk", "flow_steps", "critics"):
+        for field in ("chunk", "flow_steps", "critics"):
             require(getattr(self, field) >= 1, "qam", field, getattr(self, field), ">= 1")
 
 
@@ -91,10 +90,8 @@ class QAM(ChunkedAgent):
 
     @property
     def head(self) -> FlowActor:
-        """The improved flow, or the best of some of its actions by the present critics."""
-        c = self.config
-        judge = None if c.samples == 1 else self.critic
-        return FlowActor(self.improved, self.decision_dim, c.flow_steps, samples=c.samples, critic=judge)
+        """The improved flow."""
+        return FlowActor(self.improved, self.decision_dim, self.config.flow_steps)
 
     @property
     def actor(self) -> Actor:
@@ -145,7 +142,7 @@ class QAM(ChunkedAgent):
         c, size = self.config, self.decision_dim
         drawn = {
             **chunked.cloning_noise(size),
-            "next": Noise("normal", c.samples * size),
+            "next": Noise("normal", size),
             "path": Noise("normal", c.flow_steps * size),
         }
         lag = {
@@ -166,7 +163,6 @@ class QAMFConfig(QAMConfig):
         """Refuse values out of range."""
         super().__post_init__()
         require(self.alpha >= 0, "qam_f", "alpha", self.alpha, ">= 0")
-        require(self.samples == 1, "qam_f", "samples", self.samples, "1: the student gives one action")
 
 
 class QAMF(QAM):

@@ -35,7 +35,6 @@ class QAMEConfig(QAMConfig):
         super().__post_init__()
         require(self.edit_scale > 0, "qam_e", "edit_scale", self.edit_scale, "> 0")
         require(self.temperature > 0, "qam_e", "temperature", self.temperature, "> 0")
-        require(self.samples == 1, "qam_e", "samples", self.samples, "1: one action of the flow is edited")
 
 
 class QAME(QAM):

@@ -86,26 +86,20 @@ def plain_fql(agent: Agent, nets: dict[str, Plain]) -> Step:
     return step
 
 
-def best_of(v: Plain, q: Plain, seen: Tensor, noise: Tensor, c: Any, aggregate: str) -> Tensor:
-    """Of each row's actions of a flow the one that the critics like best."""
-    chosen = []
-    for row in range(ROWS):
-        here = seen[row : row + 1]
-        drawn = [euler(v, here, z.reshape(1, -1), c.flow_steps) for z in noise[row].chunk(c.samples)]
-        values = [float(q(here, a).mean() if aggregate == "mean" else q(here, a).min()) for a in drawn]
-        chosen.append(drawn[values.index(max(values))])
-    return torch.cat(chosen)
-
-
 def plain_qc(agent: Agent, nets: dict[str, Plain]) -> Step:
     c = agent.config
     adam = JointAdam([nets["velocity"], nets["critic"]], RATE)
 
     def step(rows: Rows, noise: Noise) -> None:
         v, q, target = (nets[name] for name in ("velocity", "critic", "target_critic"))
+        chosen = []
         with torch.no_grad():
-            chosen = best_of(v, q, rows.following, noise["next"], c, c.aggregate)
-            next_q = target(rows.following, chosen).squeeze(-1)
+            for row in range(ROWS):
+                seen = rows.following[row : row + 1]
+                drawn = [euler(v, seen, z.reshape(1, -1), c.flow_steps) for z in noise["next"][row].chunk(c.samples)]
+                values = [float(q(seen, a).mean() if c.aggregate == "mean" else q(seen, a).min()) for a in drawn]
+                chosen.append(drawn[values.index(max(values))])
+            next_q = target(rows.following, torch.cat(chosen)).squeeze(-1)
             y = rows.r + rows.reach * (next_q.mean(0) if c.aggregate == "mean" else next_q.min(0).values)
         old = q.copy()
         adam.step(cloning(v, rows, noise) + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean())
@@ -236,7 +230,7 @@ def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
                 start, z = noise["next"].chunk(2, 1)
                 chosen = edited(rows.following, euler(u, rows.following, start, c.flow_steps), z)[0].clamp(-1, 1)
             else:
-                chosen = best_of(u, q, rows.following, noise["next"], c, "mean")
+                chosen = euler(u, rows.following, noise["next"], c.flow_steps)
             values = target(rows.following, chosen).squeeze(-1)
             y = rows.r + rows.reach * (values.mean(0) - c.deviations * values.var(0, False) ** 0.5)
         loss = loss + cloning(v, rows, noise, rows.weight)  # a window that a time limit cuts is not cloned
@@ -341,7 +335,6 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
         {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "actor_layer_norm": True},
     ),
     "qam": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3}),
-    "qam with the best of three": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3, "samples": 3}),
     "qam of chunks": (QAM, plain_qam, {"critics": 4, "chunk": 2, "max_gradient_norm": 0.3, "inverse_temperature": 1.5}),
     "qam_f": (QAMF, plain_qam, {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "chunk": 2}),
     "qam_e": (QAME, plain_qam, {"critics": 3, "max_gradient_norm": 0.3, "edit_scale": 0.4, "chunk": 2}),
