@@ -46,7 +46,8 @@ def ours(algorithm: str, hidden: tuple[int, ...], updates: int, seed: int) -> di
     kernels.keep_memory()
     rows = 50_000
     store = Store.pack(random_rows(rows, seed))
-    episodes = types.SimpleNamespace(valid=np.ones(rows, bool), episode_ids=np.arange(rows) // 1000)
+    every = np.ones(rows, bool)
+    episodes = types.SimpleNamespace(valid=every, transitions=every, attributes={}, episode_ids=np.arange(rows) // 1000)
     torch.manual_seed(seed)
     agent = ALGORITHMS[algorithm](Spec(17, 6, (-1.0,) * 6, (1.0,) * 6), hidden=hidden)
     sources = dict(agent.sources(Stores(episodes, store)))

@@ -11,7 +11,7 @@ Equal losses and updates don't make equal runs: a run has more parts. Each cell 
 - rows: what reaches the loss, of every row of the file, through each code's own loader;
 - weights: mean, deviation, range and norm of each layer in 100 initialisations;
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches;
-- acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes;
+- acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes, 4 where slow;
 - curves: whole runs from each code's own weights and draws, returns on the way.
 
 Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; nothing of it is in this repository.
@@ -38,26 +38,33 @@ from study import SHARED, Cell, study_main
 
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.learner import Learner
-from surefoot.core.engine.sources import Stores, Uniform
+from surefoot.core.engine.sources import MAIN, Stores, Uniform
 from surefoot.core.nn.native import kernels
 from surefoot.core.policy.policy import Policy
 from surefoot.data import load
 from surefoot.data.dataset import Dataset
+from surefoot.data.sources import WindowSource
 from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate, hierarchical_interval
+from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs.plan import agent_class
 
 PEERS = pathlib.Path(__file__).parent / "peers"
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "paired.md"
 sys.path.append(str(PEERS))
-from paired_peer import Arrays, summary  # noqa: E402
+from paired_peer import Arrays, counted, numbers, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
 AT, PLANNED, BATCH, INITIALISATIONS = (1, 2, 10, 1000), 1000, 256, 100
-UPDATES, POINTS, EPISODES, ACTING_EPISODES, OBSERVATIONS = 30_000, 6, 20, 50, 1000
+POINTS, EPISODES, OBSERVATIONS = 6, 20, 1000
+ROUNDING = 1e-6
+"""A network that moved less than this part of its norm is one that did not."""
 SAME_ROWS, SAME_AT, SAME_STEPS, SAME_ACTIONS = 1e-3, "10", 1e-2, 5e-3
 """Called equal: columns within this part of their range; networks after that step within this part of how far they
 moved; actions within this."""
+WINDOW = ("observations", "actions", "rewards", "reach", "valid", "next_observations", "mask", "next_actions",
+          "next_mask")  # fmt: skip
+"""What losses read of windows."""
 QUESTIONS = ("rows", "weights", "steps", "acting", "curves")
 
 
@@ -125,6 +132,7 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
         command = [peer_python(pair.venv, ADVICE), str(PEERS / pair.runner), question, "--algorithm", pair.algorithm]
         command += ["--checkout", str(checkout(pair)), "--file", str(file_of(pair.file))]
         command += ["--environment", pair.environment, "--out", str(out)]
+        command += ["--settings", json.dumps(pair.settings)] if pair.settings else []
         if given is not None:
             np.savez(f"{folder}/given.npz", **given)  # type: ignore[arg-type]
             command += ["--given", f"{folder}/given.npz"]
@@ -140,28 +148,40 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
 
 
 def our_rows(agent: Agent, ready: Dataset) -> Arrays:
-    """What the store holds for the losses, in the file's order."""
-    store = store_from_dataset(ready, agent.reads, "cpu")
-    batch = store.gather(torch.arange(len(store)))
-    return {name: batch[name].numpy().astype(np.float32) for name in agent.reads}
+    """What the losses read of each row, in the file's order; of windows what their annotation makes of them."""
+    stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
+    online = isinstance(agent, OffPolicyAgent)  # draws from a replay buffer too
+    source = Uniform(stores.data) if online else agent.sources(stores)[MAIN]
+    batch = source.gather(torch.arange(len(stores.data)))
+    names: tuple[str, ...] = agent.reads
+    if isinstance(source, WindowSource):
+        batch = agent.annotate(batch)
+        names = tuple(name for name in WINDOW if name in batch)
+    return {name: batch[name].numpy().astype(np.float32) for name in names}
 
 
 def compare_rows(pair: Pair) -> dict[str, Any]:
     """Rows that are in one code alone, and the largest difference of each column of the others."""
-    theirs = ask(pair, "rows")[1]
+    theirs = counted(ask(pair, "rows")[1])
     agent, ready = agent_of(pair, 0)
-    ours, own = our_rows(agent, ready), data(pair.file)
+    ours, own = counted(our_rows(agent, ready)), data(pair.file)
     cut = own.truncations[own.transitions]  # steps at which a time limit ended the episode
     kept = np.ones(len(ours["rewards"]), bool)
     if len(ours["rewards"]) - len(theirs["rewards"]) == int(cut.sum()):
         kept = ~cut
+    starts = getattr(agent.config, "chunk", 1) - 1  # where the flat file has no whole window
+    if starts and len(kept) - len(theirs["rewards"]) == starts:
+        kept[-starts:] = False
     columns = {}
     for name in theirs if kept.sum() == len(theirs["rewards"]) else ():
         mine, other = ours[name][kept].astype(np.float64), theirs[name].astype(np.float64)
         columns[name] = {"largest": float(np.abs(mine - other).max()), "scale": float(np.abs(other).max())}
+        differs = (np.abs(mine - other).reshape(len(mine), -1).max(1) > SAME_ROWS * columns[name]["scale"]).sum()
+        columns[name]["rows"] = int(differs)
         if name == "rewards":
             columns[name]["ratio"] = float(mine.sum() / other.sum())
-    return {"ours": len(ours["rewards"]), "theirs": len(theirs["rewards"]), "cut": int(cut.sum()), "columns": columns}
+    counts = {"ours": len(ours["rewards"]), "theirs": len(theirs["rewards"]), "cut": int(cut.sum()), "starts": starts}
+    return {**counts, "columns": columns}
 
 
 def compare_weights(pair: Pair) -> dict[str, Any]:
@@ -183,6 +203,8 @@ class Snapshots:
         self.pair = pair
         self.agent, _ = agent_of(pair, 0, quiet=True)
         self.start = networks_of(self.agent, pair.networks)
+        if "reach" in rows:  # windows, annotated already
+            self.agent.annotate = lambda batch: batch  # type: ignore[method-assign]
         tensors = {name: torch.from_numpy(np.ascontiguousarray(column, np.float32)) for name, column in rows.items()}
         tensors["observation_actions"] = torch.cat([tensors["observations"], tensors["actions"]], 1)
         feed = iter(indices)
@@ -193,6 +215,16 @@ class Snapshots:
 
         source = Uniform(batch, len(rows["rewards"]))
         self.learner = Learner([self.agent], [0], source, batch_size=indices.shape[1], planned_steps=PLANNED)
+        stream, count, own = self.learner.stream, indices.shape[1], self.learner.stream.at
+
+        def handed(step: int) -> dict[str, torch.Tensor]:
+            found = own(step)
+            for name, noise in stream.noises.items():
+                if noise.kind in ("normal", "uniform"):
+                    found[name] = torch.from_numpy(numbers(name, noise.kind, step + 1, count, noise.width))[None]
+            return found
+
+        self.learner.stream.at = handed  # type: ignore[method-assign]
 
     def at(self, steps: tuple[int, ...]) -> tuple[Arrays, dict[str, Any], dict[str, Any]]:
         """Arrays by "step/name"; rates and losses by step."""
@@ -213,6 +245,15 @@ class Snapshots:
 
 def together(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
     """Both codes over the same 1,000 batches of the official rows: ours, its arrays, theirs, their line."""
+    if id(pair) not in _together:
+        _together[id(pair)] = _stepped(pair)
+    return _together[id(pair)]
+
+
+_together: dict[int, tuple[Snapshots, Arrays, Arrays, Any]] = {}
+
+
+def _stepped(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
     rows = ask(pair, "rows")[1]
     indices = np.random.default_rng(0).integers(len(rows["rewards"]), size=(PLANNED, BATCH))
     ours = Snapshots(pair, rows, indices)
@@ -232,8 +273,10 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
             names = [name for name in mine if name.startswith(f"{step}/{network}.")]
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
             begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
-            moved = float(np.linalg.norm(right - begun))
-            distances.setdefault(str(step), {})[network] = float(np.linalg.norm(left - right)) / max(moved, 1e-30)
+            moved, mine_moved = (float(np.linalg.norm(side - begun)) for side in (right, left))
+            apart, rounding = float(np.linalg.norm(left - right)), ROUNDING * float(np.linalg.norm(begun))
+            still = max(moved, mine_moved) < rounding  # what lags has not moved yet, but for rounding
+            distances.setdefault(str(step), {})[network] = 0.0 if still else apart / max(moved, 1e-30)
     return {"distances": distances, **line}
 
 
@@ -248,15 +291,25 @@ def compare_acting(pair: Pair) -> dict[str, Any]:
     observations = data(pair.file).observations[:: max(1, len(data(pair.file)) // OBSERVATIONS)][:OBSERVATIONS]
     given = {f"weights/{name}": values for name, values in weights.items()}
     line, arrays = ask(
-        pair, "acting", {**given, "observations": observations}, episodes=ACTING_EPISODES, planned=PLANNED
+        pair, "acting", {**given, "observations": observations}, episodes=pair.acting_episodes, planned=PLANNED
     )
     policy = full.policy()
-    mine = policy(torch.from_numpy(observations)).numpy()
+    mine = acted(full, policy, observations)
     return {
         "actions": float(np.abs(mine - arrays["actions"]).max()),
         "theirs": line,
-        "ours": scored(policy, pair.environment, ACTING_EPISODES),
+        "ours": scored(policy, pair.environment, pair.acting_episodes),
     }
+
+
+@torch.no_grad()
+def acted(agent: Agent, policy: Policy, observations: np.ndarray) -> np.ndarray:
+    """(B, A) actions of recorded observations; of a head that draws, with the numbers that both codes are handed."""
+    head = getattr(agent.actor, "inner", agent.actor)
+    if not head.always_samples:
+        return policy(torch.from_numpy(observations)).numpy()
+    drawn = torch.from_numpy(numbers("acting", "normal", 0, len(observations), head.noise_dim))
+    return head.act(agent.normalizer(torch.from_numpy(observations)), drawn).numpy()
 
 
 def scored(policy: Policy, environment: str, episodes: int) -> dict[str, Any]:
@@ -265,10 +318,11 @@ def scored(policy: Policy, environment: str, episodes: int) -> dict[str, Any]:
     return {"returns": [round(float(value), 3) for value in found.returns], "lengths": found.lengths.tolist()}
 
 
-def our_curve(pair: Pair, seed: int, updates: int = UPDATES, episodes: int = EPISODES) -> dict[str, Any]:
+def our_curve(pair: Pair, seed: int, updates: int | None = None, episodes: int = EPISODES) -> dict[str, Any]:
     """A run of ours, as a worker of `surefoot train` trains one seed."""
     torch.set_num_threads(1)
     kernels.keep_memory()
+    updates = pair.updates if updates is None else updates
     agent, ready = agent_of(pair, seed)
     stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
     learner = Learner([agent], [seed], agent.sources(stores), batch_size=BATCH, planned_steps=updates, kernels=True)
@@ -283,7 +337,7 @@ def our_curve(pair: Pair, seed: int, updates: int = UPDATES, episodes: int = EPI
 
 def their_curve(pair: Pair, seed: int) -> dict[str, Any]:
     """A run of the official code."""
-    points, _ = ask(pair, "curve", planned=UPDATES, points=POINTS, episodes=EPISODES, seed=seed)
+    points, _ = ask(pair, "curve", planned=pair.updates, points=POINTS, episodes=EPISODES, seed=seed)
     return {"points": points}
 
 
@@ -300,6 +354,8 @@ def cells() -> list[Cell]:
         if question not in pair.left_out
     ]
     for name, pair in PAIRS.items():
+        if "curves" in pair.left_out:
+            continue
         found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
         found.append(Cell(f"{name}-curve-ours-s0", functools.partial(our_curve, pair, 0)))
     return found
@@ -320,17 +376,20 @@ def said_of_rows(cell: dict[str, Any]) -> Said:
     if cell["ours"] != cell["theirs"]:
         more = cell["ours"] - cell["theirs"]
         cause = " (steps at which a time limit ends an episode)" if more == cell["cut"] else ""
+        cause = " (starts of windows that the file cuts, without weight)" if more == cell.get("starts") else cause
         parts.append(f"ours has {more:,} rows of {cell['ours']:,} more{cause}")
     if not cell["columns"]:
         parts.append("columns not compared")
     elif max(worst.values(), default=0.0) < 1e-5:
         parts.append("equal" if not parts else "the others are equal")
     else:
-        parts.append(f"{max(worst, key=lambda name: worst[name])} differ by {max(worst.values()):.1e} of their range")
+        name = max(worst, key=lambda name: worst[name])
+        rows = f" in {cell['columns'][name]['rows']:,} rows" if cell["columns"][name].get("rows") else ""
+        parts.append(f"{name} differ by {worst[name]:.1e} of their range{rows}")
     ratio = cell["columns"].get("rewards", {}).get("ratio", 1.0)
     if abs(ratio - 1) >= 1e-3:
         parts.append(f"rewards are scaled {ratio:.4f} times theirs")
-    known = cell["ours"] - cell["theirs"] in (0, cell["cut"])
+    known = cell["ours"] - cell["theirs"] in (0, cell["cut"], cell.get("starts", 0))
     return "; ".join(parts), known and bool(cell["columns"]) and max(worst.values(), default=0.0) < SAME_ROWS
 
 
@@ -366,6 +425,7 @@ def said_of_acting(cell: dict[str, Any]) -> Said:
     mine, theirs = ([np.array(cell[side]["returns"])] for side in ("ours", "theirs"))
     left, right = hierarchical_interval(mine), hierarchical_interval(theirs)
     within = left.low <= right.high and right.low <= left.high
+    within |= bool(np.isclose(left.estimate, right.estimate))  # all episodes alike: intervals without a width
     word = "equal within noise" if within else "differ"
     numbers = f"{left.estimate:.1f} and {right.estimate:.1f}"
     return f"actions within {cell['actions']:.0e}; returns {word} ({numbers})", within and cell[
@@ -414,7 +474,7 @@ def table(found: Results) -> list[str]:
         "Losses and updates that are equal don't make runs equal: a run has more parts. Here official code runs beside "
         "ours on one file, at equal settings, and each part is compared. Written by `python benchmarks/paired.py`, "
         "which says what each column is. "
-        f"Curves are of {UPDATES:,} updates, one seed, {EPISODES} episodes at the end, 95 % intervals over episodes.",
+        f"Curves are of one seed, {EPISODES} episodes at the end, 95 % intervals over episodes.",
         "",
         "## Open: differences whose cause was not found",
         "",
@@ -437,7 +497,7 @@ def table(found: Results) -> list[str]:
             means = [
                 f"{np.mean(cell['points'][place]['returns']):.0f}" if cell else "not run" for cell in rows.values()
             ]
-            step = (place + 1) * UPDATES // POINTS
+            step = (place + 1) * pair.updates // POINTS
             lines.append(f"| {step:,} | {means[0]} | {means[1]} |")
         lines.append("")
     return lines

@@ -20,6 +20,9 @@ REWARDS, NO_REWARDS, NO_TASK = "rewards", "none: the log has none", "none: the d
 of no task yet."""
 WITHOUT = (NO_REWARDS, NO_TASK)
 """The two together."""
+RUNS_ON = "runs_on"
+"""Attribute, 1, of data whose recordings run on where the task ends: terminations were put into them afterwards, and an
+episode begins with the step that followed the one before (`recording_ends`)."""
 BEST_RETURN = "best_return"
 """Attribute of data that do not hold all steps of their episodes: the highest return of a whole one, undiscounted."""
 
@@ -228,3 +231,14 @@ def _names(text: Any, count: int) -> tuple[str, ...] | None:
     if not all(isinstance(one, str) and len(one) <= LONGEST_NAME for one in found):
         return None
     return tuple(map(printable, found))
+
+
+def recording_ends(dataset: Dataset) -> Array:
+    """(N,) bool: the row is the last of its recording, that is of an episode that no other continues.
+
+    An episode that terminates is continued where the next one begins with the observation that it led to.
+    """
+    ends = dataset.terminations | dataset.truncations
+    follows = (dataset.next_observations[:-1] == dataset.observations[1:]).all(axis=1)
+    ends[:-1] &= ~(dataset.terminations[:-1] & follows)
+    return ends

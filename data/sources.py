@@ -11,11 +11,13 @@ from torch import Tensor
 from surefoot.core.base.errors import DataError
 from surefoot.core.engine.sources import MAIN, Batch, Drawn, Source, Stores, Uniform
 from surefoot.data.samplers import Chain, Weighted, Windows, uniform_rows
-from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, segment_ids
+from surefoot.data.store import OBSERVATION_ACTIONS, Store, Workspace, recording_ids
 
 
 class WindowSource(Drawn):
-    """Windows of L steps that never cross an episode's end: columns are (B, L, ...), with a `mask` (B, L) of 0 and 1.
+    """Windows of L steps that never cross the end of an episode, or of a recording.
+
+    Columns are (B, L, ...), with a `mask` (B, L) of 0 and 1.
 
     A window of padding "right" begins at the row that is drawn, one of padding "left" ends there.
     """
@@ -32,7 +34,7 @@ class WindowSource(Drawn):
 
         Args:
             store: N rows in the order of time.
-            segment_ids: (N,) which of them followed each other (`store.segment_ids`).
+            segment_ids: (N,) which of them followed each other (`store.segment_ids`, `store.recording_ids`).
             windows: length and padding.
             weights: (N,) how often a row is drawn, relative to the others; None: all equally.
             stream: of random numbers.
@@ -78,10 +80,13 @@ class WeightedRows(Drawn):
 
 
 def chunk_source(stores: Stores, length: int) -> Source:
-    """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.actors.chunks`)."""
+    """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.actors.chunks`).
+
+    Where a recording runs on behind the task's end, so do its windows: the actions are those that were taken.
+    """
     if length == 1:
         return Uniform(stores.data)
-    return WindowSource(stores.data, segment_ids(stores.dataset, stores.data.keys), Windows(length, "right"))
+    return WindowSource(stores.data, recording_ids(stores.dataset, stores.data.keys), Windows(length, "right"))
 
 
 class Added(Drawn):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import DataError, DeviceError, nearest
 from surefoot.core.nn.native import native
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import RUNS_ON, Dataset, recording_ends
 
 Array = np.ndarray[Any, Any]
 Batch = dict[str, Tensor]
@@ -271,8 +271,24 @@ def segment_ids(dataset: Dataset, columns: Iterable[str] = ()) -> Array:
         dataset: of the store.
         columns: the store's (`Store.keys`), which decide the rows that it holds (`learnable`).
     """
+    return _runs(dataset, columns, np.diff(dataset.episode_ids) != 0)
+
+
+def recording_ids(dataset: Dataset, columns: Iterable[str] = ()) -> Array:
+    """As `segment_ids`, of recordings: where one runs on behind the task's end, what followed is of the same run.
+
+    It is known of data that say so (`RUNS_ON`): those of which a task's terminations were made afterwards.
+    """
+    if RUNS_ON not in dataset.attributes or dataset.observation_dim == 0:
+        return segment_ids(dataset, columns)
+    return _runs(dataset, columns, recording_ends(dataset)[:-1])
+
+
+def _runs(dataset: Dataset, columns: Iterable[str], apart: Array) -> Array:
+    """Ids of runs of store rows; (N - 1,) `apart` says after which rows of the dataset something else begins."""
     rows = np.flatnonzero(learnable(dataset, columns))
-    breaks = (np.diff(rows) != 1) | (np.diff(dataset.episode_ids[rows]) != 0)
+    parts = np.concatenate([[0], np.cumsum(apart)])
+    breaks = (np.diff(rows) != 1) | (np.diff(parts[rows]) != 0)
     return np.concatenate([[0], np.cumsum(breaks)])[: len(rows)].astype(np.int64)
 
 

@@ -17,7 +17,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.flow import euler
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
@@ -38,6 +38,7 @@ class FQLConfig(HistoryConfig):
     deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (512, 512, 512, 512)
+    actor_layer_norm: bool = False  # of flow and policy, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -80,8 +81,9 @@ class FQL(ChunkedAgent):
     def build(self) -> None:
         """The flow, the policy of one step, critics and their targets."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
-        self.velocity = PlainVelocity(width, size, c.hidden)
-        self.student = OneStepActor(width, size, c.hidden)
+        norm: LayerNorm = "after" if c.actor_layer_norm else False
+        self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
+        self.student = OneStepActor(width, size, c.hidden, layer_norm=norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
 

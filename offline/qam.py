@@ -17,7 +17,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
@@ -37,6 +37,7 @@ class QAMConfig(HistoryConfig):
     learning_rate: float = 3e-4
     max_gradient_norm: float = 1.0  # of all gradients together
     hidden: tuple[int, ...] = (512, 512, 512, 512)
+    actor_layer_norm: bool = False  # of both flows and what acts, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -62,8 +63,8 @@ class QAM(ChunkedAgent):
 
     Critics are regressed on r + gamma^C (mean - rho std of the averaged critics at the action of u); v clones by flow
     matching. One Adam steps all three networks down the sum, its gradients clipped together, as in the official code;
-    averages follow the networks from before the step. The official code keeps a target of u that nothing reads: ours
-    has none.
+    averages follow the networks from before the step. As there a chunk that a time limit cuts is not cloned at all,
+    where QC and FQL clone what there is of it. The official code keeps a target of u that nothing reads: ours has none.
     """
 
     name = "qam"
@@ -76,11 +77,16 @@ class QAM(ChunkedAgent):
     def build(self) -> None:
         """The cloned flow and its average, the improved one, critics and their targets."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
-        self.velocity = PlainVelocity(width, size, c.hidden)
-        self.improved = PlainVelocity(width, size, c.hidden)
+        self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=self.norm)
+        self.improved = PlainVelocity(width, size, c.hidden, velocity_layer_norm=self.norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
         self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+
+    @property
+    def norm(self) -> LayerNorm:
+        """Where the flows and what is distilled from them have layer norms."""
+        return "after" if self.config.actor_layer_norm else False
 
     @property
     def head(self) -> FlowActor:
@@ -128,7 +134,7 @@ class QAM(ChunkedAgent):
         """The sum of cloning, critics' and adjoint matching's losses, each with a gradient to its own network only."""
         adjoint = self.adjoint_loss(batch, noise)
         critic, metrics = self.critic_loss(batch, noise)
-        cloning = chunked.cloning_loss(self.velocity, batch, noise)
+        cloning = chunked.cloning_loss(self.velocity, batch, noise, batch["valid"])
         return cloning + critic + adjoint, {**metrics, "cloning": cloning, "critic": critic, "adjoint": adjoint}
 
     def updates(self) -> list[Update]:
@@ -175,7 +181,7 @@ class QAMF(QAM):
         """The student beside QAM's networks."""
         super().build()
         c = self.config
-        self.student = OneStepActor(self.spec.observation_dim, self.decision_dim, c.hidden)
+        self.student = OneStepActor(self.spec.observation_dim, self.decision_dim, c.hidden, layer_norm=self.norm)
 
     @property
     def actor(self) -> Actor:

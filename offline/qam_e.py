@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
@@ -69,8 +69,6 @@ class QAME(QAM):
             c.edit_log_std_range,
             activation=c.edit_activation,
         )
-        for head in self.edit.mlp.weights[-1].detach().chunk(2):  # mean and deviation are layers of their own there
-            nn.init.xavier_uniform_(head)
         self.temperature = Temperature(c.temperature, "exp")
 
     @property

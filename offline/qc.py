@@ -16,7 +16,7 @@ from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
@@ -36,6 +36,7 @@ class QCConfig(HistoryConfig):
     aggregate: str = "mean"  # of the critics, for choosing and in the target: mean or min
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (512, 512, 512, 512)
+    actor_layer_norm: bool = False  # of the flow, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -71,7 +72,8 @@ class QC(ChunkedAgent):
     def build(self) -> None:
         """The flow over chunks, critics of chunks and their targets."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
-        self.velocity = PlainVelocity(width, size, c.hidden)
+        norm: LayerNorm = "after" if c.actor_layer_norm else False
+        self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
 

@@ -19,7 +19,7 @@ from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, requi
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import Critic, pairs
+from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.data.sources import chunk_source
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -44,6 +44,7 @@ class ReBRACConfig(HistoryConfig):
     learning_rate: float = 1e-3
     hidden: tuple[int, ...] = (256, 256, 256)
     activation: str = "relu"
+    actor_layer_norm: bool = False  # after each activation, as the critics have them
     initialisation: str = "edac"  # edac: biases 0.1 and a last layer near 0 (CORL); xavier (FQL's code)
     last_layer: float = 1e-3  # of the actor: bound of its weights (edac), or what they are multiplied by (xavier)
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
@@ -81,7 +82,8 @@ class ReBRAC(ChunkedAgent):
     the actor against the new ones, the target critics follow the new critics and the target actor the actor as it was
     before its step. The preset `fql` is that of FQL's authors: one optimiser over both losses, so that the actor sees
     the old critics and both targets lag, the mean over critics, other networks. Where ours differs from either:
-    the actor rests between its steps, while in the latter Adam goes on moving it by its momentum; the actor's steps
+    the actor rests between its steps, while in the latter Adam goes on moving it by its momentum, in the long run
+    sqrt(2) times as far for each gradient; the actor's steps
     are the even ones, in CORL the odd ones; the next action is that of the same episode, and where a time limit hides
     it nothing is taken off, while FQL's code takes the next episode's first action. CORL trains with batches of 1024.
 
@@ -111,7 +113,8 @@ class ReBRAC(ChunkedAgent):
         """Critics with layer norms after the activation, the actor, and targets of both."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.critic = Critic(width, size, c.hidden, c.critics, c.initialisation, "after", activation=c.activation)
-        head = DeterministicActor(width, size, c.hidden, c.initialisation, c.activation)
+        norm: LayerNorm = "after" if c.actor_layer_norm else False
+        head = DeterministicActor(width, size, c.hidden, c.initialisation, c.activation, norm)
         with torch.no_grad():
             if c.initialisation == "xavier":
                 head.mlp.weights[-1].mul_(c.last_layer)

@@ -23,7 +23,7 @@ class RLPDConfig(REDQConfig):
     target_entropy_per_dimension: float = -0.5
     layer_norm_critic: bool = True
     layer_norm_epsilon: float = 1e-6  # flax's
-    initialisation: str = "torch"
+    initialisation: str = "xavier"
     rewards: str = "none"  # of the dataset and of the environment: none or minus_one
 
 

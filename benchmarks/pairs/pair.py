@@ -24,6 +24,11 @@ class Pair:
     silent: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options that take noise out of the loss, where steps are compared; the runner does so too."""
     networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
+    acting_episodes: int = 50
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What the runner is told of the official code's settings, over its own."""
+    updates: int = 30_000
+    """Of a curve."""
     causes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why the two differ there, in a sentence; without it a difference stands as open on the page."""
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -32,3 +37,11 @@ class Pair:
 
 CHEETAH = ("halfcheetah-v5-expert-sb3", "HalfCheetah-v5")
 HOPPER = ("hopper-v5-medium-sb3", "Hopper-v5")
+WHOLE_PUZZLE = ("puzzle-3x3-task1-sparse-1000", "ogbench/puzzle-3x3-play-singletask-task1-sparse-v0")
+"""As `PUZZLE`, of 1,000 episodes (35 minutes of a core) and with the sparse reward, --env and names changed alike."""
+PUZZLE = ("puzzle-3x3-task1-100", "ogbench/puzzle-3x3-play-singletask-task1-v0")
+"""A task of OGBench on data of ours: in `SUREFOOT_PEERS`/files
+surefoot datasets generate ogbench/puzzle-3x3-play --episodes 100 -o puzzle-3x3-play-100.hdf5
+surefoot datasets relabel puzzle-3x3-play-100.hdf5 --env ogbench/puzzle-3x3-play-singletask-task1-v0 \
+    -o puzzle-3x3-task1-100.hdf5
+"""

@@ -7,6 +7,7 @@ an algorithm. Needs numpy, h5py and gymnasium only.
 
 import argparse
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,16 +73,51 @@ def without_cut_steps(data: Arrays) -> Arrays:
     return {name: values[kept] for name, values in data.items()}
 
 
-def returns(peer: Peer, environment: str, episodes: int) -> tuple[list[float], list[int]]:
-    """Returns and lengths of whole episodes; episode k begins with seed 1000 + k."""
+def numbers(name: str, kind: str, step: int, rows: int, width: int) -> np.ndarray:
+    """(rows, width) random numbers of a step that both codes are handed where they would draw: normal or uniform."""
+    source = np.random.default_rng([zlib.crc32(name.encode()), step])
+    if kind == "normal":
+        return source.standard_normal((rows, width), dtype=np.float32)
+    return source.random((rows, width), dtype=np.float32)
+
+
+def counted(rows: Arrays) -> Arrays:
+    """Windows as they count: 0 where a number has no weight in any loss; other rows as they are."""
+    if "valid" not in rows:
+        return rows
+    whole, reached = rows["valid"][:, None] > 0, (rows["valid"] * rows["reach"])[:, None] > 0
+    found = {**rows, "rewards": rows["rewards"] * rows["valid"], "reach": rows["reach"] * rows["valid"]}
+    found["actions"] = np.where(whole | (rows["mask"] > 0), rows["actions"], 0)
+    found["next_observations"] = np.where(reached, rows["next_observations"], 0)
+    if "next_actions" in rows:
+        found["next_mask"] = rows["next_mask"] * reached
+        found["next_actions"] = rows["next_actions"] * found["next_mask"]
+    return found
+
+
+def environment_of(name: str) -> Any:
+    """A gymnasium id, or a task of OGBench by our name."""
+    if name.startswith("ogbench/"):
+        import ogbench
+
+        return ogbench.make_env_and_datasets(name.removeprefix("ogbench/"), env_only=True)
     import gymnasium
 
-    made, found, lengths = gymnasium.make(environment), [], []
+    return gymnasium.make(name)
+
+
+def returns(peer: Peer, environment: str, episodes: int) -> tuple[list[float], list[int]]:
+    """Returns and lengths of whole episodes; episode k begins with seed 1000 + k.
+
+    A peer with a memory, such as a queue of actions, has a method `episode`, which gives what acts in one.
+    """
+    made, found, lengths = environment_of(environment), [], []
     for episode in range(episodes):
         observation, _ = made.reset(seed=FIRST_EVALUATION_SEED + episode)
+        act = peer.episode() if hasattr(peer, "episode") else peer.act
         total, steps, ended = 0.0, 0, False
         while not ended:
-            action = peer.act(np.asarray(observation, np.float32)[None])[0]
+            action = act(np.asarray(observation, np.float32)[None])[0]
             observation, reward, terminated, truncated, _ = made.step(action)
             total, steps, ended = total + float(reward), steps + 1, bool(terminated or truncated)
         found.append(total)
@@ -154,6 +190,7 @@ def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
     parser.add_argument("--checkout", type=Path, required=True, help="of the official code")
     parser.add_argument("--file", type=Path, required=True, help="dataset in D4RL's layout")
     parser.add_argument("--environment", required=True)
+    parser.add_argument("--settings", default="{}", help="JSON: settings of the official code over the runner's")
     parser.add_argument("--given", type=Path, help="npz with weights and indices")
     parser.add_argument("--out", type=Path, help="npz to write")
     parser.add_argument("--at", default="1,2,10,1000")

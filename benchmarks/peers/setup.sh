@@ -34,9 +34,10 @@ for name in "$@"; do
     jax) make jax jax==0.10.2 jaxlib==0.10.2 ;;
     # What the official FQL and Q-chunking import; distrax is stood in for by flow_official.py.
     flow) make flow jax==0.10.2 jaxlib==0.10.2 flax==0.12.8 optax==0.2.8 ml_collections==1.1.0 ;;
-    # What the official IQL imports; TensorFlow Probability, gym and d4rl are stood in for by paired_iql.py.
+    # What the official IQL, FQL, Q-chunking, QAM, RLPD and WSRL import; distrax, TensorFlow Probability, gym and d4rl
+    # are stood in for by the runners.
     paired_jax) make paired_jax jax==0.10.2 jaxlib==0.10.2 flax==0.12.8 optax==0.2.8 tqdm h5py \
-        "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 ;;
+        "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 ml_collections==1.1.0 ogbench==1.2.2 chex absl-py overrides ;;
     gymnax) make gymnax jax==0.10.2 jaxlib==0.10.2 gymnax==1.0.1 six ;; # gymnax imports six without asking for it
     sb3) make sb3 "$torch" numpy==2.4.6 stable-baselines3==2.9.2 sb3-contrib==2.9.2 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 ;;
     sbx) make sbx "$torch" sbx-rl==0.28.0 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 jax==0.10.2 jaxlib==0.10.2 ;;

@@ -33,7 +33,8 @@ def chunk_target(rewards: Tensor, terminations: Tensor, mask: Tensor, discount: 
     A termination within the chunk ends it: what the later actions would have done does not matter, so the row counts,
     with the rewards up to there and no bootstrap. The official code of Q-chunking gives such rows weight 0, and the
     states of an episode's last C - 1 steps are then never learned but bootstrapped from; and it goes on adding rewards
-    where data run on after the task's end. Only what a time limit cut is left out, here as there.
+    where data run on after the task's end; here only their actions are of the chunk, as they were taken
+    (`data.sources.chunk_source`). Only what a time limit cut is left out, here as there.
 
     Args:
         rewards: (B, C) in reward units; those of padding do not count.
@@ -65,7 +66,8 @@ def decisions(batch: Batch, discount: float, chunk: int = 1) -> Batch:
     Returns:
         The batch with `observations` (B, O) at the first step, `actions` (B, C A), `observation_actions`, `rewards`,
         `reach` and `valid` (B,) as `chunk_target` has them, `next_observations` (B, O) after the last step, and `mask`
-        (B, C A): 1 where an action of the chunk is in the data. Padding repeats the last action.
+        (B, C A): 1 where an action of the chunk is in the data, behind the task's end too where the recording runs on.
+        Padding repeats the last action.
     """
     if "mask" not in batch:
         reach = discount * (1 - batch["terminations"]) if "terminations" in batch else None

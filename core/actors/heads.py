@@ -35,9 +35,12 @@ class DeterministicActor(MLPActor):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         activation: str = "relu",
+        layer_norm: LayerNorm = False,
+        norm_epsilon: float | None = None,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+        own: dict[str, Any] = {"initialisation": initialisation, "activation": activation}
+        self.mlp = MLP(observation_dim, action_dim, hidden, layer_norm=layer_norm, norm_epsilon=norm_epsilon, **own)
 
     def forward(self, observations: Tensor, masks: Tensor | None = None) -> Tensor:
         """(B, A) actions in [-1, 1]."""
@@ -146,6 +149,9 @@ class TanhGaussianActor(MLPActor):
             unit_features=unit_features,
         )
         self.log_std_range = log_std_range
+        if initialisation == "xavier":  # as where mean and deviation are layers of their own (REDQ, RLPD, QAM)
+            for head in self.mlp.weights[-1].detach().chunk(2):
+                nn.init.xavier_uniform_(head)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the tanh, (B, A) each."""

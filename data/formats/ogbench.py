@@ -6,7 +6,8 @@ only supplies the observation after the row before. OCBench: `observations` has 
 recording, `terminals` marks its last action, and `observation_interval` must be 1.
 
 `masks` is 0 where the task is solved and bootstrapping stops, though the recording runs on. In a `Dataset` such a row
-is a termination, so that an episode ends with it and another begins with the next row (`joined` joins them again).
+is a termination, so that an episode ends with it and another begins with the next row
+(`data.dataset.recording_ends` joins them again).
 Rewards that follow success are so never summed with those before it, as they are where windows of several steps are cut
 from the flat file (Li, Zhou and Levine, "Reinforcement Learning with Action Chunking", 2025, whose code does that).
 """
@@ -24,7 +25,7 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.files import written_aside
 from surefoot.core.base.precision import warnings_of
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
-from surefoot.data.dataset import NO_TASK, REWARDS, Dataset
+from surefoot.data.dataset import NO_TASK, REWARDS, RUNS_ON, Dataset, recording_ends
 from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import LAYOUT_VERSION, OWN_MARK, Source
 from surefoot.data.formats.named import need_one_vector
@@ -95,22 +96,12 @@ def cut(dataset: Dataset) -> Dataset:
     """
     ends = dataset.terminations | dataset.truncations
     made = dataset.replace(
+        attributes={**dataset.attributes, RUNS_ON: 1},
         truncations=dataset.truncations & ~dataset.terminations,
         episode_ids=np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64),
     )
     validate(made)
     return made
-
-
-def joined(dataset: Dataset) -> Array:
-    """(N,) bool: the row is the last of its recording, that is of an episode that no other continues.
-
-    An episode that terminates is continued where the next one begins with the observation that it led to.
-    """
-    ends = dataset.terminations | dataset.truncations
-    follows = (dataset.next_observations[:-1] == dataset.observations[1:]).all(axis=1)
-    ends[:-1] &= ~(dataset.terminations[:-1] & follows)
-    return ends
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:
@@ -127,7 +118,7 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
     need_one_vector(dataset, "OGBench's layout")
     need_chain(dataset, "OGBench's layout")
     dataset = with_known_ends(dataset)
-    last = joined(dataset)
+    last = recording_ends(dataset)
     rows = np.repeat(np.arange(len(dataset)), 1 + last)
     added = np.append(rows[1:] == rows[:-1], False)
     added = np.concatenate([[False], added[:-1]])  # the second of two equal rows

@@ -14,7 +14,7 @@ from surefoot.core.engine.sources import MAIN, Batch, Drawn, Source, Stores
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import Windows, uniform_rows
 from surefoot.data.sources import WindowSource
-from surefoot.data.store import Store, Workspace, segment_ids
+from surefoot.data.store import Store, Workspace, recording_ids
 
 
 class Replay(Drawn):
@@ -183,7 +183,9 @@ def joined_windows(stores: Stores, length: int) -> Source:
     met = ReplayWindows(stores.replay, length)
     if stores.data is None:
         return met
-    return JoinedWindows(WindowSource(stores.data, segment_ids(stores.dataset, stores.data.keys), Windows(length)), met)
+    return JoinedWindows(
+        WindowSource(stores.data, recording_ids(stores.dataset, stores.data.keys), Windows(length)), met
+    )
 
 
 class _WithData(Drawn):

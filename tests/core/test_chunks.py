@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surefoot.core.actors.chunks import chunk_target, decisions
 from surefoot.core.engine.sources import Batch, Stores
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import RUNS_ON, Dataset
 from surefoot.data.sources import WindowSource, chunk_source
 from surefoot.data.store import Store, store_from_dataset
 
@@ -81,6 +81,19 @@ def test_chunks_are_time_major_and_masked_behind_the_episode() -> None:
     assert found["mask"][5].tolist() == [1, 1, 0]
     assert found["next_observations"][[3, 5], 0].tolist() == [6, 7]
     assert found["observation_actions"].shape == (11, 4)
+
+
+def test_a_chunk_behind_the_task_s_end_has_the_recording_s_actions_and_no_rewards_of_it() -> None:
+    labelled = TWO.replace(attributes={RUNS_ON: 1})  # what follows row 6 begins where it led to
+    found, alone = windows(labelled, 3, 0.9), windows(TWO, 3, 0.9)
+    assert found["actions"][5].tolist() == pytest.approx([0.05, 0.06, 0.07])
+    assert found["mask"][5].tolist() == [1, 1, 1]
+    assert alone["mask"][5].tolist() == [1, 1, 0]
+    for name in ("rewards", "reach", "valid"):
+        assert torch.equal(found[name], alone[name])
+    assert found["actions"][10].tolist() == pytest.approx([0.1, 0.1, 0.1])  # here the recording itself ends
+    apart = labelled.replace(next_observations=labelled.next_observations + 1)  # another recording follows
+    assert torch.equal(windows(apart, 3, 0.9)["actions"], alone["actions"])
 
 
 def test_two_numbers_an_action_are_masked_together() -> None:

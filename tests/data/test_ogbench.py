@@ -10,8 +10,7 @@ import pytest
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, info, load, save
-from surefoot.data.dataset import NO_TASK, REWARDS
-from surefoot.data.formats.ogbench import joined
+from surefoot.data.dataset import NO_TASK, REWARDS, recording_ends
 from surefoot.data.prepare import best_episodes
 
 
@@ -59,7 +58,7 @@ def test_a_termination_is_where_masks_are_0_and_nowhere_else(tmp_path: pathlib.P
     assert found.episode_lengths.tolist() == [3, 2, 5]
     assert found.rewards.tolist() == [-2, -1, 0, -1, 0, -2, -2, -2, -1, 0]
     np.testing.assert_array_equal(found.next_observations[2], given["observations"][3])  # the recording ran on
-    assert np.flatnonzero(joined(found)).tolist() == [4, 9]
+    assert np.flatnonzero(recording_ends(found)).tolist() == [4, 9]
     assert REWARDS not in found.attributes
 
 

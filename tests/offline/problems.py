@@ -113,7 +113,9 @@ def learner(
 def own_sources(agent: Agent, store: Store) -> dict[str, Source]:
     """The agent's sources of rows that lie in episodes of seven steps."""
     known = np.ones(len(store), bool)
-    episodes = types.SimpleNamespace(valid=known, transitions=known, episode_ids=np.arange(len(store)) // 7)
+    episodes = types.SimpleNamespace(
+        valid=known, transitions=known, attributes={}, episode_ids=np.arange(len(store)) // 7
+    )
     return dict(agent.sources(Stores(episodes, store)))
 
 

@@ -74,7 +74,9 @@ def trained(kind: type[Agent], store: Store, steps: int, episode: int = 1, **opt
     """An agent that learned from rows that lie in episodes of so many steps."""
     agent = kind(SPEC, **{"hidden": (32, 32), "learning_rate": 3e-3, **options}).fresh(0)
     known = np.ones(len(store), bool)
-    episodes = types.SimpleNamespace(valid=known, transitions=known, episode_ids=np.arange(len(store)) // episode)
+    episodes = types.SimpleNamespace(
+        valid=known, transitions=known, attributes={}, episode_ids=np.arange(len(store)) // episode
+    )
     learner = Learner(
         [agent], [0], dict(agent.sources(Stores(episodes, store))), batch_size=64, planned_steps=steps, kernels=True
     )

@@ -233,7 +233,8 @@ def plain_qam(agent: Agent, nets: dict[str, Plain]) -> Step:
                 chosen = euler(u, rows.following, noise["next"], c.flow_steps)
             values = target(rows.following, chosen).squeeze(-1)
             y = rows.r + rows.reach * (values.mean(0) - c.deviations * values.var(0, False) ** 0.5)
-        loss = loss + cloning(v, rows, noise) + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean()
+        loss = loss + cloning(v, rows, noise, rows.weight)  # a window that a time limit cuts is not cloned
+        loss = loss + (rows.weight * (q(rows.s, rows.a).squeeze(-1) - y) ** 2).mean()
         old_q, old_v = q.copy(), v.copy()
         assert adam.step(loss) > c.max_gradient_norm  # so that the clip leaves its mark
         target.follow(old_q, c.target_rate)
@@ -321,10 +322,18 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "flow_bc of chunks": (FlowBC, plain_flow_bc, {"chunk": 3, "average_rate": 0.3}),
     "fql": (FQL, plain_fql, {"chunk": 1}),
     "fql with a normalised minimum": (FQL, plain_fql, {"chunk": 2, "aggregate": "min", "normalize_q": True}),
+    "fql with norms in its actors": (FQL, plain_fql, {"chunk": 1, "actor_layer_norm": True}),
     "qc_fql": (QCFQL, plain_fql, {"chunk": 3}),
     "qc": (QC, plain_qc, {"chunk": 3, "samples": 4}),
     "qc with the minimum": (QC, plain_qc, {"chunk": 1, "samples": 5, "aggregate": "min"}),
     "ifql": (IFQL, plain_ifql, {"chunk": 2, "samples": 3}),
+    "ifql with norms in its flow": (IFQL, plain_ifql, {"samples": 3, "actor_layer_norm": True}),
+    "qc with norms in its flow": (QC, plain_qc, {"chunk": 2, "samples": 4, "actor_layer_norm": True}),
+    "qam_f with norms in its actors": (
+        QAMF,
+        plain_qam,
+        {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "actor_layer_norm": True},
+    ),
     "qam": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3}),
     "qam of chunks": (QAM, plain_qam, {"critics": 4, "chunk": 2, "max_gradient_norm": 0.3, "inverse_temperature": 1.5}),
     "qam_f": (QAMF, plain_qam, {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "chunk": 2}),
@@ -334,6 +343,11 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "awr_flow": (AWRFlow, plain_awr, {"chunk": 2, "weight_limit": 2.0, "hidden": (12, 9)}),
     "rebrac as in CORL": (ReBRAC, plain_rebrac, {}),
     "rebrac as in FQL's code": (ReBRAC, plain_rebrac, {"preset": "fql", "critics": 2}),
+    "rebrac as in FQL's code with norms in its actor": (
+        ReBRAC,
+        plain_rebrac,
+        {"preset": "fql", "actor_layer_norm": True},
+    ),
     "rebrac of chunks": (
         ReBRAC,
         plain_rebrac,
@@ -357,13 +371,14 @@ def of_the_authors(kind: type[Agent], options: dict[str, Any], name: str) -> tup
     """Activation, and whether layer norms follow it, of a network in the authors' codes.
 
     FQL's backbone (FQL, QC, QAM and their variants) has GELU in its tanh form, JAX's default, and layer norms in
-    critics and values alone; ReBRAC's own code has ReLU, IDQL's ReLU and no norms. The value of weighted cloning is
-    ours.
+    critics and values, in actors only where asked for; ReBRAC's own code has ReLU, IDQL's ReLU and no norms. The value
+    of weighted cloning is ours.
     """
     if kind is IDQL or (kind is AWRFlow and name == "value"):
         return "relu", False
     relu = kind is ReBRAC and options.get("preset") != "fql"
-    return "relu" if relu else "gelu_tanh", name in {"critic", "target_critic", "value"}
+    critical = name in {"critic", "target_critic", "value"}
+    return "relu" if relu else "gelu_tanh", critical or options.get("actor_layer_norm", False)
 
 
 def copied(module: nn.Module, activation: str, after: bool) -> Plain | Whole:

@@ -310,3 +310,15 @@ def test_make_vec_environments_can_be_given_as_they_are() -> None:
     assert not buffer["terminations"][: len(buffer)].any()
     regulated = loop("td3", Regulator(), initial_steps=5, batch_size=4)
     assert np.isfinite(regulated.run(40)["critic_loss"]).all()
+
+
+def test_rlpd_begins_with_glorot_s_weights_and_mean_and_deviation_are_layers_of_their_own() -> None:
+    agent = RLPD(Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), hidden=(256, 256)).fresh(0)
+    for network, width in ((agent.actor.mlp, 3), (agent.critic.mlp, 5)):
+        bounds = [(6 / (width + 256)) ** 0.5, (6 / 512) ** 0.5]  # sqrt(6 / (inputs + outputs))
+        for weight, bound in zip(network.weights, bounds, strict=False):
+            assert 0.98 * bound < float(weight.abs().max()) <= bound
+        assert all(bool((bias == 0).all()) for bias in network.biases)
+    last = agent.actor.mlp.weights[-1]
+    for head in last.chunk(2):  # two outputs each; of one layer of four the bound is smaller by 0.4 %
+        assert (6 / 260) ** 0.5 < float(head.abs().max()) <= (6 / 258) ** 0.5

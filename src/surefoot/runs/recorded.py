@@ -9,9 +9,9 @@ import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import Dataset, save
-from surefoot.data.dataset import BEST_RETURN, NO_TASK, REWARDS
+from surefoot.data.dataset import BEST_RETURN, NO_TASK, REWARDS, recording_ends
 from surefoot.data.files import cache_folder
-from surefoot.data.formats.ogbench import STATES, cut, joined
+from surefoot.data.formats.ogbench import STATES, cut
 from surefoot.data.load import load as load_source
 from surefoot.envs.suites.names import (
     BASES,
@@ -204,7 +204,7 @@ def relabelled(dataset: Dataset, name: OGBenchName, keep_states: bool = True) ->
             "with `surefoot datasets generate`, or load OGBench's own file"
         )
     rewards, solved = rewards_of(name, dataset.extras)
-    last = joined(dataset)
+    last = recording_ends(dataset)
     extras = {key: value for key, value in dataset.extras.items() if keep_states or key not in STATES}
     attributes = {**dataset.attributes, REWARDS: label(name), "solved_rows": int(solved.sum()), **name.rules()}
     made = dataset.replace(
