@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 
 
+FIT_ROWS = 262_144
+"""Rows whose statistics are computed at once."""
+
+
 def normalised(values: Tensor, mean: Tensor, scale: Tensor, limit: float = math.inf) -> Tensor:
     """(values - mean) / scale, clipped to [-limit, limit]."""
     found = (values - mean) / scale
@@ -29,10 +33,20 @@ class Normalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
 
-    def fit(self, values: Tensor, epsilon: float = 1e-3) -> None:
-        """Take mean and standard deviation (population, plus `epsilon`) of (N, width) values, in float64."""
-        exact = values.double()
-        self.take(exact.mean(0), exact.std(0, correction=0), epsilon)
+    def fit(self, *values: Tensor, epsilon: float = 1e-3) -> None:
+        """Take mean and standard deviation (population, plus `epsilon`) of the rows of all (N, width) values.
+
+        They are computed in float64, of at most `FIT_ROWS` rows at once, so that no copy of all rows is made.
+        """
+        if sum(map(len, values)) <= FIT_ROWS:
+            exact = torch.cat(values).double()
+            self.take(exact.mean(0), exact.std(0, correction=0), epsilon)
+            return
+        found = RunningMoments(1, len(self.mean))
+        for some in values:
+            for rows in some.split(FIT_ROWS):
+                found.update(rows.unsqueeze(0))
+        self.take(found.mean[0], (found.squares[0] / found.count[0]).sqrt(), epsilon)
 
     def take(self, mean: Tensor, deviation: Tensor, epsilon: float = 1e-3) -> None:
         """Take a (width,) mean and standard deviation in float64, plus `epsilon`."""
