@@ -22,9 +22,10 @@ from surefoot.core.base.schema import Number, Record, Text
 Array = np.ndarray[Any, Any]
 Rows = Callable[[slice], Array]
 
+PREPARED = "prepared"
+"""What folders of such files are called."""
 BLOCK = 65_536
 """Rows that are made at once."""
-HASHED_AT_ONCE = 16 << 20
 _SIDE = Record(
     {"bytes": Number(0, whole=True), "changed_ns": Number(whole=True), "sha256": Text(64), "what": Text(100)}
 )

@@ -9,6 +9,7 @@ Names of files follow from numbers, sizes from store.json; neither is taken from
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -26,12 +27,12 @@ from surefoot.core.base.files import read_json, why, write_json
 from surefoot.core.base.schema import Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.data.checks import BOOLS, validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.derived import Derived, blocks, file_digest, mapped
+from surefoot.data.derived import PREPARED, Derived, blocks, file_digest, mapped
 from surefoot.data.files import RACY, cache_folder, kept_digests
 
 Array = np.ndarray[Any, Any]
 
-HEADER, PREPARED = "store.json", "prepared"
+HEADER = "store.json"
 KIND, FORMAT = "surefoot store", 1
 EXTRAS = "extras/"
 FIELDS = {
@@ -146,7 +147,7 @@ def read(folder: pathlib.Path, name: str, *, private: bool = False, checked: boo
             raise DataError(
                 f"{path}: the column {column['name']!r} can't be read: {why(failure)}; build the store again"
             ) from failure
-    derived = Derived(prepared_folder(folder, header["sha256"]))
+    derived = StoreFiles(prepared_folder(folder, header["sha256"]), Origin(folder, header["sha256"], arrays))
     for column in header["columns"]:
         derived.know(arrays[column["name"]], f"column {column['sha256']} {header['rows']} {column['shape']}")
     found = _dataset(header, arrays, folder, name, derived)
@@ -182,6 +183,32 @@ def _dataset(header: dict[str, Any], arrays: dict[str, Array], folder: pathlib.P
         warnings=header["warnings"],
         derived=to,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The store that a dataset's mapped columns lie in."""
+
+    folder: pathlib.Path
+    sha256: str
+    columns: Mapping[str, Array]
+
+    def holds(self, key: str, array: Array) -> bool:
+        """Whether an array is this column, and not one that has been made of it."""
+        return self.columns.get(key) is array
+
+
+class StoreFiles(Derived):
+    """Arrays made of a store's, and which store that is."""
+
+    def __init__(self, folder: str | os.PathLike[str], origin: Origin) -> None:
+        super().__init__(folder)
+        self.origin = origin
+
+
+def origin_of(dataset: Dataset) -> Origin | None:
+    """The store of a dataset's columns; None where they are in no store."""
+    return dataset.derived.origin if isinstance(dataset.derived, StoreFiles) else None
 
 
 def prepared_folder(folder: pathlib.Path, sha256: str) -> pathlib.Path:
