@@ -117,7 +117,9 @@ class Derived:
         known = self._known.get(_place(array))
         return f"content {content_digest(array)}" if known is None else known[0]
 
-    def array(self, what: Sequence[Any], inputs: Sequence[Array], shape: Sequence[int], dtype: Any, rows: Rows) -> Array:
+    def array(
+        self, what: Sequence[Any], inputs: Sequence[Array], shape: Sequence[int], dtype: Any, rows: Rows
+    ) -> Array:
         """As `computed`; in a file, which is made where it is not there or was changed since.
 
         Raises:

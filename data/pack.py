@@ -165,8 +165,8 @@ def _tell_size(path: pathlib.Path, building: Building, known: list[_Origin], all
     more = "" if all_known else " of the files whose size is known before they are read"
     tell(
         f"{path}: {rows:,} rows of {known[0].per_row} bytes{more}: {size / 1e9:,.2f} GB of disk, about "
-        f"{in_time(seconds)}. The first training with it writes what it prepares beside it, up to about as much again "
-        "twice"
+        f"{in_time(seconds)}. Training writes the rows that it prepares into it: two to three times as much, once for "
+        "all seeds and runs that prepare alike"
     )
 
 

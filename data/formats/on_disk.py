@@ -49,7 +49,13 @@ FIELDS = {
 }
 """Columns that are fields of a dataset -> their dtype, in the order of their files; the last two may be missing."""
 MAY_LACK = ("costs", "next_known")
-DTYPES = ("float32", "float64", "float16", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
 MOST_COLUMNS, MOST_DIMENSIONS, MOST_SIZE = 1000, 5, 2**31
 
 COLUMN = Record(
