@@ -243,8 +243,8 @@ def page(record: dict[str, Any]) -> str:
         "",
         "`python benchmarks/data_on_disk.py`. " + machine.sentence(record["machine"]),
         "",
-        f"{b['rows']:,} rows of {OBSERVATION} and {ACTION} numbers, {b['gigabytes']:.2f} GB, built in {b['build_s']:.0f} s; "
-        f"the first load, which checks all, takes {b['first_load_s']:.1f} s, later ones {b['next_load_s']:.2f} s.",
+        f"{b['rows']:,} rows of {OBSERVATION} and {ACTION} numbers, {b['gigabytes']:.2f} GB, built in "
+        f"{b['build_s']:.0f} s; the first load, which checks all, takes {b['first_load_s']:.1f} s, later ones {b['next_load_s']:.2f} s.",
         "",
         "| | mapped | in memory |",
         "|---|---|---|",

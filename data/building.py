@@ -1,7 +1,7 @@
-"""A store on disk as it is built: block after block, each of which is on the disk before the next begins.
+"""A store on disk as it is built: block after block, each on the disk before the next begins.
 
-What is built lies in a hidden folder beside the store, `.NAME.building`, without the file that would make a store of it,
-and takes the store's name when it is whole. `journal.json` in it says how many rows are safe: whoever goes on cuts the
+What is built lies in a hidden folder beside the store, `.NAME.building`, without the file that makes a store of it, and
+takes the store's name when it is whole. `journal.json` in it says how many rows are safe: whoever goes on cuts the
 files there. So neither a kill nor a full disk leaves anything that could be taken for a store.
 """
 

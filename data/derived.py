@@ -147,8 +147,8 @@ class Derived:
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise DataError(
-                f"{self.folder}: prepared rows ({what}) take {size / 1e9:,.2f} GB, and {free / 1e9:,.2f} GB of the disk "
-                "are free: free some space"
+                f"{self.folder}: prepared rows ({what}) take {size / 1e9:,.2f} GB, and the disk has "
+                f"{free / 1e9:,.2f} GB free: free some space"
             )
         aside, side = path.with_suffix(".part"), path.with_suffix(".json")
         side.unlink(missing_ok=True)

@@ -46,8 +46,8 @@ def load(
 
     Args:
         source: any existing path (HDF5 of D4RL, robomimic or d3rlpy, NPZ, Parquet, CSV, a folder of Minari or LeRobot,
-            a store, which is mapped and not read into memory; recognised by content; a mapping file, .yaml, which names its logs), else `d4rl/<id>` such as
-            `d4rl/hopper-medium-v2`, or `minari/<id>`.
+            a store, which is mapped and not read into memory; recognised by content; a mapping file, .yaml, which names
+            its logs), else `d4rl/<id>` such as `d4rl/hopper-medium-v2`, or `minari/<id>`.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         view: `corrected`, or `d4rl` for the rows of D4RL's `qlearning_dataset` (`formats.flat`).
         max_episode_steps: the time limit, for sources that don't mark time-outs; known for most catalogue

@@ -46,7 +46,7 @@ BLOCK_BYTES, FEWEST_ROWS = 64 << 20, 1000
 """What a block of rows takes in the store; rows that it has at least."""
 OF_EPISODES = (FINAL_OBSERVATIONS, EPISODE_ENDS)
 """Arrays with a row for each episode."""
-BYTES_PER_SECOND = {"hdf5": 40e6, "parquet": 80e6, "store": 120e6, "memory": 60e6}
+BYTES_PER_SECOND = {"hdf5": 20e6, "parquet": 30e6, "store": 50e6, "memory": 30e6}
 """Bytes of a store that one slow core makes in a second, read from, checked, written and hashed: docs/scale.md."""
 
 
@@ -148,7 +148,7 @@ def pack(
                 progress(building.rows, rows)
             origins[number] = None  # an array of a source that was read whole goes before the next comes
             del origin
-        tell("its SHA-256 is computed")
+        tell("computing its SHA-256")
         sha256 = building.finish([{"name": name} for name in names])
         episodes = int(building.state["episodes"])
     nbytes = sum(one.stat().st_size for one in path.glob("*.bin"))

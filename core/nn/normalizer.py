@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-
 FIT_ROWS = 262_144
 """Rows whose statistics are computed at once."""
 

@@ -102,6 +102,7 @@ class RowGroups:
             groups = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(groups)]).astype(np.int64)
         self.length = int(self._starts[-1])
+        self._held: dict[tuple[str, int], Any] = {}
 
     def rows(self, start: int, stop: int, keys: list[str] | None = None) -> dict[str, Array]:
         """Key -> the rows from `start` to before `stop` of these columns that are there, or of all.
@@ -109,17 +110,28 @@ class RowGroups:
         Raises:
             DataError: the file is damaged, or holds what is not numbers.
         """
+        import pyarrow as pa
+
         wanted = [name for name, key in self.names.items() if keys is None or key in keys]
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         last = max(first + 1, int(np.searchsorted(self._starts, stop, side="left")))
         found = {}
+        groups = list(range(first, min(last, len(self._starts) - 1)))
         with parquet_errors(self.path):
             file = parquet().ParquetFile(self.path)
             for name in wanted:
-                held = file.read_row_groups(list(range(first, min(last, len(self._starts) - 1))), columns=[name])
-                some = held.column(0).slice(start - int(self._starts[first]), stop - start).combine_chunks()
+                parts = [self._group(file, name, group) for group in groups]
+                some = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+                some = some.slice(start - int(self._starts[first]), stop - start).combine_chunks()
                 found[self.names[name]] = arrow_array(self.path, name, some)
+        self._held = {(name, group): part for (name, group), part in self._held.items() if group == groups[-1]}
         return found
+
+    def _group(self, file: Any, name: str, group: int) -> Any:
+        """A column of a group of rows; those of the last one are kept, for the next range begins in it."""
+        if (name, group) not in self._held:
+            self._held[name, group] = file.read_row_group(group, columns=[name]).column(0)
+        return self._held[name, group]
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:

@@ -250,8 +250,8 @@ def pack(arguments: argparse.Namespace) -> int:
         output.print_json(dataclasses.asdict(made))
         return 0
     output.say(
-        f"{output.short(made.path)}: {made.rows:,} transitions, {made.episodes:,} episodes, {made.nbytes / 1e9:,.2f} GB, "
-        f"in {made.seconds:,.0f} s; SHA-256 {made.sha256}"
+        f"{output.short(made.path)}: {made.rows:,} transitions, {made.episodes:,} episodes, "
+        f"{made.nbytes / 1e9:,.2f} GB, in {made.seconds:,.0f} s; SHA-256 {made.sha256}"
     )
     output.say(f"next: surefoot train dataset={output.typed(made.path)} ...")
     return 0

@@ -358,7 +358,9 @@ def _columns(dataset: Dataset) -> dict[str, Array]:
 
 
 def read_columns(path: pathlib.Path) -> Dataset:
-    """The dataset that `write_columns` wrote, its arrays mapped; what is made of them is kept in files if they are large.
+    """The dataset that `write_columns` wrote, its arrays mapped.
+
+    What is made of large ones is kept in files of the run's folder, of a store's in the store.
 
     Raises:
         CheckpointError: it is damaged, or the store that it names is not there, damaged or another one.
