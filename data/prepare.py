@@ -15,6 +15,7 @@ from surefoot.core.base.actions import to_agent
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.spec import VECTOR, in_words
 from surefoot.core.engine.agent import Agent
+from surefoot.core.nn.normalizer import moments
 from surefoot.data.corrupt import moved
 from surefoot.data.dataset import BEST_RETURN, Array, Dataset
 from surefoot.data.derived import Derived, computed
@@ -145,8 +146,18 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         agent.normalizer.take(torch.from_numpy(middle), torch.from_numpy(half), epsilon=0)
         return _normalised(dataset, agent)
     stacked = [_vectors(dataset, agent, "next_observations")] if how == "stacked" else []
-    agent.normalizer.fit(*map(_as_tensor, (rows, *stacked)))
+    agent.normalizer.take(*_moments(dataset.derived, [rows, *stacked]))
     return _normalised(dataset, agent)
+
+
+def _moments(derived: Derived | None, rows: list[Array]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(V,) float64 mean and standard deviation of all rows, which the files of a dataset on disk keep."""
+
+    def both(some: slice) -> Array:
+        return np.stack([one.numpy() for one in moments(*map(_as_tensor, rows))])[some]
+
+    found = computed(derived, ["moments"], rows, (2, rows[0].shape[1]), np.float64, both)
+    return torch.from_numpy(found[0].copy()), torch.from_numpy(found[1].copy())
 
 
 def _as_tensor(array: Array) -> torch.Tensor:
