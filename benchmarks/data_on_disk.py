@@ -244,7 +244,8 @@ def page(record: dict[str, Any]) -> str:
         "`python benchmarks/data_on_disk.py`. " + machine.sentence(record["machine"]),
         "",
         f"{b['rows']:,} rows of {OBSERVATION} and {ACTION} numbers, {b['gigabytes']:.2f} GB, built in "
-        f"{b['build_s']:.0f} s; the first load, which checks all, takes {b['first_load_s']:.1f} s, later ones {b['next_load_s']:.2f} s.",
+        f"{b['build_s']:.0f} s; the first load, which checks all, takes {b['first_load_s']:.1f} s, later ones "
+        f"{b['next_load_s']:.2f} s.",
         "",
         "| | mapped | in memory |",
         "|---|---|---|",
@@ -311,9 +312,7 @@ def main() -> None:
         if given.before:
             cases += [("that file, the version before", smaller, given.before, seeds) for seeds in (1, 2)]
         for what, data, source, seeds in cases:
-            record["commands"].append(
-                {"what": what, **command(data, folder, seeds, 200 if given.quick else 2000, sys.executable, source)}
-            )
+            record["commands"].append({"what": what, **command(data, folder, seeds, 200, sys.executable, source)})
             print(record["commands"][-1], flush=True)
         loads.append(machine.load())
         smaller.unlink()

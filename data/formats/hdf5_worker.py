@@ -135,17 +135,14 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
         wanted = {name: file[name] for name in found}
         sizes = {key: declared_bytes(key, dataset, request["file_bytes"]) for key, dataset in wanted.items()}
         shapes = {key: list(dataset.shape) for key, dataset in wanted.items()}
-        first, last = request.get("rows") or (0, None)
-        if request.get("rows") is not None:
-            for key, shape in shapes.items():
-                if not shape or shape[0] < last:
-                    raise Refused(f"{key!r} has shape {tuple(shape)}, without the rows {first} to {last}")
-                sizes[key] = sizes[key] // shape[0] * (last - first)
-                shape[0] = last - first
-        if request.get("shapes_alone"):
-            wanted_now: dict[str, h5py.Dataset] = {}
-        else:
-            wanted_now = wanted
+        rows = request.get("rows")
+        some = slice(None) if rows is None else slice(int(rows[0]), int(rows[1]))
+        for key, shape in shapes.items() if rows is not None else ():
+            if not shape or shape[0] < some.stop:
+                raise Refused(f"{key!r} has shape {tuple(shape)}, without the rows {some.start} to {some.stop}")
+            sizes[key] = sizes[key] // shape[0] * (some.stop - some.start)
+            shape[0] = some.stop - some.start
+        wanted_now: dict[str, h5py.Dataset] = {} if request.get("shapes_alone") else wanted
         needed = check_memory(wanted_now, shapes, sizes, request)
         limit_memory(2 * max(sizes.values(), default=0) + WORKING_MEMORY)
         limit_time(request["seconds"] + needed / request["unpacked_per_second"])
@@ -158,7 +155,7 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
         send_header(header, out)
         for dataset in wanted_now.values():
             # The header's dtype is native: convert what a big-endian machine wrote.
-            held = dataset[()] if last is None else dataset[first:last]
+            held = dataset[()] if rows is None else dataset[some]
             array = np.ascontiguousarray(held, dtype=dataset.dtype.newbyteorder("="))
             out.write(array.reshape(-1).view(np.uint8).data)
 

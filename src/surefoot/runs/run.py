@@ -9,6 +9,9 @@ policy/seedK.*     safetensors and JSON, one policy a seed: the last
 best/seedK.*       likewise the best one by evaluations while it trained, with keep_best=true
 summary.json       scores with intervals; there when the run is complete
 curves.png         learning curves
+
+While it is not complete there are dataset.safetensors, the data or the store that they lie in, and, of large data,
+prepared/, what seeds have made of them.
 """
 
 from __future__ import annotations
