@@ -66,12 +66,12 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     for name, key in ALIASES.items():
         if {name, key} <= set(table.names):
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
-    held = attributes(path)
+    told = attributes(path)
     arrays = {names[name]: array for name, array in table.read(list(table.names)).items()}
     arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, arrays)
     extras = named | {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
-    return dataset_from_arrays(arrays, source.with_attributes(held), view, extras)
+    return dataset_from_arrays(arrays, source.with_attributes(told), view, extras)
 
 
 def attributes(path: pathlib.Path) -> dict[str, Any]:
