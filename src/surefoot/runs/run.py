@@ -339,7 +339,7 @@ def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
     arrays = _columns(dataset)
     store = on_disk.origin_of(dataset)
     stored = [] if store is None else [key for key, value in arrays.items() if store.holds(key, value)]
-    meta = {
+    meta: dict[str, Any] = {
         "kind": "dataset",
         "name": dataset.name,
         "env_id": dataset.env_id,
