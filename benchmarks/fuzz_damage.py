@@ -16,6 +16,7 @@ import yaml
 
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import printable
+from surefoot.data.formats.on_disk import header_digest
 
 CANARY = "surefoot_fuzz_canary"
 """Module that damaged files name; that it is imported shows that code of a file ran."""
@@ -113,6 +114,17 @@ def json_damaged(path: Path, rng: random.Random) -> str:
     if rng.random() < 0.2:
         return bytes_damaged(path, rng)
     value, what = distorted(json.loads(path.read_text()), rng)
+    path.write_text(json_text(value))
+    return f"JSON: {what}"
+
+
+def header_damaged(path: Path, rng: random.Random) -> str:
+    """The header of a store on disk with another value somewhere, mostly under a checksum that fits."""
+    if rng.random() < 0.2:
+        return bytes_damaged(path, rng)
+    value, what = distorted(json.loads(path.read_text()), rng)
+    if isinstance(value, dict) and rng.random() < 0.8:
+        value["sha256"], what = header_digest(value), f"{what}, resealed"
     path.write_text(json_text(value))
     return f"JSON: {what}"
 

@@ -19,6 +19,7 @@ from fuzz_damage import (
     bytes_damaged,
     csv_damaged,
     hdf5_damaged,
+    header_damaged,
     json_damaged,
     lines_damaged,
     logs_damaged,
@@ -334,6 +335,30 @@ def read_recording(path: Path) -> None:
             assert printable(text.getvalue()) == text.getvalue(), "a control character was printed"
 
 
+def store_folder(folder: Path) -> Path:
+    """A store on disk, packed once."""
+    from surefoot.data import pack
+
+    made = folder / "big.store"
+    if not made.is_dir():
+        more = {"extras/mode": np.arange(200, dtype=np.int32), "costs": np.ones(200)}
+        np.savez(folder / "rows.npz", **arrays_of(), **more, attributes=np.array(json.dumps({"note": "a"})))
+        pack([folder / "rows.npz"], made)
+    return made
+
+
+def store_header(folder: Path) -> list[Path]:
+    return [store_folder(folder) / "store.json"]
+
+
+def store_columns(folder: Path) -> list[Path]:
+    return sorted(store_folder(folder).glob("*.bin"))
+
+
+def read_store(path: Path) -> None:
+    read_dataset(path.parent)
+
+
 TARGETS = [
     Target("mapping of logs", mapped_logs, read_dataset, logs_damaged),
     Target("recording", recordings, read_recording, recording_damaged),
@@ -342,6 +367,8 @@ TARGETS = [
     Target("HDF5 of ours", own_hdf5, read_dataset, bytes_damaged, ours=True),
     Target("NPZ", npz_files, read_dataset, npz_damaged),
     Target("CSV", csv_files, read_dataset, csv_damaged),
+    Target("store on disk, its header", store_header, read_store, header_damaged),
+    Target("store on disk, its columns", store_columns, read_store, bytes_damaged, ours=True),
     Target("safe set", safe_sets, read_safe_set, npz_damaged),
     Target("policy", policies, read_policy, saved_damaged),
     Target("checkpoint", of_run("seeds/0/checkpoint.safetensors"), read_run, saved_damaged),

@@ -6,6 +6,7 @@ from surefoot.data.checks import validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.download import download, fetch
 from surefoot.data.load import load
+from surefoot.data.pack import Packed, pack
 from surefoot.data.report import Verification, info, verify
 from surefoot.data.save import convert, not_held, save
 
@@ -13,6 +14,7 @@ __all__ = [
     "CATALOGUE",
     "Dataset",
     "Entry",
+    "Packed",
     "Verification",
     "convert",
     "download",
@@ -23,6 +25,7 @@ __all__ = [
     "load",
     "normalized_score",
     "not_held",
+    "pack",
     "reference_scores",
     "save",
     "validate",

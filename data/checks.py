@@ -11,6 +11,7 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.spec import no_dataset
 from surefoot.data.dataset import NAMED, Dataset
+from surefoot.data.derived import blocks
 
 Array = np.ndarray[Any, Any]
 
@@ -281,10 +282,9 @@ def check_finite(name: str, key: str, array: Array, where: Callable[[int], str] 
     Raises:
         DataError: names the key, the first such row and the count of such values.
     """
-    finite = np.isfinite(array)
-    if finite.all():
+    if all(np.isfinite(array[some]).all() for some in blocks(len(array))):
         return
-    rows = np.argwhere(~finite)
+    rows = np.argwhere(~np.isfinite(array))
     bad = array[tuple(rows[0])]
     raise DataError(
         f"{name}: {key!r} holds {bad} in {where(int(rows[0][0]))} and {len(rows)} values in all that are not finite; "

@@ -11,6 +11,7 @@ import numpy as np
 
 from surefoot.core.base import spec
 from surefoot.core.base.errors import DataError, printable
+from surefoot.data.derived import Derived, computed
 
 Array = np.ndarray[Any, Any]
 NAMED = f"{spec.VECTOR}/"
@@ -67,6 +68,9 @@ class Dataset:
     )  # further (N, ...) columns, e.g. returns_to_go
 
     next_known: Array | None = None  # (N,) bool: `next_observations` say what followed; None: in every row
+
+    derived: Derived | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Where arrays are kept that are made of this dataset's: mapped files; None: memory."""
 
     as_read: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     """The view in which `load` read it from its source and nothing else; None of what was changed or made since."""
@@ -211,13 +215,19 @@ class Dataset:
     def select_rows(self, rows: Array) -> Dataset:
         """The dataset of these rows (strictly increasing), episodes renumbered; flags of ends stay as they are."""
         columns: dict[str, Any] = {
-            field.name: np.ascontiguousarray(value[rows])
+            field.name: self._taken(value, rows)
             for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), np.ndarray)
+            if field.name != "episode_ids" and isinstance(value := getattr(self, field.name), np.ndarray)
         }
-        columns["episode_ids"] = np.unique(columns["episode_ids"], return_inverse=True)[1].astype(np.int64)
-        extras = {key: np.ascontiguousarray(value[rows]) for key, value in self.extras.items()}
+        changes = np.diff(self.episode_ids[rows]) != 0
+        columns["episode_ids"] = np.concatenate([np.zeros(min(1, len(rows)), np.int64), np.cumsum(changes)])
+        extras = {key: self._taken(value, rows) for key, value in self.extras.items()}
         return dataclasses.replace(self, **columns, extras=extras)
+
+    def _taken(self, values: Array, rows: Array) -> Array:
+        """The rows of one array."""
+        shape = (len(rows), *values.shape[1:])
+        return computed(self.derived, ["rows"], [values, rows], shape, values.dtype, lambda some: values[rows[some]])
 
 
 def _names(text: Any, count: int) -> tuple[str, ...] | None:

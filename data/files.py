@@ -33,7 +33,7 @@ def digest_of(path: pathlib.Path) -> str:
     """
     if not path.is_dir():
         return sha256_of(path)
-    kept = cache_folder() / "digests" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:40]}.json"
+    kept = kept_digests(path)
     known = _kept(kept)
     found: dict[str, list[Any]] = {}
     lines = []
@@ -53,6 +53,11 @@ def digest_of(path: pathlib.Path) -> str:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_json(kept, found)
     return sha256_of_lines(lines)
+
+
+def kept_digests(path: pathlib.Path) -> pathlib.Path:
+    """The file of the cache in which the digests of a folder's files are kept."""
+    return cache_folder() / "digests" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:40]}.json"
 
 
 def _kept(path: pathlib.Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from surefoot.data.checks import refuse_oddities
 from surefoot.data.dataset import Dataset
 from surefoot.data.download import fetch
 from surefoot.data.files import sha256_of
-from surefoot.data.formats import bags, csv, d4rl, lerobot, minari, npz, parquet
+from surefoot.data.formats import bags, csv, d4rl, lerobot, minari, npz, on_disk, parquet
 from surefoot.data.formats.flat import VIEWS, Source
 from surefoot.data.formats.hdf5 import is_hdf5
 from surefoot.data.formats.mapping import SUFFIXES
@@ -45,9 +45,9 @@ def load(
     """The dataset in a file or folder, or of a catalogue id, which is downloaded at first use.
 
     Args:
-        source: any existing path (HDF5 of D4RL, robomimic or d3rlpy, NPZ, Parquet, CSV, a folder of Minari or LeRobot;
-            recognised by content; a mapping file, .yaml, which names its logs), else `d4rl/<id>` such as
-            `d4rl/hopper-medium-v2`, or `minari/<id>`.
+        source: any existing path (HDF5 of D4RL, robomimic or d3rlpy, NPZ, Parquet, CSV, a folder of Minari or LeRobot,
+            a store, which is mapped and not read into memory; recognised by content; a mapping file, .yaml, which names
+            its logs), else `d4rl/<id>` such as `d4rl/hopper-medium-v2`, or `minari/<id>`.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         view: `corrected`, or `d4rl` for the rows of D4RL's `qlearning_dataset` (`formats.flat`).
         max_episode_steps: the time limit, for sources that don't mark time-outs; known for most catalogue
@@ -116,6 +116,8 @@ def _exists(path: pathlib.Path) -> bool:
 def _load_path(path: pathlib.Path, source: Source, view: str) -> Dataset:
     """Choose the reader by what the path holds."""
     try:
+        if path.is_dir() and on_disk.is_store(path):
+            return _load_store(path, source, view)
         if path.is_dir() and lerobot.is_lerobot(path):
             return lerobot.read(path, source, view)
         if path.is_dir():
@@ -125,6 +127,14 @@ def _load_path(path: pathlib.Path, source: Source, view: str) -> Dataset:
         return _load_file(path, source, view)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror or error}") from error
+
+
+def _load_store(path: pathlib.Path, source: Source, view: str) -> Dataset:
+    """The columns of a store, mapped; views and time limits are those that it was built with."""
+    if view != "corrected" or source.max_episode_steps is not None:
+        what = f"view={view}" if view != "corrected" else "a time limit"
+        raise ConfigError(f"{path}: is a store, which was built with its own: give {what} to `surefoot datasets pack`")
+    return on_disk.read(path, source.name)
 
 
 def _load_file(path: pathlib.Path, source: Source, view: str) -> Dataset:

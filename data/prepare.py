@@ -5,6 +5,8 @@ Each function returns a new `Dataset`; none changes the one it is given. Agents 
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 
@@ -13,8 +15,10 @@ from surefoot.core.base.actions import to_agent
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.spec import VECTOR, in_words
 from surefoot.core.engine.agent import Agent
+from surefoot.core.nn.normalizer import moments
 from surefoot.data.corrupt import moved
 from surefoot.data.dataset import BEST_RETURN, Array, Dataset
+from surefoot.data.derived import Derived, computed
 
 ACTION_MARGIN = 1e-5
 """Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
@@ -32,7 +36,22 @@ def scale_actions(dataset: Dataset, low: Array, high: Array) -> Dataset:
     Where a corruption has moved actions, none are clipped: where they went is what the study is about. One of other
     columns leaves actions as they were recorded, and they are clipped as those of clean data.
     """
-    return dataset.replace(actions=scaled_actions(dataset, dataset.actions, low, high))
+    actions = dataset.actions
+    return dataset.replace(
+        actions=computed(
+            dataset.derived,
+            ["scaled actions", moved(dataset, "actions"), *_exactly(low, high)],
+            [actions],
+            actions.shape,
+            np.float32,
+            lambda rows: scaled_actions(dataset, actions[rows], low, high),
+        )
+    )
+
+
+def _exactly(*settings: Array) -> list[str]:
+    """Arrays of settings, to the bit."""
+    return [one.dtype.str + one.tobytes().hex() for one in settings]
 
 
 def scaled_actions(dataset: Dataset, actions: Array, low: Array, high: Array) -> Array:
@@ -71,8 +90,17 @@ def scale_rewards(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         agent.reward_scale.fill_(1000.0 / span)
     if how == "minus_one" and not agent.rewards_fixed:
         agent.reward_shift.fill_(-1.0)
-    rewards = dataset.rewards * float(agent.reward_scale) + float(agent.reward_shift)
-    return dataset.replace(rewards=rewards.astype(np.float32))
+    scale, shift, rewards = float(agent.reward_scale), float(agent.reward_shift), dataset.rewards
+    return dataset.replace(
+        rewards=computed(
+            dataset.derived,
+            ["scaled rewards", scale.hex(), shift.hex()],
+            [rewards],
+            rewards.shape,
+            np.float32,
+            lambda some: (rewards[some] * scale + shift).astype(np.float32),
+        )
+    )
 
 
 def prepare_without_data(agent: Agent) -> None:
@@ -117,10 +145,26 @@ def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         middle, half = _ends_to_one(rows, how)
         agent.normalizer.take(torch.from_numpy(middle), torch.from_numpy(half), epsilon=0)
         return _normalised(dataset, agent)
-    if how == "stacked":
-        rows = np.concatenate([rows, _vectors(dataset, agent, "next_observations")])
-    agent.normalizer.fit(torch.from_numpy(rows))
+    stacked = [_vectors(dataset, agent, "next_observations")] if how == "stacked" else []
+    agent.normalizer.take(*_moments(dataset.derived, [rows, *stacked]))
     return _normalised(dataset, agent)
+
+
+def _moments(derived: Derived | None, rows: list[Array]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(V,) float64 mean and standard deviation of all rows, which the files of a dataset on disk keep."""
+
+    def both(some: slice) -> Array:
+        return np.stack([one.numpy() for one in moments(*map(_as_tensor, rows))])[some]
+
+    found = computed(derived, ["moments"], rows, (2, rows[0].shape[1]), np.float64, both)
+    return torch.from_numpy(found[0].copy()), torch.from_numpy(found[1].copy())
+
+
+def _as_tensor(array: Array) -> torch.Tensor:
+    """A tensor that is read alone: torch warns of arrays that can't be written to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
 
 
 def _ends_to_one(rows: Array, how: str) -> tuple[Array, Array]:
@@ -131,7 +175,8 @@ def _ends_to_one(rows: Array, how: str) -> tuple[Array, Array]:
     """
     low, high = rows.min(0).astype(np.float64), rows.max(0).astype(np.float64)
     if how == "quantile":
-        least, most = np.quantile(rows.astype(np.float64), QUANTILES, axis=0)
+        columns = [np.quantile(rows[:, i].astype(np.float64), QUANTILES) for i in range(rows.shape[1])]
+        least, most = np.stack(columns, 1) if columns else np.empty((2, 0))
         apart = most > least
         low, high = np.where(apart, least, low), np.where(apart, most, high)
     half = (high - low) / 2
@@ -141,7 +186,7 @@ def _ends_to_one(rows: Array, how: str) -> tuple[Array, Array]:
 def _normalised(dataset: Dataset, agent: Agent) -> Dataset:
     mean, scale = agent.normalizer.mean.cpu().numpy(), agent.normalizer.scale.cpu().numpy()
     found = {
-        name: ((_vectors(dataset, agent, name) - mean) / scale).astype(np.float32)
+        name: _normalised_rows(dataset.derived, _vectors(dataset, agent, name), mean, scale)
         for name in ("observations", "next_observations")
     }
     if agent.spec.one_vector:
@@ -153,6 +198,14 @@ def _normalised(dataset: Dataset, agent: Agent) -> Dataset:
         for key, part in zip(keys, np.split(joined, ends[:-1], 1), strict=True) if keys else ():
             extras[f"{name}/{key}"] = np.ascontiguousarray(part)
     return dataset.replace(extras=extras)
+
+
+def _normalised_rows(derived: Derived | None, rows: Array, mean: Array, scale: Array) -> Array:
+    """(N, V) float32."""
+    what = ["normalised", *_exactly(mean, scale)]
+    return computed(
+        derived, what, [rows], rows.shape, np.float32, lambda some: ((rows[some] - mean) / scale).astype(np.float32)
+    )
 
 
 def _vectors(dataset: Dataset, agent: Agent, name: str) -> Array:

@@ -17,6 +17,7 @@ from surefoot.data.conventions import scored, success
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, REWARDS, Dataset
 from surefoot.data.download import sidecar_sha256
 from surefoot.data.files import sha256_of
+from surefoot.data.formats import on_disk
 from surefoot.data.formats.lerobot import is_lerobot
 from surefoot.data.formats.mapping import SUFFIXES
 from surefoot.data.formats.named import PREFIXES
@@ -128,7 +129,7 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
     """Compare a file with its known SHA-256 (given, or in `<path>.sha256`) and check every invariant.
 
     That of a mapping is of it and of the logs that it names (`logs.digest`), that of a LeRobot folder of all files in
-    it, and that of a Minari folder of its `main_data.hdf5`.
+    it, that of a Minari folder of its `main_data.hdf5`, and that of a store on disk of its content (`store.json`).
 
     Raises:
         ConfigError: there is no such path.
@@ -150,6 +151,8 @@ def verify(path: str | os.PathLike[str], sha256: str | None = None) -> Verificat
         problems.append(str(error))
     dataset = None
     try:
+        if file.is_dir() and on_disk.is_store(file):
+            on_disk.check_again(file)
         dataset = load(file)
         digest = digest or dataset.sha256
     except DataError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 from surefoot.core.base.errors import DataError, DeviceError, nearest
 from surefoot.core.nn.native import native
 from surefoot.data.dataset import RUNS_ON, Dataset, recording_ends
+from surefoot.data.derived import Derived, blocks
 
 Array = np.ndarray[Any, Any]
 Batch = dict[str, Tensor]
@@ -88,8 +89,6 @@ class Store:
         device = checked_device(device)
         if not columns:
             raise DataError("a store needs at least one column; none was given")
-        if OBSERVATION_ACTIONS in columns:
-            raise DataError(f"the key {OBSERVATION_ACTIONS!r} is made by the store itself: rename that column")
         fields, width = _layout(columns)
         stride = _aligned_stride(width, dtype)
         shapes = {key: columns[key][0] for key, field in fields.items() if field.group == key}
@@ -107,6 +106,7 @@ class Store:
         columns: Mapping[str, Array | Tensor],
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        rows: Array | None = None,
     ) -> Store:
         """Copy columns of shape (N,) or (N, k, ...) into a store on `device`.
 
@@ -114,6 +114,7 @@ class Store:
             columns: name -> values; float32, float64 and bool become part of the row (bool as 0 and 1).
             device: where the store and its batches live.
             dtype: of the row: float32, or float64 for exact checks.
+            rows: (n,) int64 rows of the columns that are taken; None: all.
 
         Raises:
             DataError: no columns or rows, lengths that disagree, a dtype that can't be stored, a float64
@@ -124,16 +125,56 @@ class Store:
         lengths = {key: len(tensor) for key, tensor in tensors.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"columns of a store must have the same number of rows; these have {lengths}")
-        length = next(iter(lengths.values()), 0)
+        length = next(iter(lengths.values()), 0) if rows is None else len(rows)
         if tensors and length == 0:
             raise DataError(f"columns {', '.join(tensors)} have no rows; a store needs at least one")
         store = cls.allocate(length, {key: (tuple(t.shape[1:]), t.dtype) for key, t in tensors.items()}, device, dtype)
         for key, tensor in tensors.items():
             column = store[key]
-            column.copy_(tensor)
-            if tensor.dtype == torch.float64 and dtype != torch.float64:
-                _check_no_overflow(key, tensor, column, dtype)
+            for some in blocks(length):
+                found = tensor[some] if rows is None else tensor[torch.from_numpy(rows[some]).to(tensor.device)]
+                column[some].copy_(found)
+                if tensor.dtype == torch.float64 and dtype != torch.float64:
+                    _check_no_overflow(key, found, column[some], dtype, some.start)
         return store
+
+    @classmethod
+    def mapped(
+        cls, columns: Mapping[str, Array], derived: Derived, rows: Array, dtype: torch.dtype = torch.float32
+    ) -> Store:
+        """As `pack`, on the CPU, with rows in mapped files that other processes share: no memory of this one's own.
+
+        Args:
+            columns: as of `pack`.
+            derived: where the files are.
+            rows: (n,) int64 rows of the columns that are taken.
+            dtype: of the packed row.
+
+        Raises:
+            DataError: as `pack`, or the disk is full.
+        """
+        shapes = {key: (tuple(c.shape[1:]), _as_tensor(key, c[:1]).dtype) for key, c in columns.items()}
+        fields, width = _layout(shapes)
+        stride, whole = _aligned_stride(width, dtype), len(rows) == len(next(iter(columns.values())))
+        groups: dict[str, Tensor] = {}
+        for key in (key for key, field in fields.items() if field.group == key):
+            kept = columns[key]
+            if not whole:
+                shape, some_of = (len(rows), *kept.shape[1:]), _rows_of(kept, rows)
+                kept = derived.array(["rows"], [kept, rows], shape, kept.dtype, some_of)
+            groups[key] = _as_tensor(key, kept)
+        parts = {key: column for key, column in columns.items() if fields[key].group == PACKED}
+        if parts:
+
+            def packed(some: slice) -> Array:
+                piece: dict[str, Array] = {key: column[rows[some]] for key, column in parts.items()}
+                return cls.pack(piece, dtype=dtype).groups[PACKED].numpy()
+
+            inputs = [*parts.values(), rows] if not whole else list(parts.values())
+            kind = str(dtype).removeprefix("torch.")
+            made = derived.array(["packed rows", list(parts)], inputs, (len(rows), stride), kind, packed)
+            groups[PACKED] = torch.from_numpy(made)
+        return cls(groups, fields, len(rows))
 
     def __len__(self) -> int:
         """Number of rows N."""
@@ -231,13 +272,15 @@ def store_from_dataset(
             "bc and others that read no next observation learn from them"
         )  # fmt: skip
         raise DataError(f"{dataset.name}: no row is valid as a transition, so there is nothing to sample{why}")
-    keep: Any = slice(None) if len(rows) == len(dataset) else rows  # a slice spares a copy of every column
     available = available_columns(dataset)
     keys = [column for key in keys for column in named_columns(available, key)]
     for key in keys:
         if key not in available:
             raise DataError(f"{dataset.name}: has no {key!r}; {nearest(key, list(available))}")
-    return Store.pack({key: available[key][keep] for key in keys}, device, dtype)
+    columns = {key: available[key] for key in keys}
+    if dataset.derived is not None and checked_device(device).type == "cpu" and columns:
+        return Store.mapped(columns, dataset.derived, rows, dtype)
+    return Store.pack(columns, device, dtype, None if len(rows) == len(dataset) else rows)
 
 
 def named_columns(columns: Iterable[str], key: str) -> list[str]:
@@ -309,6 +352,8 @@ def checked_device(device: str | torch.device) -> torch.device:
 
 def _layout(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> tuple[dict[str, Field], int]:
     """Places of the columns, observations and actions first, and the width of the packed row in elements."""
+    if OBSERVATION_ACTIONS in columns:
+        raise DataError(f"the key {OBSERVATION_ACTIONS!r} is made by the store itself: rename that column")
     fields: dict[str, Field] = {}
     width = 0
     for key in sorted(columns, key=lambda key: FIRST_KEYS.index(key) if key in FIRST_KEYS else 2):
@@ -344,6 +389,11 @@ def _aligned_zeros(length: int, stride: int, dtype: torch.dtype, device: torch.d
     return flat[offset : offset + length * stride].view(length, stride)
 
 
+def _rows_of(column: Array, rows: Array) -> Callable[[slice], Array]:
+    """What gives some of the rows that are taken of a column."""
+    return lambda some: column[rows[some]]
+
+
 def _as_tensor(key: str, column: Array | Tensor) -> Tensor:
     """The column as a tensor, without a copy where its memory allows."""
     if isinstance(column, np.ndarray):
@@ -363,10 +413,10 @@ def _as_tensor(key: str, column: Array | Tensor) -> Tensor:
     return tensor
 
 
-def _check_no_overflow(key: str, wide: Tensor, narrow: Tensor, dtype: torch.dtype) -> None:
+def _check_no_overflow(key: str, wide: Tensor, narrow: Tensor, dtype: torch.dtype, first: int) -> None:
     lost = torch.isinf(narrow).to(wide.device) & torch.isfinite(wide)
     if lost.any():
-        row = int(lost.reshape(len(wide), -1).any(1).nonzero()[0])
+        row = first + int(lost.reshape(len(wide), -1).any(1).nonzero()[0])
         raise DataError(f"column {key!r}, row {row}: the value is too large for {dtype}: scale the column")
 
 

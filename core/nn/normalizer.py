@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+FIT_ROWS = 262_144
+"""Rows whose statistics are computed at once."""
+
 
 def normalised(values: Tensor, mean: Tensor, scale: Tensor, limit: float = math.inf) -> Tensor:
     """(values - mean) / scale, clipped to [-limit, limit]."""
@@ -29,10 +32,9 @@ class Normalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
 
-    def fit(self, values: Tensor, epsilon: float = 1e-3) -> None:
-        """Take mean and standard deviation (population, plus `epsilon`) of (N, width) values, in float64."""
-        exact = values.double()
-        self.take(exact.mean(0), exact.std(0, correction=0), epsilon)
+    def fit(self, *values: Tensor, epsilon: float = 1e-3) -> None:
+        """Take mean and standard deviation (population, plus `epsilon`) of the rows of all (N, width) values."""
+        self.take(*moments(*values), epsilon)
 
     def take(self, mean: Tensor, deviation: Tensor, epsilon: float = 1e-3) -> None:
         """Take a (width,) mean and standard deviation in float64, plus `epsilon`."""
@@ -46,6 +48,21 @@ class Normalizer(nn.Module):
     def inverse(self, values: Tensor) -> Tensor:
         """(..., width) values in the original units; those that were clipped don't come back."""
         return values * self.scale + self.mean
+
+
+def moments(*values: Tensor) -> tuple[Tensor, Tensor]:
+    """(width,) mean and standard deviation (population), in float64, of the rows of all (N, width) values.
+
+    At most `FIT_ROWS` rows are taken at once, so that no copy of all rows is made.
+    """
+    if sum(map(len, values)) <= FIT_ROWS:
+        exact = torch.cat(values).double()
+        return exact.mean(0), exact.std(0, correction=0)
+    found = RunningMoments(1, values[0].shape[1])
+    for some in values:
+        for rows in some.split(FIT_ROWS):
+            found.update(rows.unsqueeze(0))
+    return found.mean[0], (found.squares[0] / found.count[0]).sqrt()
 
 
 def merge(

@@ -73,6 +73,9 @@ def read_hdf5(
     pattern: str = "",
     as_is: Sequence[str] = (),
     seconds: float | None = None,
+    rows: tuple[int, int] | None = None,
+    shapes_alone: bool = False,
+    sealed: bool | None = None,
 ) -> Contents:
     """Read those of the named datasets that the file has, those whose names begin with a prefix or are like a pattern.
 
@@ -83,12 +86,15 @@ def read_hdf5(
         pattern: which their whole names match.
         as_is: what names begin with whose dtype the caller keeps; other numbers count as the float32 they become.
         seconds: until the file counts as damaged; None: 60 s, 1 s more per 2 MB, and 1 s per 20 MB that it unpacks to.
+        rows: first and behind the last of the rows that are read, of each array; None: all.
+        shapes_alone: read no numbers: arrays of the right dtype and shape that are none.
+        sealed: whether the file carries our checksum, where it has been compared; None: compare it.
 
     Raises:
         DataError: the file is damaged, changed since surefoot wrote it, too large for the memory
             (`core.base.unpacking.Unpacked`), or took longer than `seconds`.
     """
-    sealed = check_seal(path)
+    sealed = check_seal(path) if sealed is None else sealed
     size = path.stat().st_size
     deadline = BASE_SECONDS + size / BYTES_PER_SECOND if seconds is None else seconds
     request = {
@@ -102,6 +108,8 @@ def read_hdf5(
         "as_is": list(as_is),
         "seconds": deadline,
         "unpacked_per_second": UNPACKED_PER_SECOND,
+        "rows": rows,
+        "shapes_alone": shapes_alone,
     }
     arguments = [str(WORKER), json.dumps(request), str(path)]
     with start_python(*arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
@@ -121,7 +129,7 @@ def read_hdf5(
                 timers.append(_started(deadline, stop))
 
         try:
-            contents = _receive(process, path, allow)
+            contents = _receive(process, path, allow, shapes_alone)
             messages = process.stderr.read() if process.stderr is not None else b""
             process.wait()
         finally:
@@ -181,7 +189,9 @@ def _too_large(found: dict[str, Any], request: dict[str, Any]) -> str:
     return too_much(found["numbers"], request["limit"])
 
 
-def _receive(process: subprocess.Popen[bytes], path: pathlib.Path, allow: Callable[[int], None]) -> Contents | None:
+def _receive(
+    process: subprocess.Popen[bytes], path: pathlib.Path, allow: Callable[[int], None], shapes_alone: bool
+) -> Contents | None:
     """The worker's answer, or None where it ended before it was complete; `allow` is told the bytes that will come."""
     stream = process.stdout
     assert stream is not None
@@ -196,6 +206,9 @@ def _receive(process: subprocess.Popen[bytes], path: pathlib.Path, allow: Callab
     allow(int(header["bytes"]))
     arrays: dict[str, Array] = {}
     for key, dtype, shape in header["arrays"]:
+        if shapes_alone:
+            arrays[key] = np.broadcast_to(np.zeros((), np.dtype(dtype)), shape)
+            continue
         try:
             array = np.empty(shape, np.dtype(dtype))
         except MemoryError:

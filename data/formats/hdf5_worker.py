@@ -99,7 +99,9 @@ def declared_bytes(key: str, dataset: h5py.Dataset, file_bytes: int) -> int:
     return size
 
 
-def check_memory(wanted: dict[str, h5py.Dataset], sizes: dict[str, int], request: dict[str, Any]) -> int:
+def check_memory(
+    wanted: dict[str, h5py.Dataset], shapes: dict[str, list[int]], sizes: dict[str, int], request: dict[str, Any]
+) -> int:
     """Bytes that the arrays take in memory, refused where they are too many (the rule: `core.base.unpacking.Unpacked`).
 
     Pictures, of bytes in three dimensions and more with the rows, are kept as bytes; numbers become float32.
@@ -107,7 +109,7 @@ def check_memory(wanted: dict[str, h5py.Dataset], sizes: dict[str, int], request
     as_is, numbers, pictures = tuple(request["as_is"]), 0, 0
     for key, dataset in wanted.items():
         if dataset.dtype == np.uint8 and dataset.ndim >= 3:
-            one = sizes[key] // max(1, dataset.shape[0])
+            one = sizes[key] // max(1, shapes[key][0])
             if one > request["picture_limit"]:
                 raise TooLarge({"picture": [key, list(dataset.shape[1:]), one]})
             pictures += sizes[key]
@@ -132,19 +134,29 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
         found = [name for name in names if name in keys or name.startswith(prefixes) or pattern.fullmatch(name)]
         wanted = {name: file[name] for name in found}
         sizes = {key: declared_bytes(key, dataset, request["file_bytes"]) for key, dataset in wanted.items()}
-        needed = check_memory(wanted, sizes, request)
+        shapes = {key: list(dataset.shape) for key, dataset in wanted.items()}
+        rows = request.get("rows")
+        some = slice(None) if rows is None else slice(int(rows[0]), int(rows[1]))
+        for key, shape in shapes.items() if rows is not None else ():
+            if not shape or shape[0] < some.stop:
+                raise Refused(f"{key!r} has shape {tuple(shape)}, without the rows {some.start} to {some.stop}")
+            sizes[key] = sizes[key] // shape[0] * (some.stop - some.start)
+            shape[0] = some.stop - some.start
+        wanted_now: dict[str, h5py.Dataset] = {} if request.get("shapes_alone") else wanted
+        needed = check_memory(wanted_now, shapes, sizes, request)
         limit_memory(2 * max(sizes.values(), default=0) + WORKING_MEMORY)
         limit_time(request["seconds"] + needed / request["unpacked_per_second"])
         header = {
             "names": names,
             "attributes": root_attributes(file),
-            "arrays": [[key, one.dtype.newbyteorder("=").str, list(one.shape)] for key, one in wanted.items()],
+            "arrays": [[key, one.dtype.newbyteorder("=").str, shapes[key]] for key, one in wanted.items()],
             "bytes": needed,
         }
         send_header(header, out)
-        for dataset in wanted.values():
+        for dataset in wanted_now.values():
             # The header's dtype is native: convert what a big-endian machine wrote.
-            array = np.ascontiguousarray(dataset[()], dtype=dataset.dtype.newbyteorder("="))
+            held = dataset[()] if rows is None else dataset[some]
+            array = np.ascontiguousarray(held, dtype=dataset.dtype.newbyteorder("="))
             out.write(array.reshape(-1).view(np.uint8).data)
 
 

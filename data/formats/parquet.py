@@ -19,7 +19,7 @@ from surefoot.core.base.schema import parse
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import csv
-from surefoot.data.formats.columns import SHAPE, parquet, parquet_errors, parquet_table
+from surefoot.data.formats.columns import SHAPE, arrow_array, parquet, parquet_errors, parquet_table
 from surefoot.data.formats.flat import (
     KEYS,
     LAYOUT_VERSION,
@@ -66,23 +66,72 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     for name, key in ALIASES.items():
         if {name, key} <= set(table.names):
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
-    attributes = _attributes(path)
+    told = attributes(path)
     arrays = {names[name]: array for name, array in table.read(list(table.names)).items()}
     arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, arrays)
     extras = named | {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
-    return dataset_from_arrays(arrays, source.with_attributes(attributes), view, extras)
+    return dataset_from_arrays(arrays, source.with_attributes(told), view, extras)
 
 
-def _attributes(path: pathlib.Path) -> dict[str, Any]:
+def attributes(path: pathlib.Path) -> dict[str, Any]:
     """The attributes that are a text, a number or a truth value."""
     with parquet_errors(path):
         schema = parquet().read_schema(path)
     text = (schema.metadata or {}).get(ATTRIBUTES)
-    held = {} if text is None else parse(text, f"{path}, its attributes", DataError)
+    held: Any = {} if text is None else parse(text, f"{path}, its attributes", DataError)
     if not isinstance(held, dict):
         raise DataError(f"{path}: its attributes must be a JSON object")
     return {key: value for key, value in held.items() if isinstance(value, str | int | float | bool)}
+
+
+class RowGroups:
+    """A Parquet file whose rows are read by ranges, a group of rows at a time."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Read what the file says of itself.
+
+        Raises:
+            DataError: the file is damaged.
+            MissingExtraError: pyarrow is not installed.
+        """
+        self.path = path
+        with parquet_errors(path):
+            file = parquet().ParquetFile(path)
+            self.names = {name: ALIASES.get(name, name) for name in file.schema_arrow.names}
+            groups = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
+        self._starts = np.concatenate([[0], np.cumsum(groups)]).astype(np.int64)
+        self.length = int(self._starts[-1])
+        self._held: dict[tuple[str, int], Any] = {}
+
+    def rows(self, start: int, stop: int, keys: list[str] | None = None) -> dict[str, Array]:
+        """Key -> the rows from `start` to before `stop` of these columns that are there, or of all.
+
+        Raises:
+            DataError: the file is damaged, or holds what is not numbers.
+        """
+        import pyarrow as pa
+
+        wanted = [name for name, key in self.names.items() if keys is None or key in keys]
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = max(first + 1, int(np.searchsorted(self._starts, stop, side="left")))
+        found = {}
+        groups = list(range(first, min(last, len(self._starts) - 1)))
+        with parquet_errors(self.path):
+            file = parquet().ParquetFile(self.path)
+            for name in wanted:
+                parts = [self._group(file, name, group) for group in groups]
+                some = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+                some = some.slice(start - int(self._starts[first]), stop - start).combine_chunks()
+                found[self.names[name]] = arrow_array(self.path, name, some)
+        self._held = {(name, group): part for (name, group), part in self._held.items() if group == groups[-1]}
+        return found
+
+    def _group(self, file: Any, name: str, group: int) -> Any:
+        """A column of a group of rows; those of the last one are kept, for the next range begins in it."""
+        if (name, group) not in self._held:
+            self._held[name, group] = file.read_row_group(group, columns=[name]).column(0)
+        return self._held[name, group]
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""`surefoot datasets list | info | map | verify | convert | draft | generate | record | relabel | corrupt`."""
+"""`surefoot datasets list | info | map | verify | convert | pack | draft | generate | record | relabel | corrupt`."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ def add_parser(commands: Any) -> None:
         "--layout", help="of another project: ogbench, dppo (.npz), robomimic (.hdf5) or lerobot (a folder)"
     )
     made.add_argument("--fps", type=float, help="steps a second that it was recorded at, for LeRobot's layout")
+    add_loading(made)
+
+    made = add(own, "pack", pack, "make a store on disk of files, for data beyond memory (docs/scale.md)")
+    made.add_argument("sources", metavar="FILE", nargs="+", help="paths or ids of the same columns, one after another")
+    made.add_argument("-o", "--output", required=True, help="a new folder; where it was stopped, it goes on")
     add_loading(made)
 
     made = add(own, "draft", draft, "begin a mapping: what the columns of a log of your own mean")
@@ -208,6 +213,48 @@ def convert(arguments: argparse.Namespace) -> int:
             stderr=True,
         )
     report_written(arguments.destination, dataset, arguments.json)
+    return 0
+
+
+def pack(arguments: argparse.Namespace) -> int:
+    """Make a store on disk of files, in blocks."""
+    from surefoot import data
+    from surefoot.envs.suites import is_benchmark
+    from surefoot.runs import embedded as generate
+    from surefoot.runs import recorded as suites
+
+    sources = list(arguments.sources)
+    for number, source in enumerate(sources):
+        if generate.exists(source):
+            continue
+        if generate.find(source):
+            sources[number] = str(generate.cached(source))
+        elif is_benchmark(source):
+            sources[number] = str(suites.recorded(source))
+    try:
+        with output.episodes_bar(arguments.json, what="rows") as progress:
+            made = data.pack(
+                sources,
+                arguments.output,
+                strict=arguments.strict,
+                view=arguments.view,
+                max_episode_steps=arguments.max_episode_steps,
+                mapping=arguments.mapping,
+                reward=reward_of(arguments.reward),
+                tell=lambda text: output.say(text, stderr=True),
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        output.say(f"{arguments.output}: stopped; the same command goes on where it was", stderr=True)
+        raise
+    if arguments.json:
+        output.print_json(dataclasses.asdict(made))
+        return 0
+    output.say(
+        f"{output.short(made.path)}: {made.rows:,} transitions, {made.episodes:,} episodes, "
+        f"{made.nbytes / 1e9:,.2f} GB, in {made.seconds:,.0f} s; SHA-256 {made.sha256}"
+    )
+    output.say(f"next: surefoot train dataset={output.typed(made.path)} ...")
     return 0
 
 

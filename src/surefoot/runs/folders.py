@@ -25,6 +25,7 @@ from typing import Any
 from surefoot.core.base.children import refuse_at_import
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import refuse_null_bytes, remove_asides, why
+from surefoot.data.derived import PREPARED
 
 LOCK, SWEEP = ".lock", "sweep.json"
 BEFORE_THE_FIRST_STEP = ("config.json", "environment.json", "kernels.json", "dataset.safetensors")
@@ -95,7 +96,8 @@ class Claim:
             return False
         for name in BEFORE_THE_FIRST_STEP:
             (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(seeds, ignore_errors=True)
+        for folder in (seeds, self.folder / PREPARED):
+            shutil.rmtree(folder, ignore_errors=True)
         return True
 
 

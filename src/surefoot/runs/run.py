@@ -9,6 +9,9 @@ policy/seedK.*     safetensors and JSON, one policy a seed: the last
 best/seedK.*       likewise the best one by evaluations while it trained, with keep_best=true
 summary.json       scores with intervals; there when the run is complete
 curves.png         learning curves
+
+While it is not complete there are dataset.safetensors, the data or the store that they lie in, and, of large data,
+prepared/, what seeds have made of them.
 """
 
 from __future__ import annotations
@@ -36,8 +39,11 @@ from surefoot.core.base.schema import MOST_BYTES, Many, Maybe, Number, Plain, Re
 from surefoot.core.base.spec import PROBLEM
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.policy.policy import Policy
-from surefoot.data.checks import validate
+from surefoot.data.checks import same_length, validate
 from surefoot.data.dataset import Dataset
+from surefoot.data.derived import PREPARED, Derived
+from surefoot.data.formats import on_disk
+from surefoot.data.formats.on_disk import EXTRAS
 from surefoot.data.store import learnable
 from surefoot.envs.make import only_here
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
@@ -46,6 +52,8 @@ from surefoot.runs.plan import Plan, agent_class, as_made, told_options
 from surefoot.runs.trust import demand, module_of
 from surefoot.streaming import StreamingAgent
 
+SHARED_FROM = 64 << 20
+"""Bytes of a dataset from which on what is prepared of it is kept in files of the run's folder, which seeds share."""
 IN_MEMORY = "<memory>"
 """A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
 Array = np.ndarray[Any, Any]
@@ -87,7 +95,11 @@ STATE = Record(
 """What a checkpoint says of its seed."""
 COLUMNS = Record(
     {"kind": Text(), "name": Text(), "env_id": Maybe(Text()), "sha256": Maybe(Text(64))},
-    {"attributes": Table(Text(MOST_BYTES)), "warnings": Table(Number(0, whole=True))},
+    {
+        "attributes": Table(Text(MOST_BYTES)),
+        "warnings": Table(Number(0, whole=True)),
+        "store": Maybe(Record({"path": Text(), "sha256": Text(64), "columns": Many(Text(200))})),
+    },
 )
 """What dataset.safetensors says of its dataset."""
 
@@ -271,6 +283,11 @@ class Run:
         """The dataset as the workers read it."""
         return self.folder / "dataset.safetensors"
 
+    @property
+    def prepared_path(self) -> pathlib.Path:
+        """Where rows are kept that seeds prepare of it, while the run is not complete."""
+        return self.folder / PREPARED
+
 
 def names_in(plan: Plan) -> list[str | None]:
     """Names in a plan, and in that of the run that it starts from, that may be of modules."""
@@ -315,14 +332,14 @@ def describe_machine() -> dict[str, Any]:
 
 
 def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
-    """Write a dataset so that worker processes read it at once: uncompressed, with a checksum."""
-    arrays = {
-        field.name: value
-        for field in dataclasses.fields(dataset)
-        if isinstance(value := getattr(dataset, field.name), np.ndarray)
-    }
-    arrays |= {f"extras/{key}": value for key, value in dataset.extras.items()}
-    meta = {
+    """Write a dataset so that worker processes map it: uncompressed, with a checksum.
+
+    Columns that are those of a store on disk are not written: its path and SHA-256 are.
+    """
+    arrays = _columns(dataset)
+    store = on_disk.origin_of(dataset)
+    stored = [] if store is None else [key for key, value in arrays.items() if store.holds(key, value)]
+    meta: dict[str, Any] = {
         "kind": "dataset",
         "name": dataset.name,
         "env_id": dataset.env_id,
@@ -330,21 +347,64 @@ def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
         "attributes": {key: str(value) for key, value in dataset.attributes.items()},
         "warnings": dict(dataset.warnings),
     }
-    checkpoint.save(path, {key: torch.from_numpy(np.ascontiguousarray(v)) for key, v in arrays.items()}, meta)
+    if store is not None and stored:
+        meta["store"] = {"path": str(store.folder.resolve()), "sha256": store.sha256, "columns": stored}
+    own = {key: torch.from_numpy(np.ascontiguousarray(v)) for key, v in arrays.items() if key not in stored}
+    checkpoint.save(path, own, meta)
+
+
+def _columns(dataset: Dataset) -> dict[str, Array]:
+    """Every array of a dataset by name."""
+    fields = {field.name: getattr(dataset, field.name) for field in dataclasses.fields(dataset)}
+    arrays = {key: value for key, value in fields.items() if isinstance(value, np.ndarray)}
+    return arrays | {f"{EXTRAS}{key}": value for key, value in dataset.extras.items()}
 
 
 def read_columns(path: pathlib.Path) -> Dataset:
-    """The dataset that `write_columns` wrote; raises CheckpointError where it is damaged."""
-    tensors, meta = checkpoint.load(path, kind="dataset")
+    """The dataset that `write_columns` wrote, its arrays mapped.
+
+    What is made of large ones is kept in files of the run's folder, of a store's in the store.
+
+    Raises:
+        CheckpointError: it is damaged, or the store that it names is not there, damaged or another one.
+    """
+    tensors, meta = checkpoint.load(path, kind="dataset")  # safetensors maps the file: nothing is copied
     check(meta, COLUMNS, path)
     del meta["kind"]
-    arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items() if not key.startswith("extras/")}
-    extras = {key.removeprefix("extras/"): v.numpy() for key, v in tensors.items() if key.startswith("extras/")}
+    named = meta.pop("store", None)
+    arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items()}
     try:
-        dataset = Dataset(**arrays, extras=extras, **meta)
-        validate(dataset)
+        derived = None
+        if named is not None:
+            stored = _stored(path, named)
+            derived = stored.derived
+            arrays |= {key: value for key, value in _columns(stored).items() if key in named["columns"]}
+        elif sum(value.nbytes for value in arrays.values()) >= SHARED_FROM:
+            derived, facts = Derived(path.with_name(PREPARED)), path.stat()
+            for key, value in arrays.items():
+                derived.know(value, f"column {key} of file {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}")
+        extras = {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
+        fields = {key: value for key, value in arrays.items() if not key.startswith(EXTRAS)}
+        dataset = Dataset(**fields, extras=extras, derived=derived, **meta)
+        if named is None:
+            validate(dataset)
+        else:  # its numbers were looked at when it was loaded
+            same_length(dataset.name, _columns(dataset))
     except (TypeError, DataError) as error:
         raise CheckpointError(f"{path}: not the columns of a dataset ({error})") from error
+    return dataset
+
+
+def _stored(path: pathlib.Path, named: Mapping[str, Any]) -> Dataset:
+    """The store that a run's columns name."""
+    folder = pathlib.Path(named["path"])
+    if not on_disk.is_store(folder):
+        raise CheckpointError(f"{path}: names the store {folder}, which is not there; put it back")
+    dataset = on_disk.read(folder, str(folder), private=True, checked=False)
+    if dataset.sha256 != named["sha256"]:
+        raise CheckpointError(f"{folder}: is not the store that the run began with (SHA-256 differs)")
+    if missing := [key for key in named["columns"] if key not in _columns(dataset)]:
+        raise CheckpointError(f"{path}: names the column {missing[0]!r}, which {folder} does not have")
     return dataset
 
 

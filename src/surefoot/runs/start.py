@@ -20,6 +20,7 @@ from surefoot.data import conventions, left_out, spread
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats import repairs
+from surefoot.data.formats.on_disk import is_store
 from surefoot.envs.acting import check_costs
 from surefoot.envs.acting.episodes import UNLIMITED_EPISODE_STEPS
 from surefoot.envs.make import file_of, keep_as, only_here
@@ -413,13 +414,13 @@ def with_logger(run: Run, notify: Listener) -> Listener:
 
 
 def read_again(run: Run, notify: Listener) -> None:
-    """Write what the workers read of a run's dataset, where it is not there any more.
+    """Write what the workers read of a run's dataset, where it is not there any more; a store is looked at again.
 
     Raises:
         ConfigError, DataError: the dataset can't be loaded.
         CheckpointError: it is another one than the run began with.
     """
-    if run.plan.dataset is not None and not run.columns_path.is_file():
+    if run.plan.dataset is not None and (is_store(pathlib.Path(run.plan.dataset)) or not run.columns_path.is_file()):
         began = read_json(run.folder / "config.json", CONFIG).get("dataset") or {}
         dataset = dataset_of(run.plan, None, notify)
         if began.get("sha256") not in (None, dataset.sha256):  # runs of LeRobot folders had none once

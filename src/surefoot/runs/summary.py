@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -186,6 +187,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         draw_curves([run], run.folder / "curves.png")
     if plan.dataset != IN_MEMORY:
         run.columns_path.unlink(missing_ok=True)
+    shutil.rmtree(run.prepared_path, ignore_errors=True)
     return summary
 
 
