@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from surefoot.core.base import checkpoint
+from surefoot.core.base.counter import NAME
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.base.spec import PROBLEM
@@ -31,14 +32,14 @@ SAVED = Record(
         "native": Flag(),
         "planned_steps": Maybe(Number(0, whole=True)),
     },
-    {"overruns": Number(0, whole=True)},
+    {"overruns": Number(0, whole=True), "random_numbers": Text()},
 )
 
 
 def save(agent: Streams, path: str | os.PathLike[str]) -> None:
     """Write an agent's buffers and description."""
     tensors = {name: getattr(agent, name) for name in agent.stream_buffers}
-    checkpoint.save(path, tensors, {"kind": KIND, **_description(agent)})
+    checkpoint.save(path, tensors, {"kind": KIND, "random_numbers": NAME, **_description(agent)})
 
 
 def load(agent: Streams, path: str | os.PathLike[str]) -> None:
@@ -96,6 +97,13 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     tensors, meta = checkpoint.load(path, KIND)
     check(meta, SAVED, path)
+    if meta.get("random_numbers") != NAME:
+        warnings.warn(
+            f"{path}: was written by surefoot 0.2; what it learned goes on, and explores by other random numbers than "
+            "there",
+            RuntimeWarning,
+            stacklevel=4,
+        )
     learned = {name: value for name, value in tensors.items() if not name.startswith("out_")}
     checkpoint.check_tensors(path, learned)  # what the last sample gave, finite or not, says nothing of the weights
     return tensors, meta

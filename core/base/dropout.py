@@ -7,11 +7,11 @@ reads millions.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from surefoot.core.base.counter import CounterGenerator
 
 RARE = 1e-12
 """A row has more dropped units than there is room for with at most this probability; those beyond are kept."""
@@ -26,26 +26,21 @@ def most_dropped(units: int, keep: float) -> int:
     return min(units, math.ceil(mean + size / 3 + math.sqrt(size**2 / 9 + 2 * size * mean)))
 
 
-def places(source: Any, shape: tuple[int, ...], units: int, keep: float) -> Any:
-    """(*shape, `most_dropped`) float32 ascending places of dropped units, each dropped with probability 1 - `keep`.
+def places(source: CounterGenerator, shape: tuple[int, ...], units: int, keep: float) -> Tensor:
+    """(S, *shape, `most_dropped`) float32 ascending places of dropped units, each dropped with probability 1 - `keep`.
 
     From one to the next it is a geometric number of units; places of `units` are none any more.
 
     Args:
-        source: of the random numbers: a `numpy.random.Generator`, or a `DeviceGenerator`, which gives a tensor.
+        source: of the random numbers of S seeds.
         shape: of the rows.
         units: in a row.
         keep: in (0, 1).
     """
-    found = source.standard_exponential((*shape, most_dropped(units, keep)), dtype=np.float32)
-    if isinstance(found, Tensor):
-        found = (found * (-1 / math.log(keep))).floor().clamp(max=units)
-        found[..., 1:] += 1
-        return found.cumsum(-1).clamp(max=units)
-    found *= np.float32(-1 / math.log(keep))
-    np.minimum(np.floor(found, out=found), units, out=found)  # whole numbers that float32 adds up exactly
+    found = source.standard_exponential((*shape, most_dropped(units, keep)))
+    found = found.mul_(-1 / math.log(keep)).floor_().clamp_(max=units)  # whole numbers that float32 adds up exactly
     found[..., 1:] += 1
-    return np.minimum(np.cumsum(found, -1, out=found), units, out=found)
+    return found.cumsum(-1).clamp_(max=units)
 
 
 def masks(where: Tensor, units: int, keep: float) -> Tensor:

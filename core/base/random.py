@@ -1,9 +1,18 @@
 """Counter-based random streams: what a draw gives depends on (seed, purpose, block), never on what was drawn before.
 
 So seed i of a run gets the same numbers alone or beside others, and a resumed run continues where it was killed
-without any generator state to save. A processor's streams are numpy's; those of a GPU are drawn there
-(`core.base.counter`), other numbers of the same distributions, so that no training step waits for a copy.
-`draws_there` is where the two part.
+without any generator state to save. All that training and policies draw is `drawn`: one scheme of numbers on every
+device (`core.base.counter`), made where they are wanted.
+
+`generator` is a numpy generator of the same kind, for what is drawn on the host whatever the device, with methods or
+for code that only numpy's have:
+
+- seeds of environments (`envs.acting`), and what gymnasium and simulators make of them;
+- the split of data, and resamples of it: held-out episodes (`runs.run`, `studies.select_model`,
+  `world_models.ensemble.rows`), bootstraps and features in float64 (`offline.evaluation.least_squares_q`);
+- initial weights of streaming networks, sparse by a random choice of inputs;
+- latencies that are simulated (`play.execute`), and preferences that are made up (`data.comparisons`).
+
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (Philox).
 """
 
@@ -13,21 +22,21 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from surefoot.core.base import dropout
-from surefoot.core.base.counter import DeviceGenerator
+from surefoot.core.base.counter import CounterGenerator
 
 STEPS_PER_BLOCK = 32
 """Training steps whose noise is drawn at once; part of what a seed means, so it is a constant."""
 
 
 def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
-    """A generator of its own for each (seed, purpose, block).
+    """A numpy generator of its own for each (seed, purpose, block); training draws by `drawn`, not by this.
 
     Args:
         seed: in [0, 2**64).
@@ -38,30 +47,19 @@ def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, block], dtype=np.uint64)))
 
 
-def draws_there(device: torch.device) -> bool:
-    """Whether random numbers for a device are drawn on it, not by numpy and copied: on every one but a processor."""
-    return device.type != "cpu"
-
-
 def drawn(
-    seeds: Sequence[int], purpose: str, block: int, device: torch.device, draw: Callable[[Any], Any], host: bool = False
+    seeds: Sequence[int], purpose: str, block: int, device: torch.device, draw: Callable[[CounterGenerator], Tensor]
 ) -> Tensor:
-    """(S, ...) what `draw` draws from the stream of each seed, on a device.
+    """(S, ...) what `draw` draws from the streams of some seeds, the same on every device.
 
     Args:
         seeds: S of them, in [0, 2**64).
-        purpose: as of `generator`.
-        block: as of `generator`.
-        device: where the numbers are wanted, and drawn but for a processor's.
-        draw: from a `numpy.random.Generator` of one seed to an array, and from a `DeviceGenerator` of all to a tensor.
-        host: by numpy whatever the device, for draws that need numpy.
+        purpose: any text, e.g. "batch" or "target_noise".
+        block: in [0, 2**64), e.g. a number of steps.
+        device: where the numbers are drawn.
+        draw: from a `CounterGenerator` of all seeds to a tensor.
     """
-    if draws_there(device) and not host:
-        found: Tensor = draw(DeviceGenerator(seeds, purpose, block, device))
-        return found
-    parts = [draw(generator(seed, purpose, block)) for seed in seeds]
-    whole = np.stack(parts) if len(parts) > 1 else parts[0][None]  # of one seed without a copy
-    return torch.from_numpy(whole).to(device)
+    return draw(CounterGenerator(seeds, purpose, block, device))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,24 +79,20 @@ class Noise:
         """Random numbers per row."""
         return dropout.most_dropped(self.width, self.keep) if self.kind == "dropped" else self.width
 
-    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
-        """float32 numbers (*shape, width); of the kind "dropped", `core.base.dropout.most_dropped` for width.
+    def draw(self, source: CounterGenerator, shape: tuple[int, ...]) -> Tensor:
+        """(S, *shape, width) float32 numbers; of the kind "dropped", `core.base.dropout.most_dropped` for width.
 
         Args:
-            source: a `numpy.random.Generator`; or a `DeviceGenerator`, which gives a tensor, seeds before the shape.
+            source: of S seeds.
             shape: of the rows.
         """
         if self.kind == "dropped":
             return dropout.places(source, shape, self.width, self.keep)
         size = (*shape, self.width)
         if self.kind == "normal":
-            return source.standard_normal(size, dtype=np.float32)
-        uniform = source.random(size, dtype=np.float32)
-        if self.kind == "uniform":
-            return uniform
-        if isinstance(uniform, Tensor):
-            return (uniform < self.keep).to(torch.float32) / self.keep
-        return (uniform < self.keep).astype(np.float32) / np.float32(self.keep)
+            return source.standard_normal(size)
+        uniform = source.random(size, np.float32)
+        return uniform if self.kind == "uniform" else (uniform < self.keep).to(torch.float32) / self.keep
 
 
 class Stream:
@@ -145,10 +139,7 @@ class Stream:
 
     def _fill(self, block: int) -> None:
         shapes = {name: (STEPS_PER_BLOCK, rows) for name, rows in self.rows.items()}
-        if not draws_there(self.device) or not shapes:
-            self._noise = {n: self._drawn(n, block, noise, shapes[n]) for n, noise in self.noises.items()}
-        else:  # the same numbers, from words that are made together
-            counts = tuple((n, math.prod(shapes[n]) * noise.numbers) for n, noise in self.noises.items())
-            sources = DeviceGenerator.several(self.seeds, counts, block, self.device)
-            self._noise = {n: noise.draw(sources[n], shapes[n]).to(self.dtype) for n, noise in self.noises.items()}
+        counts = tuple((n, math.prod(shapes[n]) * noise.numbers) for n, noise in self.noises.items())
+        sources = CounterGenerator.several(self.seeds, counts, block, self.device)
+        self._noise = {n: noise.draw(sources[n], shapes[n]).to(self.dtype) for n, noise in self.noises.items()}
         self._block = block

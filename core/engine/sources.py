@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from surefoot.core.base.batch import Batch as Batch
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 
@@ -65,8 +66,6 @@ class Drawn:
     seeds: list[int]
     count: int
     device: torch.device
-    by_numpy: ClassVar[bool] = False
-    """Whether `draw` needs numpy: the numbers are drawn on the host then, also for a GPU."""
 
     def __init__(self, stream: str = MAIN) -> None:
         """Draw from the counter stream of this name: two sources of one agent need two names."""
@@ -84,19 +83,16 @@ class Drawn:
         block, offset = divmod(step, STEPS_PER_BLOCK)
         if block != self._block:
             shape = (STEPS_PER_BLOCK, self.count)
-            found = drawn(
-                self.seeds, self.stream, block, self.device, lambda source: self.draw(source, shape), self.by_numpy
-            )
+            found = drawn(self.seeds, self.stream, block, self.device, lambda source: self.draw(source, shape))
             self._steps = found.unbind(1)
             self._block = block
         return self._steps[offset]
 
-    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
-        """Uniform float64 numbers in [0, 1), in this base.
+    def draw(self, source: CounterGenerator, shape: tuple[int, ...]) -> Tensor:
+        """(S, *shape) uniform float64 numbers in [0, 1), in this base.
 
         Args:
-            source: a `numpy.random.Generator` of one seed; or a `DeviceGenerator` of all, which gives tensors, seeds
-                before the shape.
+            source: of all seeds.
             shape: steps of a block and rows.
         """
         return source.random(shape)
@@ -124,8 +120,8 @@ class Uniform(Drawn):
         if self.population < 1:
             raise ConfigError("there is no row to train on")
 
-    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
-        """int64 rows."""
+    def draw(self, source: CounterGenerator, shape: tuple[int, ...]) -> Tensor:
+        """(S, *shape) int64 rows."""
         return source.integers(0, self.population, shape)
 
     def rows(self, step: int) -> Tensor:

@@ -17,12 +17,12 @@ from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.memory_actors import HistoryActor
 from surefoot.core.base.actions import to_agent, to_bounds
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import generator
 from surefoot.core.base.spec import mapped
 from surefoot.core.execution.inference import Array, PolicyPlanner, Request
 from surefoot.core.losses.flow import Field, euler
 from surefoot.core.policy.chunk_playing import chunk_of
 from surefoot.core.policy.policy import Policy
+from surefoot.core.policy.policy_module import policy_noise
 
 
 def soft_mask(chunk: int, certain: int, coming: int) -> tuple[float, ...]:
@@ -100,8 +100,7 @@ class GuidedPlanner(PolicyPlanner):
                 seen = actor.flat(torch.cat([memory["past"], seen.unsqueeze(1)], 1))
                 actor = actor.inner
             assert isinstance(actor, FlowActor)
-            drawn = generator(self._seed, "policy", request.draw)  # as the policy draws it
-            noise = torch.from_numpy(drawn.standard_normal((1, actor.noise_dim), dtype=np.float32))
+            noise = policy_noise(1, actor.noise_dim, self._seed, request.draw)
             target = noise.new_zeros(self.chunk, size)
             known = torch.from_numpy(np.asarray(request.coming, np.float32))
             target[:coming] = to_agent(known, self.policy.action_low, self.policy.action_high)

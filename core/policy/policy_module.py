@@ -15,7 +15,7 @@ from surefoot.core.actors.actor import Actor, actor_class
 from surefoot.core.actors.memory import DRAWS, Memory, in_parts, joined
 from surefoot.core.base.actions import to_agent, to_bounds
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
-from surefoot.core.base.random import generator
+from surefoot.core.base.random import drawn
 from surefoot.core.base.spec import MASK, VECTOR, Array, arrays_from_json, arrays_to_json, in_words
 from surefoot.core.nn.encoders import Encoder, by_key, on_vectors
 from surefoot.core.nn.normalizer import Normalizer
@@ -27,6 +27,18 @@ PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
 FARTHEST = 1e18
 """Deviations from the data beyond which a discrete policy refuses an observation: its scores may overflow unseen."""
+
+
+def policy_noise(rows: int, width: int, seed: int, call: int) -> Tensor:
+    """(rows, width) standard normal noise of a policy's call, on the CPU, by the policy's seed and the call's number.
+
+    Args:
+        rows: that it acts on.
+        width: numbers of a row.
+        seed: of the policy.
+        call: how many it has drawn for before.
+    """
+    return drawn([seed], "policy", call, torch.device("cpu"), lambda source: source.standard_normal((rows, width)))[0]
 
 
 class PolicyModule(ControlLoop, nn.Module):
@@ -233,8 +245,7 @@ class PolicyModule(ControlLoop, nn.Module):
             raise ConfigError("this policy draws noise, counted in the memory that begin() gives: pass that, or noise")
         draws = memory[DRAWS]
         seed, count = draws[0].tolist()
-        noise = generator(seed, "policy", count).standard_normal((rows, self.noise_dim), dtype=np.float32)
-        return torch.from_numpy(noise), {**memory, DRAWS: draws + torch.tensor([0, 1])}
+        return policy_noise(rows, self.noise_dim, seed, count), {**memory, DRAWS: draws + torch.tensor([0, 1])}
 
     def _not_finite(self, observations: Any, row: int) -> EnvironmentMismatchError:
         if self.encoder is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.base.actions import to_agent
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.spec import in_words
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Spec, Update
@@ -206,19 +207,18 @@ class Rows:
 class Blocks(Drawn):
     """Rows drawn as `Uniform` draws them, of which a block of training steps at a time is made ready."""
 
-    by_numpy = True
-
     def __init__(self, ready: Callable[[Array], dict[str, Array]], population: int) -> None:
         """Draw from `population` rows; `ready` gives the columns of some of them."""
         super().__init__()
         self.ready, self.population = ready, population
         self.store = Store.pack(ready(np.zeros(1, np.int64)))
 
-    def draw(self, source: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    def draw(self, source: CounterGenerator, shape: tuple[int, ...]) -> Tensor:
         """Places of a block's rows in the store, which then holds these rows alone."""
-        rows, places = np.unique(source.integers(0, self.population, shape), return_inverse=True)
+        drawn = source.integers(0, self.population, shape)
+        rows, places = np.unique(drawn.cpu().numpy(), return_inverse=True)
         self.store = Store.pack(self.ready(rows))
-        return places.reshape(shape)
+        return torch.from_numpy(places.reshape(drawn.shape)).to(drawn.device)
 
     def rows(self, step: int) -> Tensor:
         """(1, rows) int64 places, in the store of the block, of training step `step` >= 0."""

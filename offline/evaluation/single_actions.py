@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from surefoot.core.base.random import generator
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Array
 
@@ -22,11 +22,9 @@ def single_actions(policy: Policy, observations: Array, call: int = 0) -> Array:
         call: of the noise of a policy that always samples: calls of one number draw the same numbers.
     """
     found = np.empty((len(observations), policy.action_dim), np.float32)
-    source = generator(0, "policy", call) if policy.always_samples else None  # as `Policy.act` draws for all rows
+    source = CounterGenerator([0], "policy", call, torch.device("cpu"))  # as `Policy.act` draws for all rows
     for begin in range(0, len(observations), PART):
         rows = torch.from_numpy(np.ascontiguousarray(observations[begin : begin + PART]))
-        noise = None
-        if source is not None:
-            noise = torch.from_numpy(source.standard_normal((len(rows), policy.noise_dim), dtype=np.float32))
+        noise = source.standard_normal((len(rows), policy.noise_dim))[0] if policy.always_samples else None
         found[begin : begin + PART] = policy.act(rows, {}, noise)[0].numpy()
     return found

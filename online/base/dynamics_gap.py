@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError, DataError
-from surefoot.core.base.random import generator
 from surefoot.core.nn.networks import MLP
 from surefoot.data.dataset import Array, Dataset
 
@@ -191,13 +191,13 @@ def estimate_gap(
         torch.manual_seed(seed)
         network = DynamicsGap(*sizes, hidden)
     adam = torch.optim.Adam(network.parameters(), learning_rate)
-    source = generator(seed, "discriminators")
+    source = CounterGenerator([seed], "discriminators", 0, torch.device("cpu"))
     sides = [_transitions(dataset) for dataset in (real, simulated)]
     loss = torch.zeros(())
     for _ in range(steps):
-        drawn = [side[torch.from_numpy(source.integers(0, len(side), rows))] for side in sides]
+        drawn = [side[source.integers(0, len(side), rows)[0]] for side in sides]
         batch = torch.cat(drawn)
-        batch = batch + input_noise * torch.from_numpy(source.standard_normal(batch.shape, dtype=np.float32))
+        batch = batch + input_noise * source.standard_normal(batch.shape)[0]
         pair, loss = network.losses(*_split(batch, sizes[0]))
         adam.zero_grad()
         (pair + loss).backward()
@@ -205,7 +205,7 @@ def estimate_gap(
     with torch.no_grad():
         judged = sides[1][:: -(-len(sides[1]) // 5000)]
         pairs, following = _split(judged, sizes[0])
-        noise = torch.from_numpy(source.standard_normal((len(judged), draws * sizes[0]), dtype=np.float32))
+        noise = source.standard_normal((len(judged), draws * sizes[0]))[0]
         gap = network.gap(pairs, following, noise, torch.from_numpy(spread_of(real.observations, spread)))
         divergence = -network.log_ratio(pairs, following).mean()
     return GapEstimate(float(clipped_gap(gap).mean()), float(divergence), float(loss.detach()), network)

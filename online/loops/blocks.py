@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -275,7 +274,7 @@ class Blocks:
         width: Any = self.agent.explore_dim
         shape = (self.num_envs, -(-self.horizon // self.agent.config.held), width)
         seeds = self.learner.seeds
-        numbers = drawn(seeds, "acting", number, self.device, lambda source: source.standard_normal(shape, np.float32))
+        numbers = drawn(seeds, "acting", number, self.device, lambda source: source.standard_normal(shape))
         return numbers.permute(2, 0, 1, 3).contiguous()
 
     def _valid(self, info: Mapping[str, Any]) -> Tensor | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.sources import BesideAdded
 from surefoot.data.store import Workspace
@@ -76,7 +76,7 @@ class Members(Split):
         super().__init__(buffer, every, False, stream)
         self.members = members
 
-    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
+    def draw(self, source: CounterGenerator, shape: tuple[int, ...]) -> Tensor:
         """Uniform numbers, one for each member."""
         return source.random((*shape, self.members))
 

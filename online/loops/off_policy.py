@@ -12,6 +12,7 @@ from torch import Tensor
 
 from surefoot.core.actors.masked_actors import masked
 from surefoot.core.actors.memory import Memory, begun_anew
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 from surefoot.core.engine.capture import STEPS_PER_GRAPH
 from surefoot.core.engine.learner import Learner
@@ -282,10 +283,10 @@ class OffPolicyLoop:
         if held is None or held[0] != block:
             shape = (STEPS_PER_BLOCK, self.num_envs, width)
 
-            def draw(source: Any) -> Any:
+            def draw(source: CounterGenerator) -> Tensor:
                 if purpose == "acting":
-                    return source.standard_normal(shape, dtype=np.float32)
-                return 2 * source.random(shape, dtype=np.float32) - 1
+                    return source.standard_normal(shape)
+                return 2 * source.random(shape, np.float32) - 1
 
             numbers = drawn(self.seeds, purpose, block, self.device, draw)
             held = self._drawn[purpose] = (block, numbers.transpose(0, 1).contiguous())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import DataError
-from surefoot.core.base.random import STEPS_PER_BLOCK, generator
+from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 from surefoot.core.engine.sources import MAIN, Batch, Drawn, Source, Stores
 from surefoot.data.collect import TransitionBuffer
 from surefoot.data.samplers import Windows, uniform_rows
@@ -303,7 +303,12 @@ class Alternation(_WithData):
 
 def drawn_choices(probability: float) -> Callable[[int, int], np.ndarray]:
     """For `Alternation`: the data with this probability, from the counter stream "task"."""
-    return lambda seed, block: generator(seed, "task", block).random(STEPS_PER_BLOCK) < probability
+
+    def chosen(seed: int, block: int) -> np.ndarray:
+        uniform = drawn([seed], "task", block, torch.device("cpu"), lambda source: source.random(STEPS_PER_BLOCK))
+        return uniform[0].numpy() < probability
+
+    return chosen
 
 
 def alternating_choices(seed: int, block: int) -> np.ndarray:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from surefoot.core.base import dropout
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import Noise, generator
+from surefoot.core.base.random import Noise
 from surefoot.core.nn.networks import MLP, Critic
 
 
 def drawn(rows: int, units: int, keep: float) -> torch.Tensor:
-    places = Noise("dropped", units, keep).draw(generator(0, "dropped"), (rows,))
-    assert places.dtype == np.float32
+    source = CounterGenerator([0], "dropped", 0, torch.device("cpu"))
+    (places,) = Noise("dropped", units, keep).draw(source, (rows,))
+    assert places.dtype == torch.float32
     assert places.shape == (rows, dropout.most_dropped(units, keep))
-    return dropout.masks(torch.from_numpy(places).double(), units, keep)
+    return dropout.masks(places.double(), units, keep)
 
 
 @pytest.mark.parametrize(("units", "keep"), [(40, 0.99), (40, 0.9), (12, 0.5), (3, 0.1), (40, 0.9999)])

@@ -16,8 +16,8 @@ from policies import KINDS, observations, policy
 
 from surefoot.core.actors.heads import ACTORS, DeterministicActor, TanhGaussianActor
 from surefoot.core.base import checkpoint
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
-from surefoot.core.base.random import generator
 from surefoot.core.base.spec import Array
 from surefoot.core.nn.encoders import Encoder
 from surefoot.core.nn.normalizer import Normalizer
@@ -90,18 +90,19 @@ def test_an_observation_that_is_not_finite_is_refused_by_index(value: float) -> 
 
 
 def test_a_sampled_policy_draws_by_the_seed_what_its_head_makes_of_noise(tmp_path: pathlib.Path) -> None:
+    def drawn(count: int, call: int) -> torch.Tensor:
+        return CounterGenerator([3], "policy", call, torch.device("cpu")).standard_normal((count, 2))[0]
+
     made, rows = policy("gaussian"), observations(5)
     drawing = made.sampled()
     actions, memory = drawing.act(rows, drawing.begin(5, seed=3))
     later, _ = drawing.act(rows, memory)
-    noise = [torch.from_numpy(generator(3, "policy", n).standard_normal((5, 2), dtype=np.float32)) for n in (0, 1)]
+    noise = [drawn(5, n) for n in (0, 1)]
     torch.testing.assert_close(actions, made(rows, noise[0]))
     torch.testing.assert_close(later, made(rows, noise[1]))
     drawing.reset(3)
     alone = [drawing.select_action(rows[0].numpy()) for _ in range(2)]
-    again = made(rows[:1].expand(2, -1), torch.from_numpy(np.concatenate([
-        generator(3, "policy", n).standard_normal((1, 2), dtype=np.float32) for n in (0, 1)
-    ])))  # fmt: skip
+    again = made(rows[:1].expand(2, -1), torch.cat([drawn(1, n) for n in (0, 1)]))
     torch.testing.assert_close(torch.from_numpy(np.stack(alone)), again)
     torch.testing.assert_close(made.act(rows, made.begin(5))[0], made(rows))  # the one that it was made of does not
     drawing.save(tmp_path / "kept")

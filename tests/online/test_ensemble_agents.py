@@ -11,8 +11,8 @@ from ensemble_rows import rows_of
 from online_problems import Constant, Counting, Regulator, loop, parameters, spec
 from plain_layers import layers
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import generator
 from surefoot.core.engine.agent import Spec
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import MAIN, Uniform
@@ -209,7 +209,9 @@ def test_wsrl_warms_up_with_its_frozen_stochastic_policy_and_takes_no_update_bef
 
 def _acting(step: int) -> np.ndarray:
     block, offset = divmod(step, 32)
-    return generator(0, "acting", block).standard_normal((32, 1, 1), np.float32)[offset, 0]
+    source = CounterGenerator([0], "acting", block, torch.device("cpu"))
+    numbers: np.ndarray = source.standard_normal((32, 1, 1))[0, offset, 0].numpy()
+    return numbers
 
 
 def test_half_of_every_slice_of_a_batch_is_the_datasets() -> None:

@@ -12,8 +12,9 @@ from hybrid_problems import regulated
 from online_problems import Regulator
 from torch import Tensor, nn
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import Stream, generator
+from surefoot.core.base.random import Stream
 from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Uniform
@@ -161,7 +162,8 @@ def test_each_block_has_as_many_rows_of_the_data_mapped_as_its_own() -> None:
     trained = small(normalise_observations=True, normalise_rewards=True)
     trained.run(64)
     data, found = regulated(), trained._data_rows()
-    drawn = generator(0, "data_rows", trained.blocks_done).integers(0, len(data), (4, 16)).T
+    source = CounterGenerator([0], "data_rows", trained.blocks_done, torch.device("cpu"))
+    drawn = source.integers(0, len(data), (4, 16))[0].numpy().T
     moments, scale = trained.blocks.moments, float(trained.rewards.moments.scale())
     mean, deviation = float(moments.mean[0, 0]), float(moments.scale()[0, 0])
     for key in ("observations", "next_observations"):

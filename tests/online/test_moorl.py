@@ -9,8 +9,8 @@ import pytest
 import torch
 from hybrid_problems import hybrid_loop, parameters, regulated
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import generator
 from surefoot.core.engine.agent import Rule, Spec
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import MAIN
@@ -108,7 +108,8 @@ def test_an_iteration_learns_from_one_source_drawn_for_each_seed() -> None:
     assert np.array_equal(found[::2], found[1::2])
     assert not np.array_equal(found[:, 0], found[:, 1])
     assert found.mean() == pytest.approx(0.3, abs=0.1)
-    expected = np.concatenate([generator(4, "task", block).random(32) < 0.3 for block in range(7)])[:200]
+    streams = [CounterGenerator([4], "task", block, torch.device("cpu")) for block in range(7)]
+    expected = torch.cat([one.random(32)[0] < 0.3 for one in streams])[:200].numpy()
     assert np.array_equal(found[::2, 1], expected)
     by_turns_trained = moorl(selector="alternate", inner_steps=3)
     by_turns_trained.run(22)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from online_problems import Broken, Constant, Counting, Inserting, Regulator, loop, parameters, spec
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentMismatchError
-from surefoot.core.base.random import generator
 from surefoot.core.engine.agent import Spec
 from surefoot.core.engine.sources import MAIN
 from surefoot.envs.acting import row_seeds
@@ -27,6 +27,10 @@ from surefoot.online.loops.replay import even_places
 def rows(of: OffPolicyLoop, *keys: str) -> list[np.ndarray]:
     buffer = of.experience.buffer
     return [buffer[key][: len(buffer)].numpy().squeeze() for key in keys]
+
+
+def stream(purpose: str, block: int, seed: int = 0) -> CounterGenerator:
+    return CounterGenerator([seed], purpose, block, torch.device("cpu"))
 
 
 # -- what is stored ------------------------------------------------------------------------------------------
@@ -77,7 +81,7 @@ def test_every_seed_learns_from_its_own_environments_only() -> None:
         owner = drawn % 6 // 3
         assert torch.equal(owner, torch.tensor([[0], [1]]).expand_as(owner))
     # Uniform numbers of the counter stream, scaled to what the buffer holds now.
-    uniform = generator(4, "batch", 0).random((32, 256))[5]
+    uniform = stream("batch", 0, 4).random((32, 256))[0, 5].numpy()
     count = (uniform * (len(trained.experience.buffer) // 2)).astype(np.int64)
     expected = count // 3 * 6 + 3 + count % 3
     np.testing.assert_array_equal(trained.learner.sources[MAIN].rows(5)[1].numpy(), expected)
@@ -89,13 +93,11 @@ def test_initial_actions_are_uniform_or_the_policys_own() -> None:
     for trained in (uniform, own):
         trained.run(200)
         assert trained.learner.step == 0
-    noise = np.concatenate(
-        [generator(0, "initial_actions", block).random((32, 1, 1), np.float32) for block in range(7)]
-    )
+    noise = torch.cat([stream("initial_actions", block).random((32, 1, 1), np.float32)[0] for block in range(7)])
     np.testing.assert_allclose(rows(uniform, "actions")[0], 2 * noise[:200, 0, 0] - 1, atol=1e-6)
     observations, actions = rows(own, "observations", "actions")
-    drawn = np.concatenate([generator(0, "acting", b).standard_normal((32, 1, 1), np.float32) for b in range(7)])
-    chosen = own.agent.act(torch.from_numpy(observations)[:, None], torch.from_numpy(drawn[:200, 0]))
+    drawn = torch.cat([stream("acting", block).standard_normal((32, 1, 1))[0] for block in range(7)])
+    chosen = own.agent.act(torch.from_numpy(observations)[:, None], drawn[:200, 0])
     np.testing.assert_allclose(actions, chosen.detach()[:, 0], atol=1e-6)
 
 

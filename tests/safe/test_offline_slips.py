@@ -11,7 +11,7 @@ from safe_problems import agents, random_dataset
 from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
-from surefoot.core.base.random import generator
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.engine.agent import Descent
 from surefoot.core.engine.optimizer import Network, Optimizer
 from surefoot.core.engine.sources import MAIN, Stores
@@ -33,7 +33,8 @@ def ready(variant: str, **options: Any) -> tuple[Any, dict[str, Tensor], dict[st
     batch = agent.annotate(store.gather(torch.arange(32)))
     noise = {
         update.name: {
-            name: torch.from_numpy(kind.draw(generator(0, name), (32,))) for name, kind in update.noise.items()
+            name: kind.draw(CounterGenerator([0], name, 0, torch.device("cpu")), (32,))[0]
+            for name, kind in update.noise.items()
         }
         for update in agent.updates()
     }

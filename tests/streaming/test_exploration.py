@@ -7,22 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surefoot.core.base.random import generator
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.streaming import exploration
-from surefoot.streaming.exploration import BLOCK, ExplorationNoise
+from surefoot.streaming.exploration import BLOCK, CPU, ExplorationNoise
 
 
 @pytest.mark.parametrize("uniform", [False, True])
 def test_numbers_are_those_of_one_generator_for_each_seed_and_block(uniform: bool) -> None:
     seeds, draws, width, blocks = (3, 8, 20), 2, 5, 3
+    size = (BLOCK, draws, width)
     expected = np.stack(
         [
             np.concatenate(
                 [
-                    source.random((BLOCK, draws, width), dtype=np.float32)
-                    if uniform
-                    else source.standard_normal((BLOCK, draws, width), dtype=np.float32)
-                    for source in (generator(seed, "exploration", block) for block in range(blocks))
+                    (source.random(size, np.float32) if uniform else source.standard_normal(size))[0].numpy()
+                    for source in (CounterGenerator([seed], "exploration", block, CPU) for block in range(blocks))
                 ]
             )
             for seed in seeds

@@ -10,8 +10,9 @@ from small_runs import STILL, metrics, small_dataset
 from test_training import FAST, same, weights
 
 from surefoot import fit
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.random import STEPS_PER_BLOCK, generator
+from surefoot.core.base.random import STEPS_PER_BLOCK
 from surefoot.core.engine.agent import Spec
 from surefoot.offline import CQL
 from surefoot.online import PPO, SAC, WSRL, FQLOnline, QCOnline
@@ -59,8 +60,8 @@ def test_wsrl_starts_with_all_that_cql_learned_and_first_acts_by_its_policy(tmp_
 
     stored = weights(run, 4)
     observations, actions = (stored[f"replay/columns.{name}"][:64] for name in ("observations", "actions"))
-    blocks = [generator(4, "acting", block).standard_normal((STEPS_PER_BLOCK, 1), "float32") for block in range(2)]
-    drawn = source.act(observations, torch.cat([torch.from_numpy(block) for block in blocks]))
+    streams = [CounterGenerator([4], "acting", block, torch.device("cpu")) for block in range(2)]
+    drawn = source.act(observations, torch.cat([one.standard_normal((STEPS_PER_BLOCK, 1))[0] for one in streams]))
     torch.testing.assert_close(actions, drawn)
     raw = observations * source.normalizer.scale + source.normalizer.mean
     torch.testing.assert_close(raw[:, :2].square().sum(1), torch.ones(64))  # a cosine and a sine

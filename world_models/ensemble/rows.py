@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import DataError
-from surefoot.core.base.random import generator
+from surefoot.core.base.random import drawn, generator
 from surefoot.core.engine.sources import Batch, Drawn
 from surefoot.data.store import Store, Workspace
 
@@ -52,10 +52,10 @@ class Bootstrap(Drawn):
         """As `Source.bind`."""
         super().bind(seeds, rows, device)
         count = len(self.given)
-        drawn = [generator(seed, "bootstrap").integers(0, count, (self.members, count)) for seed in seeds]
-        self.samples = torch.from_numpy(np.stack([self.given[one] for one in drawn])).to(device)
+        places = drawn(seeds, "bootstrap", 0, device, lambda source: source.integers(0, count, (self.members, count)))
+        self.samples = torch.from_numpy(self.given).to(device)[places]
 
-    def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
+    def draw(self, source: CounterGenerator, shape: tuple[int, ...]) -> Tensor:
         """int64 places in the samples, one for each member."""
         return source.integers(0, len(self.given), (*shape, self.members))
 

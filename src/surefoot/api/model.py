@@ -21,7 +21,7 @@ import torch
 from surefoot.api.fit import named_environment, shown
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
-from surefoot.core.base.random import generator
+from surefoot.core.base.random import drawn
 from surefoot.core.base.spec import MASK, mapped
 from surefoot.core.policy.control_loop import as_array, check_width
 from surefoot.core.policy.policy import Policy
@@ -94,6 +94,7 @@ class Model:
         """The last training's folder, summary and policies."""
         self._policy: Policy | None = None  # read once: it remembers its episode between calls
         self._drawing: Policy | None = None  # one that draws its actions
+        self._calls = 0  # for which it has drawn
 
     def _example(self) -> str:
         """What the algorithm may be given, as it is typed."""
@@ -204,8 +205,7 @@ class Model:
             return self._predict_on(policy, observation, {}, deterministic, None)[0], None
         if not deterministic or policy.always_samples:
             if self._drawing is None:
-                self._drawing = policy.sampled()
-                self._noise = generator(0, "predict")
+                self._drawing, self._calls = policy.sampled(), 0
             policy = self._drawing
         if policy.encoder is None and (rows := as_array(observation, np.float32)).ndim == 2:
             check_width(rows, policy.observation_dim)
@@ -216,7 +216,7 @@ class Model:
                 )
             noise = None
             if policy.always_samples:
-                noise = torch.from_numpy(self._noise.standard_normal((len(rows), policy.noise_dim), dtype=np.float32))
+                noise = self._noise(len(rows), policy.noise_dim)
             with torch.no_grad():
                 return policy(torch.from_numpy(rows), noise).numpy(), None
         return policy.select_action(observation), None
@@ -244,10 +244,16 @@ class Model:
         noise = None
         if not deterministic:
             if self._drawing is None:
-                self._drawing, self._noise = policy.sampled(), generator(0, "predict")
-            noise = torch.from_numpy(self._noise.standard_normal((count, policy.noise_dim), dtype=np.float32))
+                self._drawing, self._calls = policy.sampled(), 0
+            noise = self._noise(count, policy.noise_dim)
         actions, memory = policy.act(seen, memory, noise)
         return (actions[0] if single else actions).numpy(), memory
+
+    def _noise(self, rows: int, width: int) -> torch.Tensor:
+        """(rows, width) standard normal numbers of the next call that draws."""
+        call, self._calls = self._calls, self._calls + 1
+        shape = (rows, width)
+        return drawn([0], "predict", call, torch.device("cpu"), lambda source: source.standard_normal(shape))[0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy as PATH.safetensors and PATH.json; `surefoot.load_policy` reads it."""

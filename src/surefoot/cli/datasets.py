@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from surefoot.cli.support import dataset_making, output
 from surefoot.cli.support.dataset_files import (
@@ -21,15 +21,11 @@ from surefoot.cli.support.dataset_files import (
 )
 from surefoot.core.base.errors import ConfigError
 
-if TYPE_CHECKING:
-    pass
-
-
 def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
     parser = commands.add_parser(
         "datasets",
-        help="list, inspect, map, check, convert, generate, record, relabel and corrupt datasets, and read your own",
+        help="list, inspect, map, check, convert, pack, generate, record, relabel and corrupt datasets, and read your own",
     )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

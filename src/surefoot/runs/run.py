@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base import checkpoint
+from surefoot.core.base.counter import NAME
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.base.files import read_json
 from surefoot.core.base.random import generator
@@ -462,7 +463,8 @@ def load_together(
     """Tensors and description of each checkpoint of seeds that one process trains together; None where there is none.
 
     Raises:
-        CheckpointError: one is damaged, or of another run; they are of different steps, or only some are there.
+        CheckpointError: one is damaged, of another run, or with other random numbers (`core.base.counter`); they are of
+            different steps, or only some are there.
     """
     there = {seed: path for seed, path in paths.items() if path.is_file()}
     if not there:
@@ -475,6 +477,11 @@ def load_together(
             raise CheckpointError(
                 f"{path}: is of {meta['algorithm']} seed {meta['seed']}, but {algorithm} seed {seed} is needed here; "
                 "it was moved from another run"
+            )
+        if meta.get("random_numbers") != NAME:
+            raise CheckpointError(
+                f"{path}: was trained with the random numbers of surefoot 0.2, and this version draws others for the "
+                "same seed, so it can't go on from there; use that version for it, or start anew with init="
             )
         found.append((tensors, meta))
     steps = {path: meta["step"] for path, (_, meta) in zip(there.values(), found, strict=True)}

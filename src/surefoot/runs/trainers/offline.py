@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import DataError, DivergenceError
-from surefoot.core.base.random import generator
 from surefoot.core.engine.agent import Agent, Rule
 from surefoot.core.engine.features import encoded
 from surefoot.core.engine.learner import Learner
@@ -136,7 +136,7 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     agent.normalizer.fixed = agent.rewards_fixed = agent.goals_fixed = True
     ready = agent.prepare(held_out)
     store = store_from_dataset(ready, agent.reads)
-    batches = {}
+    batches, cpu = {}, torch.device("cpu")
     for name, source in agent.sources(Stores(ready, store)).items():
         rows = torch.arange(min(getattr(source, "population", len(store)), VALIDATION_ROWS))
         if isinstance(source, BesideAdded):  # nothing is imagined here
@@ -145,7 +145,7 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
         elif isinstance(source, Added):
             continue
         elif not isinstance(source, Uniform):
-            source.bind([0], VALIDATION_WINDOWS, torch.device("cpu"))
+            source.bind([0], VALIDATION_WINDOWS, cpu)
             rows = source.rows(0)[0]
         batches[name] = encoded(agent, source.gather(rows), {})
     if MAIN in batches:
@@ -156,6 +156,6 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
             continue
         parts = {name: batches[name] for name in update.sources}
         count = sum(len(next(iter(part.values()))) for part in parts.values())
-        noise = {name: torch.from_numpy(kind.draw(generator(0, name), (count,))) for name, kind in update.noise.items()}
+        noise = {n: kind.draw(CounterGenerator([0], n, 0, cpu), (count,))[0] for n, kind in update.noise.items()}
         losses[update.name] = float(update.loss(parts[update.source] if len(parts) == 1 else parts, noise)[0])  # type: ignore[index]
     return losses
