@@ -21,6 +21,7 @@ from surefoot.cli.support.dataset_files import (
 )
 from surefoot.core.base.errors import ConfigError
 
+
 def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
     parser = commands.add_parser(
