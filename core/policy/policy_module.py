@@ -27,6 +27,8 @@ PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
 FARTHEST = 1e18
 """Deviations from the data beyond which a discrete policy refuses an observation: its scores may overflow unseen."""
+ONE_MORE = torch.tensor([0, 1])
+"""Added to a memory's (1, 2) seed and number of calls."""
 
 
 def policy_noise(rows: int, width: int, seed: int, call: int) -> Tensor:
@@ -245,7 +247,7 @@ class PolicyModule(ControlLoop, nn.Module):
             raise ConfigError("this policy draws noise, counted in the memory that begin() gives: pass that, or noise")
         draws = memory[DRAWS]
         seed, count = draws[0].tolist()
-        return policy_noise(rows, self.noise_dim, seed, count), {**memory, DRAWS: draws + torch.tensor([0, 1])}
+        return policy_noise(rows, self.noise_dim, seed, count), {**memory, DRAWS: draws + ONE_MORE}
 
     def _not_finite(self, observations: Any, row: int) -> EnvironmentMismatchError:
         if self.encoder is not None:

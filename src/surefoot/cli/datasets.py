@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
     parser = commands.add_parser(
         "datasets",
-        help="list, inspect, map, check, convert, pack, generate, record, relabel and corrupt datasets, and read your own",
+        help="list, inspect, map, check, convert, pack, generate, record, relabel, corrupt datasets, and read your own",
     )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
