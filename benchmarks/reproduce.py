@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import pathlib
 import sys
@@ -47,13 +46,15 @@ FIRST, LAST = "<!-- results: begin -->", "<!-- results: end -->"
 """Lines of the page between which the tables stand."""
 EPISODES, EPISODE_STEPS = 40, 100
 """Of made-up data."""
-SHORT: dict[str, Any] = {"initial_steps": 300, "model_updates": 20, "model_epoch": 10**6, "behaviour_updates": 20,
+SHORT: dict[str, Any] = {"initial_steps": 50, "model_updates": 20, "model_epoch": 10**6, "behaviour_updates": 20,
                          "rollout_batches": 1, "pretrain": False}  # fmt: skip
 """Options of what precedes the updates whose rate is wanted, where an algorithm has them."""
 LEAST_STEPS = 8
 """Of the shorter training."""
-LEAST = 1.0
+LEAST = 0.5
 """CPU seconds that the longer training takes more than the shorter one."""
+BLOCK = 64
+"""Steps of a block of an environment, where the result's is longer."""
 MOST = 200_000
 """Steps of the longer training."""
 PREDICTIONS = {"iql": "learners/iql x1: graph", "sac": "learners/sac x1: graph", "fql": "learners/fql x1: graph",
@@ -88,6 +89,9 @@ def rate(one: Result, stage: str) -> dict[str, Any]:
     asked = request(stages_of(one, pathlib.Path("."))[stage], one.name)
     kind = agent_class(asked.algorithm)
     options = {**asked.options, **{key: value for key, value in SHORT.items() if key in asked.options}}
+    if kind.acts and options.get("horizon") and options.get("minibatches"):  # the same work a step, in smaller blocks
+        by = max(1, int(options["horizon"]) // BLOCK)
+        options |= {"horizon": int(options["horizon"]) // by, "minibatches": max(1, int(options["minibatches"]) // by)}
     environment = asked.fields["env"] if kind.acts else None
     data = made_up(one.sizes, "costs" in kind.needs().needed) if one.sizes and asked.fields["dataset"] else None
 
@@ -202,7 +206,10 @@ def page(facts: dict[str, dict[str, Any]]) -> list[str]:
             lines.append(f"| `{one.name}` | {number} | {ours} | {seeds} | {place} | {here['machine']} |")
     for family in reproduce.families(known):
         lines += ["", f"### {family.replace('_', '-').capitalize()}", ""]
-        lines += ["| result | task | published | steps | one core | GPU | file | run here |", "|---|---|---|---|---|---|---|---|"]
+        lines += [
+            "| result | task | published | steps | one core | GPU | file | run here |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
         for one in known:
             if one.family == family:
                 lines.append(_row(one, facts.get(one.name, {})))

@@ -13,7 +13,6 @@ from surefoot.core.base.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from surefoot.cli.support.config import Request
-    from surefoot.cli.support.training import Style
     from surefoot.runs.run import Run
     from surefoot.studies.reproduce import Outcome, Result
 
@@ -57,7 +56,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--show", action="store_true", help="print the commands and all options, and run nothing")
     parser.add_argument("--seeds", metavar="N", help="how many seeds, or which, as [0,5] (default: the paper's)")
     parser.add_argument("--updates", metavar="N", help="at most so many updates or steps: a shorter run, labelled so")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="default: runs/reproduce-NAME; one that is there goes on")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="default: runs/reproduce-NAME; goes on there")
     output.add_trust(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -119,9 +118,9 @@ def _list(arguments: argparse.Namespace) -> int:
     ]
     output.print_rows(rows, list(rows[0]))
     output.say(
-        "\none core: of one seed, by measured rates, without evaluations; GPU: as predicted, not measured. file: who "
-        "repeats it needs one.\nsurefoot reproduce NAME --show: paper, settings, how the file is had. surefoot reproduce "
-        "NAME: run it"
+        "\none core: of one seed, by measured rates, without evaluations; GPU: as predicted, not measured; file: to be "
+        "had where data have to be fetched or made.\n"
+        "surefoot reproduce NAME --show: paper, settings, how the file is had. surefoot reproduce NAME: run it"
     )
     return 0
 
@@ -145,9 +144,10 @@ def _facts(one: Result) -> dict[str, Any]:
     from surefoot.studies import reproduce
 
     stages = {name: {"command": command(stage.values()), "steps": stage.steps} for name, stage in one.stages.items()}
+    numbers = [{key: value for key, value in vars(number).items() if value is not None} for number in one.published]
     return {
         **{key: getattr(one, key) for key in ("name", "family", "algorithm", "task", "paper", "table", "protocol")},
-        "published": [{key: value for key, value in vars(number).items() if value is not None} for number in one.published],
+        "published": numbers,
         "stages": stages,
         **{key: getattr(one, key) for key in ("data", "needs", "differs")},
         "seconds_of_one_core": reproduce.seconds(one, "core"),
@@ -329,7 +329,8 @@ def _present(asked: Result, published: Result, found: Mapping[str, Any], place: 
         outcome: Outcome = Outcome(**one)
         output.say(str(outcome))
     count = len(found["seeds"])
-    output.say(f"ours: {output.counted(count, 'seed')}, {found['episodes']} episodes each, last policy; {asked.protocol}")
+    output.say(f"ours: {output.counted(count, 'seed')}, {found['episodes']} episodes each, last policies")
+    output.say(f"scored in the paper: {asked.protocol}")
     if asked.differs:
         output.say(f"differs from the paper: {asked.differs}")
     output.say(f"\nrun folder:      {output.short(place / 'run')}\nresult:          {output.short(place / RESULT)}")
@@ -350,14 +351,16 @@ def _refuse_another(place: pathlib.Path, facts: Mapping[str, Any]) -> None:
 
     before = read_json(place / ASKED, Record({"name": Text(100), "stages": Table(Table(Plain()))}))
     if before["name"] != facts["name"]:
-        raise ConfigError(f"{place}: {before['name']} is repeated there, not {facts['name']}; give another folder with -o")
+        raise ConfigError(
+            f"{place}: {before['name']} is repeated there, not {facts['name']}; give another folder with -o"
+        )
     for stage, values in facts["stages"].items():
         there = before["stages"].get(stage, {})
         for key in sorted({*values, *there}):
             if values.get(key) != there.get(key):
                 raise ConfigError(
-                    f"{place}: was begun with {key}={there.get(key)}, not {values.get(key)}; say the same to go on with "
-                    "it, or give another folder with -o"
+                    f"{place}: was begun with {key}={there.get(key)}, not {values.get(key)}; say the same to go on "
+                    "with it, or give another folder with -o"
                 )
 
 
@@ -365,7 +368,8 @@ def _require_files(asked: Result, stages: Mapping[str, Mapping[str, Any]]) -> No
     """Raise ConfigError where a file that only the user has is not there."""
     for values in stages.values():
         name = values.get("dataset")
-        if asked.data and isinstance(name, str) and name.endswith((".hdf5", ".npz")) and not pathlib.Path(name).exists():
+        is_file = isinstance(name, str) and name.endswith((".hdf5", ".npz"))
+        if asked.data and is_file and not pathlib.Path(str(name)).exists():
             raise ConfigError(f"{asked.name}: {name} is not here. {asked.data} Then say dataset=FILE")
 
 

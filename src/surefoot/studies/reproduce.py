@@ -22,8 +22,6 @@ METRICS = ("return", "normalised", "success", "cost", "normalised cost")
 mean cost of an episode, and that as a share of the limit."""
 Place = Literal["inside", "below", "above", "no interval"]
 """Where a published number lies: in our 95 % interval, below it, or above it."""
-STAGES = ("before", "run")
-"""Names of the two runs of a result: the one that `init=` starts from, where there is one, and the one that is scored."""
 
 _STAGE = {"algorithm": Text(100), "run": Table(Plain(finite=True))}
 _OPTIONS = {"options": Table(Plain(finite=True))}
@@ -86,9 +84,7 @@ HERE = Record(
     others=True,
 )
 """A run as `reproduction.json` and the lines of benchmarks/results/reproduce.jsonl hold it."""
-MEASURED = Table(
-    Record({}, {"core": Table(Number(0)), "gpu": Number(0), "gpu_row": Text(200), "here": HERE})
-)
+MEASURED = Table(Record({}, {"core": Table(Number(0)), "gpu": Number(0), "gpu_row": Text(200), "here": HERE}))
 """What measured.json holds: name -> steps a second of one core by stage, of a GPU as predicted and by which row of
 the predictions, and what was run here."""
 
@@ -165,7 +161,8 @@ class Result:
         stages = {}
         for stage, one in self.stages.items():
             changed = {} if updates is None else {"steps": min(one.steps, updates)}
-            stages[stage] = dataclasses.replace(one, run={**one.run, **changed, **({} if seeds is None else {"seeds": seeds})})
+            changed |= {} if seeds is None else {"seeds": seeds}
+            stages[stage] = dataclasses.replace(one, run={**one.run, **changed})
         return dataclasses.replace(self, stages=stages)
 
     def place(self, given: Mapping[str, Any]) -> Result:
