@@ -53,8 +53,8 @@ LEAST_STEPS = 8
 """Of the shorter training."""
 LEAST = 0.5
 """CPU seconds that the longer training takes more than the shorter one."""
-BLOCK = 64
-"""Steps of a block of an environment, where the result's is longer."""
+LONG, SMALLER = 500, 10
+"""Steps of a block of each environment from which on a block is cut, and to which part."""
 MOST = 200_000
 """Steps of the longer training."""
 PREDICTIONS = {"iql": "learners/iql x1: graph", "sac": "learners/sac x1: graph", "fql": "learners/fql x1: graph",
@@ -90,7 +90,7 @@ def rate(one: Result, stage: str) -> dict[str, Any]:
     kind = agent_class(asked.algorithm)
     options = {**asked.options, **{key: value for key, value in SHORT.items() if key in asked.options}}
     if kind.acts and options.get("horizon") and options.get("minibatches"):  # the same work a step, in smaller blocks
-        by = max(1, int(options["horizon"]) // BLOCK)
+        by = SMALLER if int(options["horizon"]) >= LONG else 1
         options |= {"horizon": int(options["horizon"]) // by, "minibatches": max(1, int(options["minibatches"]) // by)}
     environment = asked.fields["env"] if kind.acts else None
     data = made_up(one.sizes, "costs" in kind.needs().needed) if one.sizes and asked.fields["dataset"] else None

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from surefoot.core.base.errors import ConfigError, nearest
-from surefoot.core.base.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check, parse
+from surefoot.core.base.schema import Flag, Kind, Many, Maybe, Number, Plain, Record, Table, Text, check, parse
 
 METRICS = ("return", "normalised", "success", "cost", "normalised cost")
 """What is compared: the mean return, 100 times the normalised return, the share of solved episodes in per cent, the
@@ -23,8 +23,8 @@ mean cost of an episode, and that as a share of the limit."""
 Place = Literal["inside", "below", "above", "no interval"]
 """Where a published number lies: in our 95 % interval, below it, or above it."""
 
-_STAGE = {"algorithm": Text(100), "run": Table(Plain(finite=True))}
-_OPTIONS = {"options": Table(Plain(finite=True))}
+_STAGE: dict[str, Kind] = {"algorithm": Text(100), "run": Table(Plain(finite=True))}
+_OPTIONS: dict[str, Kind] = {"options": Table(Plain(finite=True))}
 PUBLISHED = Record(
     {"metric": Text(100, METRICS), "value": Number()},
     {
