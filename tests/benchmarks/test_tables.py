@@ -30,7 +30,7 @@ def check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_studies_are_found() -> None:
     assert len(STUDIES) >= 16
-    assert {path.stem for path in (BENCHMARKS / "results").glob("*.jsonl")} == {*STUDIES, "peers"}
+    assert {path.stem for path in (BENCHMARKS / "results").glob("*.jsonl")} == {*STUDIES, "peers", "reproduce"}
 
 
 @pytest.mark.slow

@@ -284,17 +284,9 @@ def _train(
     suite: Suite, task: str, place: pathlib.Path, name: str, overrides: Sequence[str], style: Style, trust: bool
 ) -> None:
     """The run of an entry on a task: finished already, gone on with, or trained now."""
-    from surefoot.cli.support.training import train_one
-    from surefoot.runs.folders import claim_new
-    from surefoot.runs.start import resume
+    from surefoot.cli.support.training import train_or_resume
 
-    label = f"{name} {task} "
-    if (place / "config.json").is_file():
-        with style.watcher(label) as watcher:
-            resume(place, listener=watcher, trust=trust)
-        return
-    with claim_new(place) as claim:
-        train_one(_request(suite, task, overrides), style, claim, label=label, trust=trust)
+    train_or_resume(lambda: _request(suite, task, overrides), place, style, label=f"{name} {task} ", trust=trust)
 
 
 def show(suite: Suite, board: Sequence[Mapping[str, Any]]) -> None:

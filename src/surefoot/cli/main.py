@@ -38,6 +38,7 @@ examples:
   surefoot results runs/ -o results.csv --plot
   surefoot tune algo=iql steps=20000 --trials 32 --space space.yaml
   surefoot bench offline-small
+  surefoot reproduce dqn-cartpole
   surefoot export RUN -o policy.onnx
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
@@ -160,6 +161,7 @@ def build_parser() -> Parser:
         plan,
         reach,
         report,
+        reproduce,
         results,
         rollout,
         select,
@@ -186,6 +188,7 @@ def build_parser() -> Parser:
     compare.add_parser(commands)
     select.add_parser(commands)
     bench.add_parsers(commands)
+    reproduce.add_parser(commands)
     results.add_parser(commands)
     rollout.add_parser(commands)
     certify.add_parser(commands)

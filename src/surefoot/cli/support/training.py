@@ -75,6 +75,32 @@ def train_one(
         return train(plan, claim, dataset=dataset, listener=watcher, trust=trust, **named)
 
 
+def train_or_resume(
+    request: Callable[[], Request], place: pathlib.Path, style: Style, *, label: str = "", trust: bool = False
+) -> Run:
+    """The run in a folder: finished already, gone on with where it was interrupted, or carried out now.
+
+    Args:
+        request: gives what to train, where nothing was begun.
+        place: the folder, which need not be there.
+        style: how to talk.
+        label: in front of what is shown.
+        trust: as of `surefoot train`.
+
+    Raises:
+        SurefootError: anything that the user can mend.
+        Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
+    """
+    from surefoot.runs.folders import claim_new
+    from surefoot.runs.start import resume
+
+    if (place / "config.json").is_file():
+        with style.watcher(label) as watcher:
+            return resume(place, listener=watcher, trust=trust)
+    with claim_new(place) as claim:
+        return train_one(request(), style, claim, label=label, trust=trust)
+
+
 def plan_of(request: Request, dataset: Dataset | None, trust: bool = False) -> Plan:
     """The plan of a request, whose dataset is given, loaded.
 
