@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot import cuda_ext
+from surefoot.core.base.compiled import library
 from surefoot.core.base.errors import ConfigError
 
 NAME = "philox4x32-10"
@@ -133,7 +133,7 @@ class CounterGenerator:
         self._own = tuple(seeds)
         self._taken = first
         self._ready: Tensor | None = None
-        self._native: ModuleType | None = cuda_ext.native() if device.type == "cpu" else None
+        self._native: ModuleType | None = library() if device.type == "cpu" else None
 
     def _take(self, words: int) -> int:
         """The counter that so many words begin at; the next call's lie behind them."""

@@ -21,6 +21,7 @@ from surefoot.core.actors.heads import (
 )
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.policy.control_loop import as_array
+from surefoot.core.policy.scaling import Scaling
 
 if TYPE_CHECKING:
     from surefoot.core.policy.policy_module import PolicyModule
@@ -32,33 +33,6 @@ CLIPPED = (UnboundedGaussianActor, StateDependentActor, SoftplusGaussianActor)
 """Heads whose mean action is those outputs themselves."""
 ACTIVATIONS = ("relu", "tanh")
 ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
-
-
-class Scaling:
-    """Outputs in [-1, 1] to actions in the environment's units; bounds that are changed in place count at once."""
-
-    def __init__(self, policy: PolicyModule) -> None:
-        self.bounds = policy.action_low, policy.action_high
-        self.no_action = np.zeros(policy.action_dim, np.float32)
-        self._read()
-
-    def _read(self) -> None:
-        self.version = self.bounds[0]._version + self.bounds[1]._version
-        low, high = self.bounds
-        self.low, self.high = low.numpy(), high.numpy()
-        self.middle, self.half = ((high + low) / 2).numpy(), ((high - low) / 2).numpy()
-        ends = self.middle - self.half, self.half + self.middle  # rounding keeps order: no action lies beyond these
-        self.leaves = bool((ends[0] < self.low).any() or (ends[1] > self.high).any())
-
-    def __call__(self, out: Array) -> Array | None:
-        """(A,) the action, a new array; None where it is not finite."""
-        if self.bounds[0]._version + self.bounds[1]._version != self.version:
-            self._read()
-        action: Array = self.half * out
-        np.add(action, self.middle, action)
-        if self.leaves:  # rounding may give the next float beyond a bound
-            np.minimum(np.maximum(action, self.low, out=action), self.high, out=action)
-        return None if action.dot(self.no_action) else action
 
 
 class SingleAction:

@@ -24,7 +24,7 @@ from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.residual import ResidualMLP
 from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
 from surefoot.core.policy.control_loop import as_array
-from surefoot.core.policy.single_action import Scaling
+from surefoot.core.policy.scaling import Scaling
 
 if TYPE_CHECKING:
     from surefoot.core.policy.policy_module import PolicyModule

@@ -1,4 +1,4 @@
-"""The native MLP and Adam of `cuda_ext`, for tensors: core's one door to that room.
+"""The native MLP and Adam of `cuda_ext`, for tensors.
 
 Float32 on a CPU, one thread, the same bits for the same inputs. `core.nn.native.kernels` says where it is used.
 """
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot import cuda_ext
+from surefoot.core.base.compiled import library as library
+from surefoot.core.base.compiled import why_not as why_not
 
 
 class Network(NamedTuple):
@@ -87,16 +88,6 @@ HIDDEN = ("relu", "tanh", "gelu_tanh", "silu")
 
 ROW_HIDDEN = ("relu", "tanh", "silu", "gelu_tanh", "mish")
 """Activations of hidden layers of `OneRow`, in the order of native/one_row.h."""
-
-
-def library() -> ModuleType | None:
-    """The compiled module, or None where it was not built or is refused."""
-    return cuda_ext.native()
-
-
-def why_not() -> str:
-    """Why `library()` is None, as a clause for a sentence."""
-    return cuda_ext.why_not_native()
 
 
 def name() -> str:

@@ -73,6 +73,11 @@ def actor(
     return Actor(_behaviour(behaviour, env_id), f"behaviour {behaviour}", env_id)
 
 
+def can_draw(acting: Actor) -> bool:
+    """Whether its policy has a distribution that actions are drawn from."""
+    return isinstance(acting.policy, Policy) and acting.policy.noise_dim > 0
+
+
 def drawing(acting: Actor) -> Actor:
     """The same with a policy that draws its actions; one that always does stays as it is.
 

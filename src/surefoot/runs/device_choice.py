@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import pathlib
 import time
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot import __version__
 from surefoot.core.base.errors import DataError, SurefootError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Number, Record
@@ -187,7 +187,7 @@ def _path(plan: Plan, agent: Agent, name: str) -> pathlib.Path:
     """The file of the cache for all that a rate depends on."""
     options = ("algorithm", "config", "batch_size", "kernels", "compiled", "mixed_precision", "steps_per_graph")
     settings = {key: value for key, value in plan.to_json().items() if key in (*options, "jacobian_penalty")}
-    where = [machine_name(), name, torch.__version__, __version__]
+    where = [machine_name(), name, torch.__version__, importlib.metadata.version("surefoot")]
     facts = [where, settings, agent.spec.to_json(), len(plan.seeds)]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
     return cache_folder().parent / "devices" / f"{key[:40]}.json"

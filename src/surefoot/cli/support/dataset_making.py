@@ -125,7 +125,7 @@ def _record(arguments: argparse.Namespace) -> int:
 def record(arguments: argparse.Namespace) -> int:
     """Play episodes of runs' policies, and store them."""
     from surefoot import data
-    from surefoot.play.actors import Actor, actor, drawing
+    from surefoot.play.actors import Actor, actor, can_draw, drawing
     from surefoot.play.record import record as recorded
     from surefoot.runs.run import Run
     from surefoot.runs.trust import allow
@@ -139,10 +139,10 @@ def record(arguments: argparse.Namespace) -> int:
             seeds = list(Run.open(run).plan.seeds)
         acting += [actor(run, None, arguments.env, seed, arguments.trust) for seed in seeds]
     if not arguments.mean:
-        still = [one.label for one in acting if one.policy.noise_dim == 0]
+        still = [one.label for one in acting if not can_draw(one)]
         if still:
             output.say(f"note: has no distribution to draw from, and acts as it is: {'; '.join(still)}", stderr=True)
-        acting = [one if one.policy.noise_dim == 0 else drawing(one) for one in acting]
+        acting = [drawing(one) if can_draw(one) else one for one in acting]
     with output.episodes_bar(arguments.json) as progress:
         dataset = recorded(acting, arguments.episodes, arguments.seed, arguments.env, progress=progress)
     data.save(dataset, path)
