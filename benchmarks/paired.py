@@ -50,6 +50,7 @@ from surefoot.runs.plan import agent_class
 PEERS = pathlib.Path(__file__).parent / "peers"
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "paired.md"
 sys.path.append(str(PEERS))
+import handed  # noqa: E402
 from paired_peer import Arrays, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
@@ -156,7 +157,8 @@ def compare_rows(pair: Pair) -> dict[str, Any]:
     if len(ours["rewards"]) - len(theirs["rewards"]) == int(cut.sum()):
         kept = ~cut
     columns = {}
-    for name in theirs if kept.sum() == len(theirs["rewards"]) else ():
+    shared = [name for name in theirs if name in ours]
+    for name in shared if kept.sum() == len(theirs["rewards"]) else ():
         mine, other = ours[name][kept].astype(np.float64), theirs[name].astype(np.float64)
         columns[name] = {"largest": float(np.abs(mine - other).max()), "scale": float(np.abs(other).max())}
         if name == "rewards":
@@ -189,10 +191,13 @@ class Snapshots:
 
         def batch(_: Any) -> dict[str, torch.Tensor]:
             chosen = torch.from_numpy(next(feed))
-            return {name: column[chosen] for name, column in tensors.items()}
+            found = {name: column[chosen] for name, column in tensors.items()}
+            return found if pair.shaped is None else pair.shaped(found)
 
         source = Uniform(batch, len(rows["rewards"]))
         self.learner = Learner([self.agent], [0], source, batch_size=indices.shape[1], planned_steps=PLANNED)
+        if pair.handed:
+            hand_numbers(self.learner)
 
     def at(self, steps: tuple[int, ...]) -> tuple[Arrays, dict[str, Any], dict[str, Any]]:
         """Arrays by "step/name"; rates and losses by step."""
@@ -209,6 +214,20 @@ class Snapshots:
             now = networks_of(self.learner.extract(0), self.pair.networks)
             found |= {f"{step}/{name}": values for name, values in now.items()}
         return found, rates, losses
+
+
+def hand_numbers(learner: Learner) -> None:
+    """From now on its losses get what `handed` has for the training step."""
+    stream = learner.stream
+
+    def at(step: int) -> dict[str, torch.Tensor]:
+        found = {}
+        for name, noise in stream.noises.items():
+            values = handed.numbers(noise.kind, step, stream.rows[name], noise.width)
+            found[name] = torch.from_numpy(np.ascontiguousarray(values))[None]
+        return found
+
+    stream.at = at  # type: ignore[method-assign]
 
 
 def together(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Pair:
     environment: str
     silent: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options that take noise out of the loss, where steps are compared; the runner does so too."""
+    handed: bool = False
+    """Whether both codes are handed the same random numbers where steps are compared (benchmarks/peers/handed.py)."""
+    shaped: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
+    """What our losses read of a batch of the official rows, where that is not the columns themselves."""
     networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
     causes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why the two differ there, in a sentence; without it a difference stands as open on the page."""
