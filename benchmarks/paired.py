@@ -10,7 +10,8 @@ Equal losses and updates don't make equal runs: a run has more parts. Each cell 
 
 - rows: what reaches the loss, of every row of the file, through each code's own loader;
 - weights: mean, deviation, range and norm of each layer in 100 initialisations;
-- steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches;
+- steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches
+  (after 100 instead of 1,000 where a step is dear);
 - acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes;
 - curves: whole runs from each code's own weights and draws, returns on the way.
 
@@ -54,7 +55,7 @@ import handed  # noqa: E402
 from paired_peer import Arrays, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
-AT, PLANNED, BATCH, INITIALISATIONS = (1, 2, 10, 1000), 1000, 256, 100
+AT, BATCH, INITIALISATIONS = (1, 2, 10), 256, 100
 UPDATES, POINTS, EPISODES, ACTING_EPISODES, OBSERVATIONS = 30_000, 6, 20, 50, 1000
 SAME_ROWS, SAME_AT, SAME_STEPS, SAME_ACTIONS = 1e-3, "10", 1e-2, 5e-3
 """Called equal: columns within this part of their range; networks after that step within this part of how far they
@@ -195,7 +196,7 @@ class Snapshots:
             return found if pair.shaped is None else pair.shaped(found)
 
         source = Uniform(batch, len(rows["rewards"]))
-        self.learner = Learner([self.agent], [0], source, batch_size=indices.shape[1], planned_steps=PLANNED)
+        self.learner = Learner([self.agent], [0], source, batch_size=indices.shape[1], planned_steps=pair.steps)
         if pair.handed:
             hand_numbers(self.learner)
 
@@ -231,13 +232,14 @@ def hand_numbers(learner: Learner) -> None:
 
 
 def together(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
-    """Both codes over the same 1,000 batches of the official rows: ours, its arrays, theirs, their line."""
+    """Both codes over the same batches of the official rows: ours, its arrays, theirs, their line."""
+    at = (*AT, pair.steps)
     rows = ask(pair, "rows")[1]
-    indices = np.random.default_rng(0).integers(len(rows["rewards"]), size=(PLANNED, BATCH))
+    indices = np.random.default_rng(0).integers(len(rows["rewards"]), size=(pair.steps, BATCH))
     ours = Snapshots(pair, rows, indices)
     given = {f"weights/{name}": values for name, values in ours.start.items()} | {"indices": indices}
-    line, theirs = ask(pair, "steps", given, planned=PLANNED, at=",".join(map(str, AT)))
-    mine, rates, losses = ours.at(AT)
+    line, theirs = ask(pair, "steps", given, planned=pair.steps, at=",".join(map(str, at)))
+    mine, rates, losses = ours.at(at)
     line = {"theirs": line, "ours": {"rates": rates, "losses": losses}}
     return ours, mine, theirs, line
 
@@ -246,7 +248,7 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
     """Relative distance of each network's parameters, and both sides' rates and losses."""
     ours, mine, theirs, line = together(pair)
     distances: dict[str, dict[str, float]] = {}
-    for step in AT:
+    for step in (*AT, pair.steps):
         for network in pair.networks:
             names = [name for name in mine if name.startswith(f"{step}/{network}.")]
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
@@ -257,18 +259,17 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
 
 
 def compare_acting(pair: Pair) -> dict[str, Any]:
-    """The official weights after 1,000 steps, acting in both codes."""
+    """The official weights after the steps that were compared, acting in both codes."""
     ours, _, theirs, _ = together(pair)
-    weights = {name.split("/", 1)[1]: values for name, values in theirs.items() if name.startswith(f"{PLANNED}/")}
+    weights = {name.split("/", 1)[1]: values for name, values in theirs.items() if name.startswith(f"{pair.steps}/")}
     agent = ours.learner.extract(0)
     full, ready = agent_of(pair, 0)
     full.load_state_dict({**full.state_dict(), **{name: torch.from_numpy(v) for name, v in weights.items()}})
     del agent, ready
     observations = data(pair.file).observations[:: max(1, len(data(pair.file)) // OBSERVATIONS)][:OBSERVATIONS]
     given = {f"weights/{name}": values for name, values in weights.items()}
-    line, arrays = ask(
-        pair, "acting", {**given, "observations": observations}, episodes=ACTING_EPISODES, planned=PLANNED
-    )
+    given["observations"] = observations
+    line, arrays = ask(pair, "acting", given, episodes=ACTING_EPISODES, planned=pair.steps)
     policy = full.policy()
     mine = policy(torch.from_numpy(observations)).numpy()
     return {

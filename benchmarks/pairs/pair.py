@@ -30,6 +30,8 @@ class Pair:
     """Whether both codes are handed the same random numbers where steps are compared (benchmarks/peers/handed.py)."""
     shaped: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
     """What our losses read of a batch of the official rows, where that is not the columns themselves."""
+    steps: int = 1000
+    """How many steps are compared, the last one too; fewer where a step is dear."""
     networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
     causes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why the two differ there, in a sentence; without it a difference stands as open on the page."""
