@@ -254,7 +254,8 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
             begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
             moved = float(np.linalg.norm(right - begun))
-            distances.setdefault(str(step), {})[network] = float(np.linalg.norm(left - right)) / max(moved, 1e-30)
+            least = 1e-6 * float(np.linalg.norm(begun))  # of a network that has not moved yet only rounding is seen
+            distances.setdefault(str(step), {})[network] = float(np.linalg.norm(left - right)) / max(moved, least, 1e-30)
     return {"distances": distances, **line}
 
 

@@ -22,6 +22,7 @@ CQL_LIKE = {
     "log_std_range": (-20.0, 2.0),
     "normalization": "observations",
 }
+START = {"initialisation": "corl"}
 FIXED = {"temperature_learning_rate": 0.0}
 
 
@@ -42,13 +43,13 @@ PAIRS: dict[str, Pair] = {
     "iql-corl": Pair("iql", {"preset": "corl"}, *CORL, *HOPPER),
     "td3bc": Pair("td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS),
     "awac": Pair("awac", {}, *CORL, *HOPPER, handed=True, networks=CRITICS),
-    "edac": Pair("edac", {}, *CORL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
-    "sac_n": Pair("sac_n", {}, *CORL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
+    "edac": Pair("edac", START, *CORL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
+    "sac_n": Pair("sac_n", START, *CORL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
     "cql": Pair("cql", CQL_LIKE, *CORL, *HOPPER, FIXED, handed=True, steps=100, networks=CRITICS),
     "calql": Pair(
         "calql", {**CQL_LIKE, "critic_hidden": (256, 256)}, *CORL, *HOPPER, FIXED, handed=True, steps=100, networks=CRITICS
     ),
     "rebrac": Pair("rebrac", {}, *IN_JAX, *HOPPER, handed=True, shaped=two_steps, networks=TD3_NETWORKS),
-    "riql": Pair("riql", {}, *RIQL, *HOPPER),
-    "msg": Pair("msg", {}, *RIQL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
+    "riql": Pair("riql", START, *RIQL, *HOPPER),
+    "msg": Pair("msg", START, *RIQL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
 }

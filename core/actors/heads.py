@@ -27,9 +27,17 @@ class DeterministicActor(MLPActor):
         hidden: Sequence[int] = (256, 256),
         initialisation: str = "torch",
         activation: str = "relu",
+        layer_norm: LayerNorm = False,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+        self.mlp = MLP(
+            observation_dim,
+            action_dim,
+            hidden,
+            initialisation=initialisation,
+            activation=activation,
+            layer_norm=layer_norm,
+        )
 
     def forward(self, observations: Tensor, masks: Tensor | None = None) -> Tensor:
         """(B, A) actions in [-1, 1]."""

@@ -333,6 +333,7 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "idql": (IDQL, plain_idql, {"chunk": 2, "width": 4, "blocks": 1, "dropout": 0.0, "diffusion_steps": 3}),
     "awr_flow": (AWRFlow, plain_awr, {"chunk": 2, "weight_limit": 2.0, "hidden": (12, 9)}),
     "rebrac as in CORL": (ReBRAC, plain_rebrac, {}),
+    "rebrac with layer norms in its actor": (ReBRAC, plain_rebrac, {"layer_norm_actor": True}),
     "rebrac as in FQL's code": (ReBRAC, plain_rebrac, {"preset": "fql", "critics": 2}),
     "rebrac of chunks": (
         ReBRAC,
@@ -363,7 +364,10 @@ def of_the_authors(kind: type[Agent], options: dict[str, Any], name: str) -> tup
     if kind is IDQL or (kind is AWRFlow and name == "value"):
         return "relu", False
     relu = kind is ReBRAC and options.get("preset") != "fql"
-    return "relu" if relu else "gelu_tanh", name in {"critic", "target_critic", "value"}
+    normalised = {"critic", "target_critic", "value"}
+    if options.get("layer_norm_actor"):
+        normalised |= {"actor", "target_actor"}
+    return "relu" if relu else "gelu_tanh", name in normalised
 
 
 def copied(module: nn.Module, activation: str, after: bool) -> Plain | Whole:
