@@ -33,7 +33,12 @@ def numbers(kind: str, step: int, rows: int, width: int) -> np.ndarray:
 
 
 def shaped(kind: str, step: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers in a shape whose axis of 256 is the rows: the first axis, or the second of three; else the first."""
+    """Numbers in a shape of which one axis is the rows: of 256 the first, or the second of three.
+
+    A first axis of n times 256 has n places for each row, one after the other.
+    """
     if len(shape) == 3 and shape[0] != ROWS and shape[1] == ROWS:
         return numbers(kind, step, ROWS, shape[0] * shape[2]).reshape(ROWS, shape[0], shape[2]).swapaxes(0, 1)
+    if len(shape) == 2 and shape[0] > ROWS and shape[0] % ROWS == 0:
+        return numbers(kind, step, ROWS, shape[0] // ROWS * shape[1]).reshape(shape)
     return numbers(kind, step, shape[0], int(np.prod(shape[1:]))).reshape(shape)

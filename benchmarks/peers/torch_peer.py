@@ -26,7 +26,7 @@ class Official:
     """Where one trainer has its parts; a path is attributes with dots between them."""
 
     networks: dict[str, tuple[str, ...]]
-    """Our network -> theirs; several are the members of an ensemble."""
+    """Our network -> theirs; several are the members of an ensemble. `vae:e1,mean+log_std` names layers of `vae`."""
     optimizers: dict[str, str]
     """Our network -> the optimiser that moves it."""
     singles: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -34,6 +34,11 @@ class Official:
     losses: dict[str, str] = dataclasses.field(default_factory=dict)
     """Their name -> ours."""
     columns: tuple[str, ...] = BATCH
+
+
+def parameter(network: str, part: str, layer: int) -> str:
+    """Our name; a network with a dot in its name is an MLP itself, others have one."""
+    return f"{network}.{part}.{layer}" if "." in network else f"{network}.mlp.{part}.{layer}"
 
 
 def at(whole: Any, path: str) -> Any:
@@ -86,7 +91,13 @@ class TorchPeer:
 
     def members(self, ours: str) -> list[list[list[Any]]]:
         """Layers of each network behind one of ours."""
-        return [layers(at(self.trainer, path)) for path in self.official.networks[ours]]
+        found = []
+        for path in self.official.networks[ours]:
+            whole, _, names = path.partition(":")
+            part = at(self.trainer, whole)
+            told = [[getattr(part, name) for name in layer.split("+")] for layer in names.split(",") if layer]
+            found.append(told or layers(part))
+        return found
 
     def networks(self) -> Arrays:
         """Layers and single parameters by our names."""
@@ -97,7 +108,7 @@ class TorchPeer:
                 several = len(paths) > 1
                 for name, values in (("weights", weights), ("biases", biases)):
                     value = torch.stack(values) if several else values[0]
-                    found[f"{ours}.mlp.{name}.{number}"] = value.detach().numpy().copy()
+                    found[parameter(ours, name, number)] = value.detach().numpy().copy()
         for ours, path in self.official.singles.items():
             found[ours] = at(self.trainer, path).detach().numpy().copy().squeeze()
         return found
@@ -108,7 +119,7 @@ class TorchPeer:
         for ours, paths in self.official.networks.items():
             for number, layer in enumerate(zip(*self.members(ours), strict=True)):
                 given = [
-                    torch.from_numpy(np.ascontiguousarray(networks[f"{ours}.mlp.{name}.{number}"]))
+                    torch.from_numpy(np.ascontiguousarray(networks[parameter(ours, name, number)]))
                     for name in ("weights", "biases")
                 ]
                 for index, one in enumerate(layer):
