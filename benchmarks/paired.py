@@ -154,17 +154,18 @@ def compare_rows(pair: Pair) -> dict[str, Any]:
     agent, ready = agent_of(pair, 0)
     ours, own = our_rows(agent, ready), data(pair.file)
     cut = own.truncations[own.transitions]  # steps at which a time limit ended the episode
-    kept = np.ones(len(ours["rewards"]), bool)
-    if len(ours["rewards"]) - len(theirs["rewards"]) == int(cut.sum()):
+    count, their_count = len(ours["observations"]), len(theirs["observations"])
+    kept = np.ones(count, bool)
+    if count - their_count == int(cut.sum()):
         kept = ~cut
     columns = {}
     shared = [name for name in theirs if name in ours]
-    for name in shared if kept.sum() == len(theirs["rewards"]) else ():
+    for name in shared if kept.sum() == their_count else ():
         mine, other = ours[name][kept].astype(np.float64), theirs[name].astype(np.float64)
         columns[name] = {"largest": float(np.abs(mine - other).max()), "scale": float(np.abs(other).max())}
         if name == "rewards":
             columns[name]["ratio"] = float(mine.sum() / other.sum())
-    return {"ours": len(ours["rewards"]), "theirs": len(theirs["rewards"]), "cut": int(cut.sum()), "columns": columns}
+    return {"ours": count, "theirs": their_count, "cut": int(cut.sum()), "columns": columns}
 
 
 def compare_weights(pair: Pair) -> dict[str, Any]:
@@ -255,7 +256,8 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
             begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
             moved = float(np.linalg.norm(right - begun))
             least = 1e-6 * float(np.linalg.norm(begun))  # of a network that has not moved yet only rounding is seen
-            distances.setdefault(str(step), {})[network] = float(np.linalg.norm(left - right)) / max(moved, least, 1e-30)
+            apart = float(np.linalg.norm(left - right))
+            distances.setdefault(str(step), {})[network] = apart / max(moved, least, 1e-30)
     return {"distances": distances, **line}
 
 

@@ -1,4 +1,4 @@
-"""Pairs with CORL, whose scripts are one file an algorithm."""
+"""Pairs with CORL, whose scripts are one file an algorithm, and with RIQL's authors, who begin from it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,21 @@ CQL_LIKE = {
     "log_std_range": (-20.0, 2.0),
     "normalization": "observations",
 }
-START = {"initialisation": "corl"}
 FIXED = {"temperature_learning_rate": 0.0}
+START = {"initialisation": "corl"}
+SMALL_FIRST_LAYER = (
+    "set by `initialisation=corl`; by default the critics' first layers start as in the code of EDAC's authors, "
+    "bounded by their inputs, here four times as wide (CORL's rule reads a transposed kernel)"
+)
+ROUNDED_LOG = (
+    "the 1e-3 at steps 1 and 2 is the 1e-6 that theirs adds inside the logarithm of the tanh's slope: with it ours is "
+    "at 1e-6 after 10 steps and 0.03 after 100 (the actor; measured on EDAC)"
+)
+SCALED_DEVIATIONS = (
+    "with a constant temperature and with two numbers held still by which CORL's policy scales and shifts its log "
+    "deviations, and which it trains; ours has none. CORL's temperature is exp of its parameter and follows the "
+    "entropy at the observations, ours softplus and at the next ones, as zhouzypaul/wsrl"
+)
 
 
 def two_steps(rows: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -42,14 +55,91 @@ def two_steps(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 PAIRS: dict[str, Pair] = {
     "iql-corl": Pair("iql", {"preset": "corl"}, *CORL, *HOPPER),
     "td3bc": Pair("td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS),
-    "awac": Pair("awac", {}, *CORL, *HOPPER, handed=True, networks=CRITICS),
-    "edac": Pair("edac", START, *CORL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
-    "sac_n": Pair("sac_n", START, *CORL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
-    "cql": Pair("cql", CQL_LIKE, *CORL, *HOPPER, FIXED, handed=True, steps=100, networks=CRITICS),
-    "calql": Pair(
-        "calql", {**CQL_LIKE, "critic_hidden": (256, 256)}, *CORL, *HOPPER, FIXED, handed=True, steps=100, networks=CRITICS
+    "rebrac": Pair(
+        "rebrac",
+        {},
+        *IN_JAX,
+        *HOPPER,
+        handed=True,
+        shaped=two_steps,
+        networks=TD3_NETWORKS,
+        causes={
+            "rows": "after a termination CORL's loader has the next episode's first row as next observation and "
+            "action, which its loss multiplies by 0",
+            "steps": "CORL steps its actor at odd steps, ours at even ones; here theirs does so too",
+        },
     ),
-    "rebrac": Pair("rebrac", {}, *IN_JAX, *HOPPER, handed=True, shaped=two_steps, networks=TD3_NETWORKS),
-    "riql": Pair("riql", START, *RIQL, *HOPPER),
-    "msg": Pair("msg", START, *RIQL, *HOPPER, handed=True, steps=100, networks=SAC_NETWORKS),
+    "awac": Pair(
+        "awac",
+        {},
+        *CORL,
+        *HOPPER,
+        handed=True,
+        networks=CRITICS,
+        causes={
+            "acting": "CORL hands the environment the mean as it is, which Hopper clips; ours clips it. Clipped, "
+            "theirs are within 5e-4"
+        },
+    ),
+    "edac": Pair(
+        "edac",
+        START,
+        *CORL,
+        *HOPPER,
+        handed=True,
+        steps=100,
+        networks=SAC_NETWORKS,
+        causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
+    ),
+    "sac_n": Pair(
+        "sac_n",
+        START,
+        *CORL,
+        *HOPPER,
+        handed=True,
+        steps=100,
+        networks=SAC_NETWORKS,
+        causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
+    ),
+    "cql": Pair(
+        "cql",
+        CQL_LIKE,
+        *CORL,
+        *HOPPER,
+        FIXED,
+        handed=True,
+        steps=100,
+        networks=CRITICS,
+        causes={
+            "weights": "CORL's actor starts as torch's layers do, and the last layers of all its networks at a "
+            "hundredth of Glorot's rule or of an orthogonal matrix; ours starts as zhouzypaul/wsrl, orthogonal everywhere",
+            "steps": SCALED_DEVIATIONS,
+        },
+    ),
+    "calql": Pair(
+        "calql",
+        {**CQL_LIKE, "critic_hidden": (256, 256)},
+        *CORL,
+        *HOPPER,
+        FIXED,
+        handed=True,
+        steps=100,
+        networks=CRITICS,
+        causes={
+            "rows": "CORL sums returns-to-go over the rows that it keeps, so that an episode that a time limit cut "
+            "lacks its last reward",
+            "steps": SCALED_DEVIATIONS,
+        },
+    ),
+    "riql": Pair("riql", START, *RIQL, *HOPPER, causes={"weights": SMALL_FIRST_LAYER}),
+    "msg": Pair(
+        "msg",
+        START,
+        *RIQL,
+        *HOPPER,
+        handed=True,
+        steps=100,
+        networks=SAC_NETWORKS,
+        causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
+    ),
 }

@@ -65,9 +65,31 @@ SINGLE = {
     "coptidice": {"num_nu": 1, "num_chi": 1},
 }
 """One network where ours has one, and one action where OSRL takes the largest cost of several and ours their mean."""
-MODEL = """a_hidden_sizes c_hidden_sizes vae_hidden_sizes sample_action_num gamma tau phi lmbda beta num_q num_qc qc_scalar
-    PID mmd_sigma target_mmd_thresh num_samples_mmd_match start_update_policy_step kernel f_type alpha cost_ub_epsilon
-    num_nu num_chi""".split()
+MODEL = (
+    "a_hidden_sizes",
+    "c_hidden_sizes",
+    "vae_hidden_sizes",
+    "sample_action_num",
+    "gamma",
+    "tau",
+    "phi",
+    "lmbda",
+    "beta",
+    "num_q",
+    "num_qc",
+    "qc_scalar",
+    "PID",
+    "mmd_sigma",
+    "target_mmd_thresh",
+    "num_samples_mmd_match",
+    "start_update_policy_step",
+    "kernel",
+    "f_type",
+    "alpha",
+    "cost_ub_epsilon",
+    "num_nu",
+    "num_chi",
+)
 
 
 class OSRL(TorchPeer):
@@ -118,8 +140,11 @@ class OSRL(TorchPeer):
         sizes = rows["observations"].shape[1], rows["actions"].shape[1]
         kind = KINDS[self.algorithm]
         self.trainer = getattr(self.script, kind)(*sizes, 1.0, episode_len=EPISODE, **settings)
-        rates = {n: getattr(self.config, n) for n in ("actor_lr", "critic_lr", "vae_lr", "alpha_lr", "scalar_lr")
-                 if hasattr(self.config, n)}
+        rates = {
+            n: getattr(self.config, n)
+            for n in ("actor_lr", "critic_lr", "vae_lr", "alpha_lr", "scalar_lr")
+            if hasattr(self.config, n)
+        }
         self.whole = getattr(self.script, f"{kind}Trainer")(self.trainer, None, self.script.DummyLogger(), **rates)
         self.step = 0
 

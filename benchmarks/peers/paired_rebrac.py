@@ -56,7 +56,8 @@ def official(checkout: Path) -> types.ModuleType:
         sys.modules[name] = made
     source = checkout / "algorithms" / "offline" / "rebrac.py"
     spec = importlib.util.spec_from_file_location("corl_rebrac", source)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{source}: not a python file; give a checkout of tinkoff-ai/CORL")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

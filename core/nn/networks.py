@@ -56,8 +56,8 @@ class MLP(nn.Module):
             initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
                 "xavier" (Glorot's uniform rule, zero biases: REDQ), "edac" (nn.Linear's kernels, biases 0.1, last
                 layer U(-3e-3, 3e-3): EDAC), "corl" (as "edac", but kernels bounded by the layer's outputs, as the
-                ensembles of CORL's and RIQL's code start: their rule reads a transposed kernel) or "truncated" (normal of deviation 1 / (2 sqrt(inputs)), cut at two
-                deviations, zero biases: MBPO's dynamics).
+                ensembles of CORL's and RIQL's code start: their rule reads a transposed kernel) or "truncated" (normal
+                of deviation 1 / (2 sqrt(inputs)), cut at two deviations, zero biases: MBPO's dynamics).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation, or "after" it (FQL, QC, QAM; ReBRAC).
             norm_epsilon: what layer norms add to the variance; None for 1e-5, torch's, before the activation, and

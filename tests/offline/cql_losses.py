@@ -99,7 +99,8 @@ class Plain:
                 entries = [entry - c.cql_temperature * math.log(len(entries) + 1) for entry in [*entries, data[i]]]
             lse = c.cql_temperature * torch.logsumexp(torch.stack(entries) / c.cql_temperature, 0)
             gap = lse - data[i]
-            low, high = (-math.inf if c.gap_low is None else c.gap_low), (math.inf if c.gap_high is None else c.gap_high)
+            low = -math.inf if c.gap_low is None else c.gap_low
+            high = math.inf if c.gap_high is None else c.gap_high
             gaps.append(gap.clamp(low, high).mean())
         gap = sum(gaps) / len(gaps)
         if not c.learn_cql_weight:
