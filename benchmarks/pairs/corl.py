@@ -112,7 +112,7 @@ PAIRS: dict[str, Pair] = {
         networks=CRITICS,
         causes={
             "weights": "CORL's actor starts as torch's layers do, and the last layers of all its networks at a "
-            "hundredth of Glorot's rule or of an orthogonal matrix; ours starts as zhouzypaul/wsrl, orthogonal everywhere",
+            "hundredth of Glorot's rule or of an orthogonal matrix; ours starts as zhouzypaul/wsrl, all orthogonal",
             "steps": SCALED_DEVIATIONS,
         },
     ),
@@ -130,6 +130,18 @@ PAIRS: dict[str, Pair] = {
             "lacks its last reward",
             "steps": SCALED_DEVIATIONS,
         },
+    ),
+    "dt": Pair(
+        "dt",
+        {"preset": "corl"},
+        *CORL,
+        *HOPPER,
+        networks=("actor",),
+        left_out=dict.fromkeys(
+            ("weights", "steps", "acting", "curves"),
+            "CORL learns an embedding of each time, squashes actions and has dropout in its attention; ours tells time "
+            "by sines and cosines, clips and has none there",
+        ),
     ),
     "riql": Pair("riql", START, *RIQL, *HOPPER, causes={"weights": SMALL_FIRST_LAYER}),
     "msg": Pair(

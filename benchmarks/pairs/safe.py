@@ -16,6 +16,14 @@ AS_OSRL: dict[str, Any] = {**AS_IT_IS, "careful_costs": False}
 CRITICS = ("critic", "target_critic", "cost_critic", "target_cost_critic", "vae")
 
 
+ENDS = "OSRL counts a time limit as the end of an episode, where returns of rewards stop"
+UNENDING = "no row ends an episode here"
+MEAN_COST = (
+    "with one action in the targets, since OSRL takes the largest cost of ten and ours their mean, with its minimum of "
+    "two cost critics, and with one pair of critics in OSRL, which has two by default"
+)
+
+
 def unending(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rows of which none ends an episode, as their side has it where steps are compared."""
     return {**rows, "terminations": torch.zeros_like(rows["terminations"])}
@@ -31,6 +39,11 @@ PAIRS: dict[str, Pair] = {
         handed=True,
         shaped=unending,
         networks=("actor", *CRITICS),
+        causes={
+            "rows": ENDS,
+            "steps": f"with OSRL's penalty, which has no gradient to the critics, and its minimum of two cost critics; "
+            f"{UNENDING}",
+        },
     ),
     "bcq_lag": Pair(
         "bcq_lag",
@@ -40,6 +53,11 @@ PAIRS: dict[str, Pair] = {
         handed=True,
         shaped=unending,
         networks=("perturbation", "target_perturbation", *CRITICS),
+        causes={
+            "rows": ENDS,
+            "steps": f"{MEAN_COST}; {UNENDING}",
+            "acting": "OSRL acts by a latent that it draws anew at each step, ours by the prior's mode",
+        },
     ),
     "bear_lag": Pair(
         "bear_lag",
@@ -49,5 +67,19 @@ PAIRS: dict[str, Pair] = {
         handed=True,
         shaped=unending,
         networks=("actor", "target_actor", *CRITICS),
+        causes={"rows": ENDS, "steps": f"{MEAN_COST}; {UNENDING}"},
+    ),
+    "coptidice": Pair(
+        "coptidice",
+        AS_IT_IS,
+        *OSRL,
+        *FILE,
+        networks=("actor", "nu", "chi"),
+        causes={"rows": ENDS},
+        left_out=dict.fromkeys(
+            ("steps", "acting", "curves"),
+            "OSRL limits an average cost by a discounted sum, takes the density before the tanh at the action after "
+            "it, and has first states only where a batch holds some; safe/coptidice.py says what ours does",
+        ),
     ),
 }

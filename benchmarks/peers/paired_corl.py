@@ -125,8 +125,32 @@ class CORL(TorchPeer):
         return np.stack(actions).reshape(len(states), -1)
 
 
+class Windows(CORL):
+    """DT's loader alone; its networks are of another form than ours."""
+
+    def __init__(self, checkout: Path) -> None:
+        self.algorithm = "dt"
+        self.script = corl_script.load_script(checkout / "algorithms" / "offline" / corl_script.SCRIPTS["dt"])
+
+    def rows(self, data: Arrays) -> Arrays:
+        """Its windows of whole episodes, one after the other, without padding; returns in units of the rewards."""
+        kept = {name: values for name, values in data.items() if name != "next_observations"}
+        task = types.SimpleNamespace(get_dataset=lambda: kept)
+        self.script.gym = types.SimpleNamespace(make=lambda name: task)
+        self.script.trange = lambda count, **_: range(count)
+        windows = self.script.SequenceDataset("", seq_len=EPISODE)
+        prepare, columns = windows._SequenceDataset__prepare_sample, []
+        for episode in range(len(windows.dataset)):
+            *values, mask = prepare(episode, 0)
+            columns.append([value[mask.astype(bool)] for value in values])
+        found = [np.concatenate(column).astype(np.float32) for column in zip(*columns, strict=True)]
+        return dict(zip(("observations", "actions", "returns_to_go", "timesteps"), found, strict=True))
+
+
 def build(arguments: argparse.Namespace) -> CORL:
     """One of the scripts."""
+    if arguments.algorithm == "dt":
+        return Windows(arguments.checkout)
     if arguments.algorithm not in OFFICIAL:
         raise SystemExit(f"--algorithm {arguments.algorithm}: this runner has {', '.join(OFFICIAL)}")
     return CORL(arguments.algorithm, arguments.checkout)

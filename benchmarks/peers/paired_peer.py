@@ -168,7 +168,7 @@ def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
     arrays: Arrays = {}
     line: Any = {}
     if a.question == "rows":
-        arrays, line = rows, {"rows": len(rows["rewards"])}
+        arrays, line = rows, {"rows": len(rows["observations"])}
     elif a.question == "weights":
         line = of_weights(peer, rows, a.count)
     elif a.question == "curve":
