@@ -38,6 +38,7 @@ PAIRS: dict[str, Pair] = {
         *FILE,
         handed=True,
         shaped=unending,
+        steps=100,
         networks=("actor", *CRITICS),
         causes={
             "rows": ENDS,
@@ -52,6 +53,7 @@ PAIRS: dict[str, Pair] = {
         *FILE,
         handed=True,
         shaped=unending,
+        steps=100,
         networks=("perturbation", "target_perturbation", *CRITICS),
         causes={
             "rows": ENDS,
@@ -66,6 +68,7 @@ PAIRS: dict[str, Pair] = {
         *FILE,
         handed=True,
         shaped=unending,
+        steps=100,
         networks=("actor", "target_actor", *CRITICS),
         causes={"rows": ENDS, "steps": f"{MEAN_COST}; {UNENDING}"},
     ),
