@@ -323,8 +323,9 @@ def cells() -> list[Cell]:
         if question not in pair.left_out
     ]
     for name, pair in PAIRS.items():
-        found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
-        found.append(Cell(f"{name}-curve-ours-s0", functools.partial(our_curve, pair, 0)))
+        if "curves" not in pair.left_out:
+            found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
+            found.append(Cell(f"{name}-curve-ours-s0", functools.partial(our_curve, pair, 0)))
     return found
 
 
