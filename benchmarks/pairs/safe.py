@@ -58,8 +58,8 @@ PAIRS: dict[str, Pair] = {
         causes={
             "rows": ENDS,
             "steps": f"{MEAN_COST}; {UNENDING}",
-            "acting": "OSRL acts by a latent that it draws anew at each step, ours by the prior's mode; with that theirs "
-            "are within 1e-6",
+            "acting": "OSRL acts by a latent that it draws anew at each step, ours by the prior's mode; with that "
+            "theirs are within 1e-6",
         },
     ),
     "bear_lag": Pair(
