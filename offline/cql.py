@@ -31,6 +31,8 @@ class CQLConfig(HistoryConfig):
     learn_cql_weight: bool = False  # raise it while the gap is above cql_gap, lower it below
     cql_gap: float = 0.8  # in units of the values
     cql_temperature: float = 1.0  # T of the soft maximum
+    gap_low: float | None = None  # a row's gap is clipped from below, and trains no critic there; CORL on AntMaze: -200
+    gap_high: float | None = None  # and from above
     sampled_actions: int = 10  # n: uniform ones, the policy's and the policy's at the next state, n each
     importance_sampling: bool = True  # subtract the log-density that each sampled action was drawn with
     max_target_backup: bool = True  # the target is the best of n next actions; else one is drawn
@@ -62,6 +64,8 @@ class CQLConfig(HistoryConfig):
         fits = not self.learn_cql_weight or self.cql_weight > 0
         require(fits, name, "cql_weight", self.cql_weight, "> 0 to be learned")
         require(self.cql_temperature > 0, name, "cql_temperature", self.cql_temperature, "> 0")
+        low, high = self.gap_low, self.gap_high
+        require(low is None or high is None or low < high, name, "gap_low", low, f"below gap_high, {high}")
         require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, ">= 1")
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
@@ -105,8 +109,12 @@ class CQL(Agent):
         L_\alpha &= -\alpha\, E\, [\log\pi(a'|s') + \bar H]
 
     Of the 3n actions a_k, n are uniform, n from the policy at s and n from it at s'; mu_k is what a_k was drawn from.
-    As in zhouzypaul/wsrl: all losses at the same old parameters, no entropy in the target. Its critics share one output
-    layer, which reads each member's last hidden layer; here each has its own.
+    As in zhouzypaul/wsrl: all losses at the same old parameters, no entropy in the target, the entropy that the
+    temperature follows is that at the next observations. Two things differ: its critics share one output layer, which
+    reads each member's last hidden layer, while here each has its own; and with `max_target_backup` its temperature
+    follows the mean of n next actions a row, here one, whose expectation is the same. In CORL's code (and
+    young-geng/CQL) the temperature follows the entropy at the observations, is exp of its parameter, and the policy
+    trains two more numbers, a scale and a shift of its log deviations.
     """
 
     name = "cql"
@@ -151,6 +159,8 @@ class CQL(Agent):
         td = (data - target).square().mean()
         bounded, among = self._bounded(sampled, batch), data if members is None else data[members]
         gap = conservative_gap(bounded, among, log_densities if c.importance_sampling else None, c.cql_temperature)
+        if c.gap_low is not None or c.gap_high is not None:
+            gap = gap.clamp(c.gap_low, c.gap_high)
         gap = gap.mean()
         metrics = {"q": data, "q_sampled": sampled, "cql_gap": gap}
         if not c.learn_cql_weight:

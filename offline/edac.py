@@ -20,6 +20,9 @@ from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 
+STARTS = ("edac", "corl")
+"""How critics can start, of `surefoot.core.nn.networks.initialise`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EDACConfig(HistoryConfig):
@@ -34,6 +37,7 @@ class EDACConfig(HistoryConfig):
     learning_rate: float = 3e-4  # of everything
     hidden: tuple[int, ...] = (256, 256, 256)
     log_std_range: tuple[float, float] = (-5.0, 2.0)  # of the policy, before the tanh
+    initialisation: str = "edac"  # of the critics: edac (the authors'), or corl, whose first layer starts smaller
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -45,6 +49,7 @@ class EDACConfig(HistoryConfig):
         enough = self.critics >= 2 or self.diversity == 0
         require(enough, name, "critics", self.critics, ">= 2 where their diversity counts")
         require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
+        require(self.initialisation in STARTS, name, "initialisation", self.initialisation, " or ".join(STARTS))
 
 
 class EDAC(Agent):
@@ -84,7 +89,7 @@ class EDAC(Agent):
         with torch.no_grad():
             for last in (self.actor.mlp.weights[-1], self.actor.mlp.biases[-1]):
                 last.uniform_(-1e-3, 1e-3)
-        self.critic = Critic(*sizes, c.hidden, c.critics, "edac")
+        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialisation)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(c.temperature)
 
@@ -116,7 +121,7 @@ class EDAC(Agent):
         action, log_density = self.actor.draw(batch["observations"], noise["action"])
         q = self.critic(torch.cat([batch["observations"], action], -1))
         loss = (self.temperature() * log_density - self.pessimistic(q)).mean()
-        return loss, {"entropy": -log_density, "spread": q.std(0, correction=0)}
+        return loss, {"entropy": -log_density, "spread": ensembles.spread(q)}
 
     def targets(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
         """(B,), or (N, B) of critics with targets of their own: reward and soft value of a next action."""

@@ -38,7 +38,7 @@ class FQLConfig(HistoryConfig):
     deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (512, 512, 512, 512)
-    actor_layer_norm: bool = False  # of flow and policy, after each activation, as the critics have them
+    layer_norm_actor: bool = False  # of flow and policy, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -81,7 +81,7 @@ class FQL(ChunkedAgent):
     def build(self) -> None:
         """The flow, the policy of one step, critics and their targets."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
-        norm: LayerNorm = "after" if c.actor_layer_norm else False
+        norm: LayerNorm = "after" if c.layer_norm_actor else False
         self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
         self.student = OneStepActor(width, size, c.hidden, layer_norm=norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")

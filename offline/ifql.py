@@ -36,7 +36,7 @@ class IFQLConfig(HistoryConfig):
     deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it, in the target
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (512, 512, 512, 512)
-    actor_layer_norm: bool = False  # of the flow, after each activation, as the critics have them
+    layer_norm_actor: bool = False  # of the flow, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -71,7 +71,7 @@ class IFQL(ChunkedAgent):
     def build(self) -> None:
         """The flow, the value, critics and their targets."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
-        norm: LayerNorm = "after" if c.actor_layer_norm else False
+        norm: LayerNorm = "after" if c.layer_norm_actor else False
         self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
         self.value = Value(width, c.hidden, "xavier", "after", activation="gelu_tanh")
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")

@@ -37,7 +37,7 @@ class QAMConfig(HistoryConfig):
     learning_rate: float = 3e-4
     max_gradient_norm: float = 1.0  # of all gradients together
     hidden: tuple[int, ...] = (512, 512, 512, 512)
-    actor_layer_norm: bool = False  # of both flows and what acts, after each activation, as the critics have them
+    layer_norm_actor: bool = False  # of both flows and what acts, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -86,7 +86,7 @@ class QAM(ChunkedAgent):
     @property
     def norm(self) -> LayerNorm:
         """Where the flows and what is distilled from them have layer norms."""
-        return "after" if self.config.actor_layer_norm else False
+        return "after" if self.config.layer_norm_actor else False
 
     @property
     def head(self) -> FlowActor:

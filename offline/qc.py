@@ -36,7 +36,7 @@ class QCConfig(HistoryConfig):
     aggregate: str = "mean"  # of the critics, for choosing and in the target: mean or min
     learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (512, 512, 512, 512)
-    actor_layer_norm: bool = False  # of the flow, after each activation, as the critics have them
+    layer_norm_actor: bool = False  # of the flow, after each activation, as the critics have them
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
     rewards: str = "none"  # none, return_range or minus_one
 
@@ -72,7 +72,7 @@ class QC(ChunkedAgent):
     def build(self) -> None:
         """The flow over chunks, critics of chunks and their targets."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
-        norm: LayerNorm = "after" if c.actor_layer_norm else False
+        norm: LayerNorm = "after" if c.layer_norm_actor else False
         self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)

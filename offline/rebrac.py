@@ -44,7 +44,7 @@ class ReBRACConfig(HistoryConfig):
     learning_rate: float = 1e-3
     hidden: tuple[int, ...] = (256, 256, 256)
     activation: str = "relu"
-    actor_layer_norm: bool = False  # after each activation, as the critics have them
+    layer_norm_actor: bool = False  # after each activation, as the critics' (CORL's and the authors' option actor_ln)
     initialisation: str = "edac"  # edac: biases 0.1 and a last layer near 0 (CORL); xavier (FQL's code)
     last_layer: float = 1e-3  # of the actor: bound of its weights (edac), or what they are multiplied by (xavier)
     normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
@@ -113,7 +113,7 @@ class ReBRAC(ChunkedAgent):
         """Critics with layer norms after the activation, the actor, and targets of both."""
         c, size, width = self.config, self.decision_dim, self.spec.observation_dim
         self.critic = Critic(width, size, c.hidden, c.critics, c.initialisation, "after", activation=c.activation)
-        norm: LayerNorm = "after" if c.actor_layer_norm else False
+        norm: LayerNorm = "after" if c.layer_norm_actor else False
         head = DeterministicActor(width, size, c.hidden, c.initialisation, c.activation, norm)
         with torch.no_grad():
             if c.initialisation == "xavier":

@@ -17,9 +17,11 @@ from surefoot.core.losses.value_learning import (
     linear_quantile,
     td_target,
 )
+from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
+from surefoot.offline.edac import STARTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,7 @@ class RIQLConfig(HistoryConfig):
     target_low: float = -100.0  # TD targets are clipped to [low, high]: in the authors' code, not in the paper
     target_high: float = 1000.0
     hidden: tuple[int, ...] = (256, 256)
+    initialisation: str = "edac"  # of the critics; corl: the authors', whose first layer starts smaller
     normalization: str = "stacked"  # statistics of the corrupted observations and next observations
 
     def __post_init__(self) -> None:
@@ -45,6 +48,7 @@ class RIQLConfig(HistoryConfig):
         require(0 <= self.quantile <= 1, "riql", "quantile", self.quantile, "in [0, 1]")
         require(self.critics >= 1, "riql", "critics", self.critics, ">= 1")
         require(0 < self.expectile < 1, "riql", "expectile", self.expectile, "in (0, 1)")
+        require(self.initialisation in STARTS, "riql", "initialisation", self.initialisation, " or ".join(STARTS))
         low, high = self.target_low, self.target_high
         require(low < high, "riql", "target_low", low, f"below target_high, {high:g}")
 
@@ -73,7 +77,7 @@ class RIQL(Agent):
         """Value, K critics with targets, deterministic actor."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.value = Value(sizes[0], c.hidden)
-        self.critic = Critic(*sizes, c.hidden, c.critics, "edac")
+        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialisation)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor = DeterministicActor(*sizes, c.hidden)
 
@@ -84,7 +88,8 @@ class RIQL(Agent):
     def annotate(self, batch: Batch) -> Batch:
         """Add the quantile of the target critics, which two losses read."""
         q = self.target_critic(batch["observation_actions"])
-        return {**batch, "target_q": linear_quantile(q, self.config.quantile), "target_spread": q.std(0, correction=0)}
+        quantile = linear_quantile(q, self.config.quantile)
+        return {**batch, "target_q": quantile, "target_spread": ensembles.spread(q)}
 
     def value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Expectile regression of V(s) on the quantile of the target critics."""

@@ -34,7 +34,7 @@ class BEARLagConfig(CostCriticConfig):
     largest_discrepancy: float = 0.05  # of the policy's actions from the data's, as `discrepancy` measures it
     kernel_width: float = 50.0  # sigma of exp(-|x - y|^2 / (2 sigma))
     latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
-    actor_learning_rate: float = 1e-4  # and of the discrepancy's weight
+    actor_learning_rate: float = 1e-3  # and of the discrepancy's weight
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -78,7 +78,10 @@ class BEARLag(CostCriticAgent):
 
     name = "bear_lag"
     Config: ClassVar[type] = BEARLagConfig
-    PRESETS = {"osrl": {}, "small": {"sampled_actions": 4, "vae_hidden": (256, 256)}}  # noqa: RUF012
+    PRESETS = {  # noqa: RUF012
+        "osrl": {},
+        "small": {"sampled_actions": 4, "vae_hidden": (256, 256), "actor_learning_rate": 1e-4},
+    }
     config: BEARLagConfig
     actor: TanhGaussianActor
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +26,13 @@ class Pair:
     environment: str
     silent: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options that take noise out of the loss, where steps are compared; the runner does so too."""
+    noise: str = "by_name"
+    """How both codes are handed the same random numbers where steps are compared: `by_name` or `by_row`
+    (benchmarks/peers/handed.py), or `zeros`."""
+    shaped: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
+    """What our losses read of a batch of the official rows, where that is not the columns themselves."""
+    steps: int = 1000
+    """How many steps are compared, the last one too; fewer where a step is dear."""
     networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
     acting_episodes: int = 50
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -85,10 +85,73 @@ def td3bc_trainer(script: types.ModuleType, observations: int, actions: int, ste
     )
 
 
-SCRIPTS: dict[str, str] = {"iql": "iql.py", "td3bc": "td3_bc.py"}
+def edac_trainer(script: types.ModuleType, observations: int, actions: int, steps: int) -> Any:
+    """Build CORL's EDAC with the defaults of its TrainConfig, those for HalfCheetah: 10 critics, eta 1."""
+    config = script.TrainConfig()
+    actor = script.Actor(observations, actions, config.hidden_dim, config.max_action)
+    critic = script.VectorizedCritic(observations, actions, config.hidden_dim, config.num_critics)
+    kind, options = (script.EDAC, {"eta": config.eta}) if hasattr(config, "eta") else (script.SACN, {})
+    return kind(
+        actor=actor,
+        actor_optimizer=torch.optim.Adam(actor.parameters(), lr=config.actor_learning_rate),
+        critic=critic,
+        critic_optimizer=torch.optim.Adam(critic.parameters(), lr=config.critic_learning_rate),
+        gamma=config.gamma,
+        tau=config.tau,
+        alpha_learning_rate=config.alpha_learning_rate,
+        device="cpu",
+        **options,
+    )
+
+
+def awac_trainer(script: types.ModuleType, observations: int, actions: int, steps: int) -> Any:
+    """Build CORL's AWAC with the defaults of its TrainConfig, but lambda 1/3 as in its settings for locomotion."""
+    config = script.TrainConfig(device="cpu", awac_lambda=0.3333)
+    parts = {"actor": script.Actor(observations, actions, config.hidden_dim)}
+    parts |= {f"critic_{k}": script.Critic(observations, actions, config.hidden_dim) for k in (1, 2)}
+    optimizers = {
+        f"{name}_optimizer": torch.optim.Adam(part.parameters(), lr=config.learning_rate)
+        for name, part in parts.items()
+    }
+    settings = {"gamma": config.gamma, "tau": config.tau, "awac_lambda": config.awac_lambda}
+    return script.AdvantageWeightedActorCritic(**parts, **optimizers, **settings)
+
+
+def cql_trainer(script: types.ModuleType, observations: int, actions: int, steps: int) -> Any:
+    """Build CORL's CQL, or Cal-QL, with the defaults of its TrainConfig."""
+    c = script.TrainConfig(device="cpu")
+    sizes = (observations, actions, c.orthogonal_init, c.q_n_hidden_layers)
+    parts = {f"critic_{k}": script.FullyConnectedQFunction(*sizes) for k in (1, 2)}
+    parts["actor"] = script.TanhGaussianPolicy(observations, actions, 1.0, orthogonal_init=c.orthogonal_init)
+    rates = {"actor": c.policy_lr, "critic_1": c.qf_lr, "critic_2": c.qf_lr}
+    optimizers = {f"{name}_optimizer": torch.optim.Adam(parts[name].parameters(), rates[name]) for name in parts}
+    names = """discount alpha_multiplier use_automatic_entropy_tuning backup_entropy policy_lr qf_lr bc_steps
+        soft_target_update_rate target_update_period cql_n_actions cql_importance_sample cql_lagrange
+        cql_target_action_gap cql_temp cql_alpha cql_max_target_backup cql_clip_diff_min cql_clip_diff_max"""
+    settings = {name: getattr(c, name) for name in names.split()}
+    kind = script.ContinuousCQL if hasattr(script, "ContinuousCQL") else script.CalQL
+    return kind(**parts, **optimizers, **settings, target_entropy=-float(actions), device="cpu")
+
+
+SCRIPTS: dict[str, str] = {
+    "iql": "iql.py",
+    "td3bc": "td3_bc.py",
+    "edac": "edac.py",
+    "sac_n": "sac_n.py",
+    "awac": "awac.py",
+    "cql": "cql.py",
+    "calql": "../finetune/cal_ql.py",
+    "dt": "dt.py",
+}
+"""Algorithm -> file in CORL's folder algorithms/offline."""
 TRAINERS: dict[str, Callable[[types.ModuleType, int, int, int], Any]] = {
     "iql": iql_trainer,
     "td3bc": td3bc_trainer,
+    "edac": edac_trainer,
+    "sac_n": edac_trainer,
+    "awac": awac_trainer,
+    "cql": cql_trainer,
+    "calql": cql_trainer,
 }
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import handed
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -296,7 +297,7 @@ class Flow:
         for name, kind, part in self.code.draws:
             parts = self.code.parts.get(name, 1)
             width = 1 if kind == "uniform" else parts * self.width
-            values = paired_peer.numbers(name, kind, self.taken, count, width)
+            values = handed.by_name(name, kind, self.taken, count, width)
             alone = name == "path"
             found.append(values.reshape(count, parts, -1)[:, part] if alone else values)
         return found
@@ -308,7 +309,7 @@ class Flow:
     def act(self, observations: np.ndarray) -> np.ndarray:
         """As their evaluation, with handed numbers; of windows whole chunks."""
         width = self.width * self.code.parts.get("acting", 1)
-        drawn = paired_peer.numbers("acting", "normal", self.asked, len(observations), width)
+        drawn = handed.by_name("acting", "normal", self.asked, len(observations), width)
         self.asked += 1
         return np.clip(np.asarray(self.sampled(self.agent, observations.astype(np.float32), drawn)), -1, 1)
 

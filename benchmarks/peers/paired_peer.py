@@ -7,7 +7,6 @@ an algorithm. Needs numpy, h5py and gymnasium only.
 
 import argparse
 import json
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,14 +70,6 @@ def without_cut_steps(data: Arrays) -> Arrays:
     """D4RL's rule for Q-learning (`qlearning_dataset`): a step at which a time limit cut the episode is no row."""
     kept = ~data["timeouts"].astype(bool)
     return {name: values[kept] for name, values in data.items()}
-
-
-def numbers(name: str, kind: str, step: int, rows: int, width: int) -> np.ndarray:
-    """(rows, width) random numbers of a step that both codes are handed where they would draw: normal or uniform."""
-    source = np.random.default_rng([zlib.crc32(name.encode()), step])
-    if kind == "normal":
-        return source.standard_normal((rows, width), dtype=np.float32)
-    return source.random((rows, width), dtype=np.float32)
 
 
 def counted(rows: Arrays) -> Arrays:
@@ -205,7 +196,7 @@ def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
     arrays: Arrays = {}
     line: Any = {}
     if a.question == "rows":
-        arrays, line = rows, {"rows": len(rows["rewards"])}
+        arrays, line = rows, {"rows": len(rows["observations"])}
     elif a.question == "weights":
         line = of_weights(peer, rows, a.count)
     elif a.question == "curve":

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import handed
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,9 +137,9 @@ class RLPD:
     def _drawn(self, count: int) -> list[np.ndarray]:
         """A target's action, its critics, an action of the actor's."""
         following, action = (
-            paired_peer.numbers(name, "normal", self.taken, count, self.width) for name in ("next_action", "action")
+            handed.by_name(name, "normal", self.taken, count, self.width) for name in ("next_action", "action")
         )
-        chances = paired_peer.numbers("subset", "uniform", self.taken, count, CRITICS)[0]
+        chances = handed.by_name("subset", "uniform", self.taken, count, CRITICS)[0]
         return [following, np.argsort(chances, kind="stable")[:SUBSET], action]
 
     def rates(self) -> dict[str, float]:

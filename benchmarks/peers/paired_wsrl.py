@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import handed
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -145,7 +146,7 @@ class WSRL:
         drawn = None
         if self.silent:  # a target's action, the actor's, and the same numbers at the next observation
             following, action = (
-                paired_peer.numbers(name, "normal", self.taken, len(batch["rewards"]), self.width)
+                handed.by_name(name, "normal", self.taken, len(batch["rewards"]), self.width)
                 for name in ("next_action", "action")
             )
             drawn = [following, action, action]

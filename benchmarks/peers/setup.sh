@@ -28,14 +28,14 @@ mkdir -p "$root"
 [[ $# -gt 0 ]] || set -- corl d3rlpy jax flow paired_jax gymnax sb3 sbx mppi
 for name in "$@"; do
     case "$name" in
-    # What CORL's scripts import, in today's versions; gym, d4rl and wandb are stood in for by corl.py.
-    corl) make corl "$torch" numpy==2.4.6 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 h5py pyrallis ;;
+    # What CORL's, RIQL's and OSRL's scripts import, in today's versions; gym, d4rl, wandb and fsrl are stood in for.
+    corl) make corl "$torch" numpy==2.4.6 "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 h5py pyrallis scipy tqdm ;;
     d3rlpy) make d3rlpy "$torch" d3rlpy==2.8.1 ;;
     jax) make jax jax==0.10.2 jaxlib==0.10.2 ;;
     # What the official FQL and Q-chunking import; distrax is stood in for by flow_official.py.
     flow) make flow jax==0.10.2 jaxlib==0.10.2 flax==0.12.8 optax==0.2.8 ml_collections==1.1.0 ;;
-    # What the official IQL, FQL, Q-chunking, QAM, RLPD and WSRL import; distrax, TensorFlow Probability, gym and d4rl
-    # are stood in for by the runners.
+    # What the official IQL, FQL, Q-chunking, QAM, RLPD, WSRL and CORL's ReBRAC import; distrax, TensorFlow Probability, gym
+    # and d4rl are stood in for by the runners.
     paired_jax) make paired_jax jax==0.10.2 jaxlib==0.10.2 flax==0.12.8 optax==0.2.8 tqdm h5py \
         "gymnasium[mujoco]==1.4.0" mujoco==4.0.0 ml_collections==1.1.0 ogbench==1.2.2 chex absl-py overrides ;;
     gymnax) make gymnax jax==0.10.2 jaxlib==0.10.2 gymnax==1.0.1 six ;; # gymnax imports six without asking for it

@@ -111,6 +111,11 @@ def aggregate(values: Tensor, how: str = "mean", deviations: float = 0.0) -> Ten
     return mean if deviations == 0 else mean - deviations * values.std(0, correction=0)
 
 
+def spread(values: Tensor) -> Tensor:
+    """(B,) standard deviation of (E, B) critics' values, over E - 1 as official codes report it; 0 of one critic."""
+    return values.std(0, correction=min(1, values.shape[0] - 1))
+
+
 def critic_loss(values: Tensor, targets: Tensor, over: str, weight: Tensor | None = None) -> Tensor:
     """Squared errors, averaged over the batch.
 

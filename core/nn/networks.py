@@ -16,7 +16,7 @@ from surefoot.core.nn.activations import ACTIVATIONS as ACTIVATIONS
 from surefoot.core.nn.activations import SCALED, activated, scaled
 from surefoot.core.nn.native import kernels, native
 
-INITIALISATIONS = ("torch", "orthogonal", "edac", "xavier", "truncated")
+INITIALISATIONS = ("torch", "orthogonal", "edac", "corl", "xavier", "truncated")
 NORM_EPSILON = 1e-5
 """What layer norms add to the variance, where nothing else is said: torch's default."""
 AFTER_EPSILON = 1e-6
@@ -56,8 +56,9 @@ class MLP(nn.Module):
             members: E, or None for a single network without that dimension.
             initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
                 "xavier" (Glorot's uniform rule, zero biases: REDQ), "edac" (nn.Linear's kernels, biases 0.1, last
-                layer U(-3e-3, 3e-3): EDAC, RIQL) or "truncated" (normal of deviation 1 / (2 sqrt(inputs)), cut at two
-                deviations, zero biases: MBPO's dynamics).
+                layer U(-3e-3, 3e-3): EDAC), "corl" (as "edac", but kernels bounded by the layer's outputs, as the
+                ensembles of CORL's and RIQL's code start: their rule reads a transposed kernel) or "truncated" (normal
+                of deviation 1 / (2 sqrt(inputs)), cut at two deviations, zero biases: MBPO's dynamics).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation, or "after" it (FQL, QC, QAM; ReBRAC).
             norm_epsilon: what layer norms add to the variance; None for 1e-5, torch's, before the activation, and
@@ -257,7 +258,7 @@ def initialise(network: MLP, how: str) -> None:
 
     Sources: "torch" is He's uniform rule with a = sqrt 5, as nn.Linear; "orthogonal" Saxe et al., as in
     ikostrikov/implicit_q_learning; "xavier" Glorot and Bengio, as in watchernyu/REDQ; "edac" An et al.,
-    "Uncertainty-Based Offline RL with Diversified Q-Ensemble", as in CORL and RIQL.
+    "Uncertainty-Based Offline RL with Diversified Q-Ensemble"; "corl" tinkoff-ai/CORL and YangRui2015/RIQL.
     """
     last = len(network.weights) - 1
     for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
@@ -272,12 +273,14 @@ def initialise(network: MLP, how: str) -> None:
             elif how == "truncated":
                 nn.init.trunc_normal_(matrix, std=bound / 2, a=-bound, b=bound)
                 vector.zero_()
-            elif how == "edac" and layer == last:
+            elif how in {"edac", "corl"} and layer == last:
                 matrix.uniform_(-3e-3, 3e-3)
                 vector.uniform_(-3e-3, 3e-3)
             else:
+                if how == "corl":
+                    bound = 1 / math.sqrt(matrix.shape[0])
                 matrix.uniform_(-bound, bound)
-                if how == "edac":
+                if how in {"edac", "corl"}:
                     vector.fill_(0.1)
                 else:
                     vector.uniform_(-bound, bound)

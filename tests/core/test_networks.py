@@ -150,6 +150,13 @@ def test_edac_initialisation_has_biases_of_a_tenth_and_a_small_last_layer() -> N
     assert within(network.biases[-1], 3e-3)
 
 
+def test_corls_ensembles_start_by_the_width_of_a_layers_outputs() -> None:
+    network = MLP(50, 1, (400, 300), members=5, initialisation="corl")
+    assert all((bias == 0.1).all() for bias in list(network.biases)[:-1])
+    assert all(within(w, 1 / math.sqrt(w.shape[-2])) for w in list(network.weights)[:-1])
+    assert within(network.weights[-1], 3e-3)
+
+
 def test_dropout_masks_multiply_the_hidden_units() -> None:
     network = MLP(4, 2, (6, 5))
     inputs = torch.randn(9, 4)

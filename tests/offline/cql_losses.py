@@ -98,7 +98,10 @@ class Plain:
             if not c.importance_sampling:
                 entries = [entry - c.cql_temperature * math.log(len(entries) + 1) for entry in [*entries, data[i]]]
             lse = c.cql_temperature * torch.logsumexp(torch.stack(entries) / c.cql_temperature, 0)
-            gaps.append((lse - data[i]).mean())
+            gap = lse - data[i]
+            low = -math.inf if c.gap_low is None else c.gap_low
+            high = math.inf if c.gap_high is None else c.gap_high
+            gaps.append(gap.clamp(low, high).mean())
         gap = sum(gaps) / len(gaps)
         if not c.learn_cql_weight:
             return td + c.cql_weight * gap

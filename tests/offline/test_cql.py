@@ -12,6 +12,7 @@ from plain_layers import layers
 from problems import relative, spec
 from torch import Tensor
 
+from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.networks import MLP
 from surefoot.offline import CQL, CalQL
 
@@ -73,6 +74,8 @@ def test_layer_norms_add_to_the_variance_what_flaxs_do(kind: type[CQL]) -> None:
         (CQL, {}),
         (CQL, {"critics": 3, "learn_cql_weight": True, "cql_weight": 1.0, "max_target_backup": False}),
         (CalQL, {"cql_temperature": 0.7}),
+        (CQL, {"gap_low": 0.5, "gap_high": 3.0}),
+        (CQL, {"gap_high": 2.0, "learn_cql_weight": True}),
         (CalQL, {"critics": 4, "subset": 2, "subset_replacement": True, "importance_sampling": False}),
     ],
 )
@@ -97,6 +100,20 @@ def test_calql_with_returns_of_minus_infinity_is_cql_and_with_high_ones_is_not()
     plain, low, high = (losses(prepared(kind), r) for kind, r in ((CQL, rows), (CalQL, bottom), (CalQL, rows)))
     assert plain == low
     assert high["cql_gap"] > plain["cql_gap"]
+
+
+def test_rows_whose_gap_is_clipped_train_no_critic() -> None:
+    agent, rows = prepared(CQL, gap_low=200.0, gap_high=300.0), batches(1)[0]
+    assert losses(agent, rows)["cql_gap"] == 200
+    low, plain = prepared(CQL, gap_low=200.0), prepared(CQL, cql_weight=0.0)
+    for other in (low, plain):
+        losses(other, rows)
+    torch.testing.assert_close(low.critic.mlp.weights[0], plain.critic.mlp.weights[0])
+
+
+def test_an_empty_range_of_the_gap_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cql\.gap_low is 2.0, must be below gap_high, 1.0"):
+        prepared(CQL, gap_low=2.0, gap_high=1.0)
 
 
 @pytest.mark.parametrize("wanted", [-50.0, 50.0])

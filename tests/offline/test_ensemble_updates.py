@@ -184,6 +184,12 @@ def test_the_lower_bound_of_msg_by_hand_and_its_critics_see_targets_of_their_own
     assert agent.next_values(values).tolist() == pytest.approx([3 - math.sqrt(7), 1 - math.sqrt(3)], rel=1e-6)
 
 
+def test_the_spread_of_critics_is_over_one_less_than_their_number_and_0_of_one() -> None:
+    values = torch.tensor([[1.0, 0.0], [2.0, 0.0], [6.0, 3.0]])
+    assert ensembles.spread(values).tolist() == pytest.approx([math.sqrt(7), math.sqrt(3)], rel=1e-6)
+    assert ensembles.spread(values[:1]).tolist() == [0, 0]
+
+
 def test_awacs_weight_is_exp_of_the_advantage_over_the_policys_own_action_and_stops_at_100() -> None:
     agent = prepared(AWAC, temperature=1.0)
     rows = batches(1)[0]

@@ -322,17 +322,17 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "flow_bc of chunks": (FlowBC, plain_flow_bc, {"chunk": 3, "average_rate": 0.3}),
     "fql": (FQL, plain_fql, {"chunk": 1}),
     "fql with a normalised minimum": (FQL, plain_fql, {"chunk": 2, "aggregate": "min", "normalize_q": True}),
-    "fql with norms in its actors": (FQL, plain_fql, {"chunk": 1, "actor_layer_norm": True}),
+    "fql with norms in its actors": (FQL, plain_fql, {"chunk": 1, "layer_norm_actor": True}),
     "qc_fql": (QCFQL, plain_fql, {"chunk": 3}),
     "qc": (QC, plain_qc, {"chunk": 3, "samples": 4}),
     "qc with the minimum": (QC, plain_qc, {"chunk": 1, "samples": 5, "aggregate": "min"}),
     "ifql": (IFQL, plain_ifql, {"chunk": 2, "samples": 3}),
-    "ifql with norms in its flow": (IFQL, plain_ifql, {"samples": 3, "actor_layer_norm": True}),
-    "qc with norms in its flow": (QC, plain_qc, {"chunk": 2, "samples": 4, "actor_layer_norm": True}),
+    "ifql with norms in its flow": (IFQL, plain_ifql, {"samples": 3, "layer_norm_actor": True}),
+    "qc with norms in its flow": (QC, plain_qc, {"chunk": 2, "samples": 4, "layer_norm_actor": True}),
     "qam_f with norms in its actors": (
         QAMF,
         plain_qam,
-        {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "actor_layer_norm": True},
+        {"critics": 3, "max_gradient_norm": 0.3, "alpha": 2.0, "layer_norm_actor": True},
     ),
     "qam": (QAM, plain_qam, {"critics": 3, "max_gradient_norm": 0.3}),
     "qam of chunks": (QAM, plain_qam, {"critics": 4, "chunk": 2, "max_gradient_norm": 0.3, "inverse_temperature": 1.5}),
@@ -342,11 +342,12 @@ CASES: dict[str, tuple[type[Agent], Callable[[Agent, dict[str, Plain]], Step], d
     "idql": (IDQL, plain_idql, {"chunk": 2, "width": 4, "blocks": 1, "dropout": 0.0, "diffusion_steps": 3}),
     "awr_flow": (AWRFlow, plain_awr, {"chunk": 2, "weight_limit": 2.0, "hidden": (12, 9)}),
     "rebrac as in CORL": (ReBRAC, plain_rebrac, {}),
+    "rebrac with layer norms in its actor": (ReBRAC, plain_rebrac, {"layer_norm_actor": True}),
     "rebrac as in FQL's code": (ReBRAC, plain_rebrac, {"preset": "fql", "critics": 2}),
     "rebrac as in FQL's code with norms in its actor": (
         ReBRAC,
         plain_rebrac,
-        {"preset": "fql", "actor_layer_norm": True},
+        {"preset": "fql", "layer_norm_actor": True},
     ),
     "rebrac of chunks": (
         ReBRAC,
@@ -378,7 +379,7 @@ def of_the_authors(kind: type[Agent], options: dict[str, Any], name: str) -> tup
         return "relu", False
     relu = kind is ReBRAC and options.get("preset") != "fql"
     critical = name in {"critic", "target_critic", "value"}
-    return "relu" if relu else "gelu_tanh", critical or options.get("actor_layer_norm", False)
+    return "relu" if relu else "gelu_tanh", critical or options.get("layer_norm_actor", False)
 
 
 def copied(module: nn.Module, activation: str, after: bool) -> Plain | Whole:

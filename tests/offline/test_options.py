@@ -44,6 +44,8 @@ from surefoot.safe import ALGORITHMS as SAFE
         ("flow_bc", "times", "gaussian"),
         ("diffusion_bc", "dropout", 0.1),
         ("rebrac", "deviations", 0.5),
+        ("edac", "initialisation", "kaiming"),
+        ("riql", "initialisation", "kaiming"),
         ("ifql", "deviations", 0.5),
         ("fql", "deviations", -0.5),
         ("qc", "aggregate", "median"),

@@ -10,6 +10,7 @@ import torch
 from safe_problems import VARIANTS, agents, learner, random_dataset, relative
 
 from surefoot.core.policy.policy import Policy
+from surefoot.safe import CPQ, BEARLag
 
 SEEDS = [3, 0]
 
@@ -95,6 +96,12 @@ def test_a_policy_of_two_networks_is_exported_as_onnx_for_any_number_of_rows(tmp
         observations = torch.randn(rows, 3)
         (given,) = session.run(None, {"observations": observations.numpy()})
         assert np.allclose(given, policy(observations).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "actor"), [(BEARLag, 1e-3), (CPQ, 1e-4)])
+def test_rates_are_those_of_osrls_settings(kind: type[BEARLag | CPQ], actor: float) -> None:
+    config = kind.configure()  # examples/configs of liuzuxin/OSRL at 03a4586
+    assert (config.actor_learning_rate, config.learning_rate) == (actor, 1e-3)
 
 
 @pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag"])
