@@ -29,6 +29,7 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import paired_online
 import torch
 from beside import peer_python
 from cells import Results
@@ -88,7 +89,8 @@ def agent_of(pair: Pair, seed: int, quiet: bool = False) -> tuple[Agent, Dataset
     kind = agent_class(pair.algorithm)
     options = {**pair.options, **(pair.silent if quiet else {})}
     agent = kind(data(pair.file), **options).fresh(seed)
-    return agent, agent.prepare(data(pair.file))
+    alone = agent.data == "refused"  # it learns from its own steps
+    return agent, data(pair.file) if alone else agent.prepare(data(pair.file))
 
 
 def networks_of(agent: Agent, names: tuple[str, ...]) -> Arrays:
@@ -98,11 +100,13 @@ def networks_of(agent: Agent, names: tuple[str, ...]) -> Arrays:
 
 
 def checkout(pair: Pair) -> pathlib.Path:
-    """The official code at its commit, cloned where it is not there yet.
+    """The official code at its commit, cloned where it is not there yet; or the package and its version.
 
     Raises:
         SystemExit: it can't be cloned, or another commit is there.
     """
+    if pair.package:
+        return pathlib.Path(pair.package)
     root = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "code"
     folder = root / pair.repository.replace("/", "+")
     if not folder.is_dir():
@@ -148,6 +152,10 @@ def our_rows(agent: Agent, ready: Dataset) -> Arrays:
 
 def compare_rows(pair: Pair) -> dict[str, Any]:
     """Rows that are in one code alone, and the largest difference of each column of the others."""
+    if pair.collecting is not None:
+        kind = agent_class(pair.algorithm)
+        options = {**pair.options, **pair.collecting}
+        return paired_online.compare(kind, options, lambda given: ask(pair, "collected", given)[1])
     theirs = ask(pair, "rows")[1]
     agent, ready = agent_of(pair, 0)
     ours, own = our_rows(agent, ready), data(pair.file)
@@ -185,14 +193,17 @@ class Snapshots:
         self.start = networks_of(self.agent, pair.networks)
         tensors = {name: torch.from_numpy(np.ascontiguousarray(column, np.float32)) for name, column in rows.items()}
         tensors["observation_actions"] = torch.cat([tensors["observations"], tensors["actions"]], 1)
-        feed = iter(indices)
 
-        def batch(_: Any) -> dict[str, torch.Tensor]:
-            chosen = torch.from_numpy(next(feed))
+        def batch(_: Any) -> dict[str, torch.Tensor]:  # twice in a step of an algorithm whose rules read rows too
+            chosen = torch.from_numpy(indices[self.learner.step])
             return {name: column[chosen] for name, column in tensors.items()}
 
         source = Uniform(batch, len(rows["rewards"]))
         self.learner = Learner([self.agent], [0], source, batch_size=indices.shape[1], planned_steps=PLANNED)
+        if pair.zero_noise:
+            drawn = self.learner.stream.at
+            zeros = lambda step: {name: torch.zeros_like(noise) for name, noise in drawn(step).items()}  # noqa: E731
+            self.learner.stream.at = zeros  # type: ignore[method-assign]
 
     def at(self, steps: tuple[int, ...]) -> tuple[Arrays, dict[str, Any], dict[str, Any]]:
         """Arrays by "step/name"; rates and losses by step."""
@@ -425,6 +436,8 @@ def table(found: Results) -> list[str]:
     lines += ["| algorithm | official code | file | rows | weights | steps | acting | curves |", "|---" * 8 + "|"]
     for name, pair in PAIRS.items():
         code = f"[{pair.repository}](https://github.com/{pair.repository}/tree/{pair.commit}) at {pair.commit[:8]}"
+        if pair.package:
+            code = f"[{pair.package}](https://pypi.org/project/{pair.package.replace('==', '/')}/)"
         lines.append(f"| `{name}` | {code} | {pair.file} | {' | '.join(text for text, _ in entries[name].values())} |")
     lines += ["", "## Curves", ""]
     for name, pair in PAIRS.items():

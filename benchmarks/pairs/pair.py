@@ -26,6 +26,13 @@ class Pair:
     networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
     causes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why the two differ there, in a sentence; without it a difference stands as open on the page."""
+    package: str = ""
+    """NAME==VERSION of a pip package in the environment, which stands for a repository and a commit."""
+    zero_noise: bool = False
+    """Whether our losses get zeros for normal noise where steps are compared; the runner does likewise."""
+    collecting: dict[str, Any] | None = None
+    """Of an algorithm that acts while it learns: options of the comparison of its collection, which is then what
+    `rows` compares (benchmarks/paired_online.py)."""
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why it is not run."""
 

@@ -1,0 +1,60 @@
+"""Pairs of algorithms that act while they learn: "rows" is what the collection hands to the update.
+
+cartpole-mixed.hdf5, in `SUREFOOT_PEERS`/files, is made by `python benchmarks/paired_online.py`.
+"""
+
+from __future__ import annotations
+
+from pairs.pair import HOPPER, Pair
+
+SB3 = ("DLR-RM/stable-baselines3", "v2.9.2", "paired_sb3.py", "sb3")
+PACKAGE = "stable-baselines3==2.9.2"
+CRITICS = ("critic", "target_critic")
+FIRST = {"initial_steps": 100}
+PAIRS: dict[str, Pair] = {
+    "sac": Pair(
+        "sac",
+        {"preset": "sb3"},
+        *SB3,
+        *HOPPER,
+        networks=("actor", *CRITICS, "temperature"),
+        package=PACKAGE,
+        zero_noise=True,
+        collecting=FIRST,
+    ),
+    "td3": Pair(
+        "td3",
+        {"preset": "sb3"},
+        *SB3,
+        *HOPPER,
+        {"target_noise": 0.0},
+        networks=("actor", "target_actor", *CRITICS),
+        package=PACKAGE,
+        collecting=FIRST,
+    ),
+    "dqn": Pair(
+        "dqn",
+        {"double": False, "learning_rate": 1e-4, "target_every": 10_000},
+        *SB3,
+        "cartpole-mixed",
+        "CartPole-v1",
+        networks=CRITICS,
+        package=PACKAGE,
+        collecting={**FIRST, "epsilon_steps": 200, "last_epsilon": 0.04, "target_every": 50},
+    ),
+    "ppo": Pair(
+        "ppo",
+        {
+            "schedule": "constant",
+            "value_clip": None,
+            "value_coefficient": 1.0,
+            "normalise_observations": False,
+            "normalise_rewards": False,
+        },
+        *SB3,
+        *HOPPER,
+        networks=("actor", "value"),
+        package=PACKAGE,
+        collecting={"horizon": 128, "minibatches": 4, "epochs": 4},
+    ),
+}
