@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import paired_online
+import paired_streaming
 import torch
 from beside import peer_python
 from cells import Results
@@ -47,6 +48,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.runs.plan import agent_class
+from surefoot.streaming.agent import StreamingAgent
 
 PEERS = pathlib.Path(__file__).parent / "peers"
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "paired.md"
@@ -95,6 +97,8 @@ def agent_of(pair: Pair, seed: int, quiet: bool = False) -> tuple[Agent, Dataset
 
 def networks_of(agent: Agent, names: tuple[str, ...]) -> Arrays:
     """Parameters of these networks by name."""
+    if isinstance(agent, StreamingAgent):
+        return paired_streaming.networks(agent)
     found = agent.state_dict().items()
     return {name: value.detach().numpy().copy() for name, value in found if name.split(".")[0] in names}
 
@@ -154,6 +158,8 @@ def compare_rows(pair: Pair) -> dict[str, Any]:
     """Rows that are in one code alone, and the largest difference of each column of the others."""
     if pair.collecting is not None:
         kind = agent_class(pair.algorithm)
+        if issubclass(kind, StreamingAgent):
+            return streamed(pair)[0]
         options = {**pair.options, **pair.collecting}
         return paired_online.compare(kind, options, lambda given: ask(pair, "collected", given)[1])
     theirs = ask(pair, "rows")[1]
@@ -234,8 +240,17 @@ def together(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
     return ours, mine, theirs, line
 
 
+def streamed(pair: Pair) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rows and steps of an agent that learns from each sample once, of one run over both."""
+    options = {**pair.options, **(pair.collecting or {})}
+    kind = agent_class(pair.algorithm)
+    return paired_streaming.compare(kind, options, AT, lambda given: ask(pair, "collected", given)[1])
+
+
 def compare_steps(pair: Pair) -> dict[str, Any]:
     """Relative distance of each network's parameters, and both sides' rates and losses."""
+    if issubclass(agent_class(pair.algorithm), StreamingAgent):
+        return streamed(pair)[1]
     ours, mine, theirs, line = together(pair)
     distances: dict[str, dict[str, float]] = {}
     for step in AT:

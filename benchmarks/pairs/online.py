@@ -11,6 +11,13 @@ SB3 = ("DLR-RM/stable-baselines3", "v2.9.2", "paired_sb3.py", "sb3")
 PACKAGE = "stable-baselines3==2.9.2"
 CRITICS = ("critic", "target_critic")
 FIRST = {"initial_steps": 100}
+STREAMING = (
+    "mohmdelsayed/streaming-drl",
+    "407dca7a8b584c1c20bc649053557f66e270b1e6",
+    "paired_streaming.py",
+    "sb3",
+)
+ACTS = {"acting": "the official code acts by sampling while it learns, and has no evaluation"}
 PAIRS: dict[str, Pair] = {
     "sac": Pair(
         "sac",
@@ -41,6 +48,10 @@ PAIRS: dict[str, Pair] = {
         networks=CRITICS,
         package=PACKAGE,
         collecting={**FIRST, "epsilon_steps": 200, "last_epsilon": 0.04, "target_every": 50},
+        causes={
+            "rows": "ours lets epsilon fall from the first update on, theirs from the first step, over as many steps: "
+            "`initial_steps` later; observations, rewards, masks, updates and the target network's moves are equal"
+        },
     ),
     "ppo": Pair(
         "ppo",
@@ -56,5 +67,9 @@ PAIRS: dict[str, Pair] = {
         networks=("actor", "value"),
         package=PACKAGE,
         collecting={"horizon": 128, "minibatches": 4, "epochs": 4},
+    ),
+    "stream_ac": Pair("stream_ac", {"preset": "official"}, *STREAMING, *HOPPER, collecting={}, left_out=ACTS),
+    "stream_q": Pair(
+        "stream_q", {"preset": "official"}, *STREAMING, "cartpole-mixed", "CartPole-v1", collecting={}, left_out=ACTS
     ),
 }
