@@ -19,6 +19,7 @@ Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; not
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -38,7 +39,7 @@ from pairs import PAIRS
 from pairs.pair import Pair
 from study import SHARED, Cell, study_main
 
-from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.agent import Agent, Update
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Stores, Uniform
 from surefoot.core.nn.native import kernels
@@ -196,7 +197,10 @@ class Snapshots:
         torch.set_num_threads(1)
         self.pair = pair
         self.agent, _ = agent_of(pair, 0, quiet=True)
-        self.start = networks_of(self.agent, pair.networks)
+        self.start = networks_of(self.agent, pair.part or pair.networks)
+        if pair.part:
+            updates = [u for u in self.agent.updates() if isinstance(u, Update) and u.trains[0] in pair.part]
+            self.agent.updates = lambda: [dataclasses.replace(u, after=0) for u in updates]  # type: ignore[method-assign]
         tensors = {name: torch.from_numpy(np.ascontiguousarray(column, np.float32)) for name, column in rows.items()}
         tensors["observation_actions"] = torch.cat([tensors["observations"], tensors["actions"]], 1)
 
@@ -223,7 +227,7 @@ class Snapshots:
             rates[str(step)] = {update.trains[0]: optimizer.learning_rate() for update, optimizer in pairs}
             logged = self.learner.run(1)
             losses[str(step)] = {name: float(values[0]) for name, values in logged.items() if name.endswith("_loss")}
-            now = networks_of(self.learner.extract(0), self.pair.networks)
+            now = networks_of(self.learner.extract(0), self.pair.part or self.pair.networks)
             found |= {f"{step}/{name}": values for name, values in now.items()}
         return found, rates, losses
 
@@ -254,7 +258,7 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
     ours, mine, theirs, line = together(pair)
     distances: dict[str, dict[str, float]] = {}
     for step in AT:
-        for network in pair.networks:
+        for network in pair.part or pair.networks:
             names = [name for name in mine if name.startswith(f"{step}/{network}.")]
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
             begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
@@ -326,6 +330,8 @@ def cells() -> list[Cell]:
         if question not in pair.left_out
     ]
     for name, pair in PAIRS.items():
+        if "curves" in pair.left_out:
+            continue
         found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
         found.append(Cell(f"{name}-curve-ours-s0", functools.partial(our_curve, pair, 0)))
     return found

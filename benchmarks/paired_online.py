@@ -26,7 +26,7 @@ from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.online.loops.on_policy import OnPolicyLoop
 
 sys.path.append(str(pathlib.Path(__file__).parent / "peers"))
-import scripted_env  # noqa: E402
+import scripted_env
 
 Arrays = dict[str, np.ndarray]
 STEPS = 400

@@ -16,7 +16,7 @@ import numpy as np
 from surefoot.core.engine.agent import Spec
 
 sys.path.append(str(pathlib.Path(__file__).parent / "peers"))
-import scripted_env  # noqa: E402
+import scripted_env
 
 Arrays = dict[str, np.ndarray]
 STEPS = 1000

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from pairs.pair import Pair
+from pairs.pair import HOPPER, Pair
 
-PAIRS: dict[str, Pair] = {}
+KIT = ("yihaosun1124/OfflineRL-Kit", "e3ce69793766d02660217d4dfc0af4693a5531bd", "paired_offlinekit.py", "corl")
+SOFT = ("actor", "critic", "target_critic", "temperature")
+PAIRS: dict[str, Pair] = {
+    "mopo": Pair("mopo", {"real_ratio": 1.0}, *KIT, *HOPPER, networks=(*SOFT, "model"), zero_noise=True, part=SOFT),
+}

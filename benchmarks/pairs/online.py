@@ -17,7 +17,15 @@ STREAMING = (
     "paired_streaming.py",
     "sb3",
 )
-ACTS = {"acting": "the official code acts by sampling while it learns, and has no evaluation"}
+LATER = {"curves": "whole runs of SAC, TD3 and PPO beside stable-baselines3 stand in online_curves.md"}
+ACTS = {
+    "acting": "the official code acts by sampling while it learns, and has no evaluation",
+    "curves": "the official loop draws its actions from torch's generator; not run",
+}
+ROUNDING = (
+    "rounding: after 600 steps one hidden unit lies within it of LeakyReLU's kink; ours in float64 differs from ours "
+    "in float32 by the same 1.5e-03, and until then all three agree within 5e-07"
+)
 PAIRS: dict[str, Pair] = {
     "sac": Pair(
         "sac",
@@ -28,6 +36,7 @@ PAIRS: dict[str, Pair] = {
         package=PACKAGE,
         zero_noise=True,
         collecting=FIRST,
+        left_out=LATER,
     ),
     "td3": Pair(
         "td3",
@@ -38,6 +47,7 @@ PAIRS: dict[str, Pair] = {
         networks=("actor", "target_actor", *CRITICS),
         package=PACKAGE,
         collecting=FIRST,
+        left_out=LATER,
     ),
     "dqn": Pair(
         "dqn",
@@ -52,6 +62,7 @@ PAIRS: dict[str, Pair] = {
             "rows": "ours lets epsilon fall from the first update on, theirs from the first step, over as many steps: "
             "`initial_steps` later; observations, rewards, masks, updates and the target network's moves are equal"
         },
+        left_out={"curves": "not run: five seeds of each on CartPole-v1 are wanted (docs/limitations.md)"},
     ),
     "ppo": Pair(
         "ppo",
@@ -67,8 +78,17 @@ PAIRS: dict[str, Pair] = {
         networks=("actor", "value"),
         package=PACKAGE,
         collecting={"horizon": 128, "minibatches": 4, "epochs": 4},
+        left_out=LATER,
     ),
-    "stream_ac": Pair("stream_ac", {"preset": "official"}, *STREAMING, *HOPPER, collecting={}, left_out=ACTS),
+    "stream_ac": Pair(
+        "stream_ac",
+        {"preset": "official"},
+        *STREAMING,
+        *HOPPER,
+        collecting={},
+        causes={"rows": ROUNDING},
+        left_out=ACTS,
+    ),
     "stream_q": Pair(
         "stream_q", {"preset": "official"}, *STREAMING, "cartpole-mixed", "CartPole-v1", collecting={}, left_out=ACTS
     ),

@@ -33,6 +33,8 @@ class Pair:
     collecting: dict[str, Any] | None = None
     """Of an algorithm that acts while it learns: options of the comparison of its collection, which is then what
     `rows` compares (benchmarks/paired_online.py)."""
+    part: tuple[str, ...] = ()
+    """Networks whose updates are taken from the first step on, where an algorithm has others before them."""
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why it is not run."""
 

@@ -159,7 +159,9 @@ class SB3:
                     ]
                     stacked = np.stack(values) if side_by_side(self.algorithm, name) else values[0]
                     found[f"{name}.mlp.{ours}.{layer}"] = stacked
-        return found | {n: v.detach().numpy().copy().reshape(-1 if v.numel() > 1 else ()) for n, v in self.alone().items()}
+        return found | {
+            n: v.detach().numpy().copy().reshape(-1 if v.numel() > 1 else ()) for n, v in self.alone().items()
+        }
 
     @torch.no_grad()
     def take(self, networks: Arrays) -> None:
