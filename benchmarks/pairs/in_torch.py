@@ -5,7 +5,17 @@ from __future__ import annotations
 from pairs.pair import HOPPER, Pair
 
 KIT = ("yihaosun1124/OfflineRL-Kit", "e3ce69793766d02660217d4dfc0af4693a5531bd", "paired_offlinekit.py", "corl")
+MOBILE = ("yihaosun1124/mobile", "4882dce878f0792a337c0a95c27f4abf7e926101", "paired_offlinekit.py", "corl")
 SOFT = ("actor", "critic", "target_critic", "temperature")
 PAIRS: dict[str, Pair] = {
     "mopo": Pair("mopo", {"real_ratio": 1.0}, *KIT, *HOPPER, networks=(*SOFT, "model"), zero_noise=True, part=SOFT),
+    "mobile": Pair(
+        "mobile",
+        {"real_ratio": 1.0, "clamp_targets": True},
+        *MOBILE,
+        *HOPPER,
+        networks=(*SOFT, "model"),
+        zero_noise=True,
+        part=SOFT,
+    ),
 }

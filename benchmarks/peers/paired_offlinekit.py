@@ -1,11 +1,13 @@
-"""OfflineRL-Kit's MOPO as a `Peer`: its policy's step, its model's first weights and its model's penalty.
+"""OfflineRL-Kit's MOPO and the official MOBILE as a `Peer`: the policy's step and the model's first weights.
 
     $SUREFOOT_PEERS/corl/bin/python benchmarks/peers/paired_offlinekit.py steps --algorithm mopo --checkout DIR ...
 
-DIR is a checkout of yihaosun1124/OfflineRL-Kit (MIT); nothing of it is in this repository. gymnasium stands in for gym.
+DIR is a checkout of yihaosun1124/OfflineRL-Kit or yihaosun1124/mobile (MIT); nothing of them is in this repository.
+gymnasium stands in for gym.
 """
 
 import argparse
+import importlib
 import sys
 import types
 from typing import Any
@@ -23,19 +25,40 @@ DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
 RATES = {"actor": 1e-4, "critic": 3e-4, "temperature": 1e-4}
 
 
-class OfflineKit:
-    """A policy of run_mopo.py."""
+PARTS = {
+    "mopo": {
+        "offlinerlkit.nets": ("MLP",),
+        "offlinerlkit.modules": ("TanhDiagGaussian", "ActorProb", "Critic", "EnsembleDynamicsModel"),
+        "offlinerlkit.dynamics": ("EnsembleDynamics",),
+        "offlinerlkit.policy.model_based.mopo": ("MOPOPolicy",),
+        "offlinerlkit.utils.scaler": ("StandardScaler",),
+    },
+    "mobile": {
+        "models.nets": ("MLP",),
+        "models.dist": ("TanhDiagGaussian",),
+        "models.actor_critic": ("ActorProb", "Critic"),
+        "models.dynamics_model": ("EnsembleDynamicsModel",),
+        "dynamics.ensemble_dynamics": ("EnsembleDynamics",),
+        "policies.mobile": ("MOBILEPolicy",),
+        "utils.scaler": ("StandardScaler",),
+    },
+}
+"""Algorithm -> module of the checkout -> its classes that are used."""
 
-    def __init__(self, checkout: Any) -> None:
+
+class OfflineKit:
+    """A policy as run_mopo.py of the one, or train.py of the other, makes it."""
+
+    def __init__(self, algorithm: str, checkout: Any) -> None:
         sys.path.insert(0, str(checkout))
         sys.modules["gym"] = gymnasium
-        sys.modules.setdefault("offlinerlkit.utils.logger", types.SimpleNamespace(Logger=object))
-        from offlinerlkit import dynamics, modules, nets
-        from offlinerlkit.policy.model_based.mopo import MOPOPolicy
-        from offlinerlkit.utils.scaler import StandardScaler
-
-        self.nets, self.modules, self.dynamics = nets, modules, dynamics
-        self.kind, self.scaler = MOPOPolicy, StandardScaler
+        logger = "offlinerlkit.utils.logger" if algorithm == "mopo" else "utils.logger"
+        sys.modules[logger] = types.SimpleNamespace(Logger=object)  # type: ignore[assignment]
+        self.algorithm, parts = algorithm, dict[str, Any]()
+        for module, names in PARTS[algorithm].items():
+            found = importlib.import_module(module)
+            parts |= {name: getattr(found, name) for name in names}
+        self.parts = types.SimpleNamespace(**parts)
 
     def rows(self, data: Arrays) -> Arrays:
         """What its `qlearning_dataset` keeps of the file: steps that no time limit cut."""
@@ -47,19 +70,26 @@ class OfflineKit:
         """Networks, model and optimisers as its script makes them."""
         torch.manual_seed(seed)
         o, a = rows["observations"].shape[1], rows["actions"].shape[1]
-        m = self.modules
-        backbone = self.nets.MLP(input_dim=o, hidden_dims=HIDDEN)
+        m = self.parts
+        backbone = m.MLP(input_dim=o, hidden_dims=HIDDEN)
         head = m.TanhDiagGaussian(backbone.output_dim, a, unbounded=True, conditioned_sigma=True, max_mu=1.0)
         actor = m.ActorProb(backbone, head)
-        critics = [m.Critic(self.nets.MLP(input_dim=o + a, hidden_dims=HIDDEN)) for _ in range(2)]
+        critics = [m.Critic(m.MLP(input_dim=o + a, hidden_dims=HIDDEN)) for _ in range(2)]
         log_alpha = torch.zeros(1, requires_grad=True)
         adam = torch.optim.Adam
         alpha = (-a, log_alpha, adam([log_alpha], lr=RATES["temperature"]))
         self.model = m.EnsembleDynamicsModel(o, a, MODEL_HIDDEN, MEMBERS, ELITES, weight_decays=DECAYS)
-        model = self.dynamics.EnsembleDynamics(self.model, None, self.scaler(), None)
-        optimizers = [adam(actor.parameters(), lr=RATES["actor"])]
-        optimizers += [adam(critic.parameters(), lr=RATES["critic"]) for critic in critics]
-        self.policy = self.kind(model, actor, *critics, *optimizers, alpha=alpha)
+        scaler = m.StandardScaler()
+        scaler.fit(np.concatenate([rows["observations"][:1000], rows["actions"][:1000]], 1))
+        model = m.EnsembleDynamics(self.model, None, scaler, None)
+        actor_adam = adam(actor.parameters(), lr=RATES["actor"])
+        if self.algorithm == "mobile":
+            both = torch.nn.ModuleList(critics)
+            critic_adam = adam(both.parameters(), lr=RATES["critic"])
+            self.policy = m.MOBILEPolicy(model, actor, both, actor_adam, critic_adam, alpha=alpha)
+        else:
+            adams = [actor_adam, *(adam(critic.parameters(), lr=RATES["critic"]) for critic in critics)]
+            self.policy = m.MOPOPolicy(model, actor, *critics, *adams, alpha=alpha)
         self.policy.train()
 
     def silence(self) -> None:
@@ -73,7 +103,10 @@ class OfflineKit:
         head = p.actor.dist_net
         actor = [*([part] for part in linears(p.actor.backbone)), [head.mu, head.sigma]]
         found = {"actor": [actor]}
-        for ours, theirs in (("critic", (p.critic1, p.critic2)), ("target_critic", (p.critic1_old, p.critic2_old))):
+        several = self.algorithm == "mobile"
+        critics = list(p.critics) if several else [p.critic1, p.critic2]
+        targets = list(p.critics_old) if several else [p.critic1_old, p.critic2_old]
+        for ours, theirs in (("critic", critics), ("target_critic", targets)):
             found[ours] = [[[part] for part in linears(critic)] for critic in theirs]
         return found
 
@@ -118,7 +151,8 @@ class OfflineKit:
     def rates(self) -> dict[str, float]:
         """Of its optimisers."""
         p = self.policy
-        found = {"actor": p.actor_optim, "critic": p.critic1_optim, "temperature": p.alpha_optim}
+        critic = p.critics_optim if self.algorithm == "mobile" else p.critic1_optim
+        found = {"actor": p.actor_optim, "critic": critic, "temperature": p.alpha_optim}
         return {name: float(optimizer.param_groups[0]["lr"]) for name, optimizer in found.items()}
 
     def act(self, observations: np.ndarray) -> np.ndarray:
@@ -132,10 +166,10 @@ def linears(module: Any) -> list[torch.nn.Linear]:
 
 
 def build(arguments: argparse.Namespace) -> Any:
-    """MOPO."""
-    if arguments.algorithm != "mopo":
-        raise SystemExit(f"--algorithm {arguments.algorithm}: this runner has mopo")
-    return OfflineKit(arguments.checkout)
+    """One of them."""
+    if arguments.algorithm not in PARTS:
+        raise SystemExit(f"--algorithm {arguments.algorithm}: this runner has {', '.join(PARTS)}")
+    return OfflineKit(arguments.algorithm, arguments.checkout)
 
 
 if __name__ == "__main__":
