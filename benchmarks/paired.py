@@ -8,7 +8,8 @@
 
 Equal losses and updates don't make equal runs: a run has more parts. Each cell compares one, at equal settings:
 
-- rows: what reaches the loss, of every row of the file, through each code's own loader;
+- rows: what reaches the loss, of every row of the file, through each code's own loader; of algorithms that act while
+  they learn, what the collection hands over in a scripted environment, and after which steps it learns;
 - weights: mean, deviation, range and norm of each layer in 100 initialisations;
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches;
 - acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes;
