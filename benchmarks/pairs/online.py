@@ -20,11 +20,11 @@ STREAMING = (
 LATER = {"curves": "whole runs of SAC, TD3 and PPO beside stable-baselines3 stand in online_curves.md"}
 ACTS = {
     "acting": "the official code acts by sampling while it learns, and has no evaluation",
-    "curves": "the official loop draws its actions from torch's generator; not run",
+    "curves": "the kit drives no run of samples one by one",
 }
 ROUNDING = (
-    "rounding: after 600 steps one hidden unit lies within it of LeakyReLU's kink; ours in float64 differs from ours "
-    "in float32 by the same 1.5e-03, and until then all three agree within 5e-07"
+    "float32's rounding: ours in float64 differs from ours in float32 by the same 1.5e-03 at the same steps, and for "
+    "600 steps all three agree within 5e-07"
 )
 PAIRS: dict[str, Pair] = {
     "sac": Pair(
@@ -62,7 +62,7 @@ PAIRS: dict[str, Pair] = {
             "rows": "ours lets epsilon fall from the first update on, theirs from the first step, over as many steps: "
             "`initial_steps` later; observations, rewards, masks, updates and the target network's moves are equal"
         },
-        left_out={"curves": "not run: five seeds of each on CartPole-v1 are wanted (docs/limitations.md)"},
+        left_out={"curves": "several seeds of each on CartPole-v1 are wanted, and the kit takes a file"},
     ),
     "ppo": Pair(
         "ppo",
