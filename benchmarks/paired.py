@@ -8,7 +8,8 @@
 
 Equal losses and updates don't make equal runs: a run has more parts. Each cell compares one, at equal settings:
 
-- rows: what reaches the loss, of every row of the file, through each code's own loader;
+- rows: what reaches the loss, of every row of the file, through each code's own loader; of algorithms that act while
+  they learn, what the collection hands over in a scripted environment, and after which steps it learns;
 - weights: mean, deviation, range and norm of each layer in 100 initialisations;
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches
   (after 100 instead of 1,000 where a step is dear);
@@ -20,6 +21,7 @@ Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; not
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -30,6 +32,8 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import paired_online
+import paired_streaming
 import torch
 from beside import peer_python
 from cells import Results
@@ -37,7 +41,7 @@ from pairs import PAIRS
 from pairs.pair import Pair
 from study import SHARED, Cell, study_main
 
-from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.agent import Agent, Update
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import MAIN, Stores, Uniform
 from surefoot.core.nn.native import kernels
@@ -49,6 +53,7 @@ from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs.plan import agent_class
+from surefoot.streaming.agent import StreamingAgent
 
 PEERS = pathlib.Path(__file__).parent / "peers"
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "paired.md"
@@ -97,21 +102,26 @@ def agent_of(pair: Pair, seed: int, quiet: bool = False) -> tuple[Agent, Dataset
     kind = agent_class(pair.algorithm)
     options = {**pair.options, **(pair.silent if quiet else {})}
     agent = kind(data(pair.file), **options).fresh(seed)
-    return agent, agent.prepare(data(pair.file))
+    alone = agent.data == "refused"  # it learns from its own steps
+    return agent, data(pair.file) if alone else agent.prepare(data(pair.file))
 
 
 def networks_of(agent: Agent, names: tuple[str, ...]) -> Arrays:
     """Parameters of these networks by name."""
+    if isinstance(agent, StreamingAgent):
+        return paired_streaming.networks(agent)
     found = agent.state_dict().items()
     return {name: value.detach().numpy().copy() for name, value in found if name.split(".")[0] in names}
 
 
 def checkout(pair: Pair) -> pathlib.Path:
-    """The official code at its commit, cloned where it is not there yet.
+    """The official code at its commit, cloned where it is not there yet; or the package and its version.
 
     Raises:
         SystemExit: it can't be cloned, or another commit is there.
     """
+    if pair.package:
+        return pathlib.Path(pair.package)
     root = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "code"
     folder = root / pair.repository.replace("/", "+")
     if not folder.is_dir():
@@ -164,6 +174,12 @@ def our_rows(agent: Agent, ready: Dataset) -> Arrays:
 
 def compare_rows(pair: Pair) -> dict[str, Any]:
     """Rows that are in one code alone, and the largest difference of each column of the others."""
+    if pair.collecting is not None:
+        kind = agent_class(pair.algorithm)
+        if issubclass(kind, StreamingAgent):
+            return streamed(pair)[0]
+        options = {**pair.options, **pair.collecting}
+        return paired_online.compare(kind, options, lambda given: ask(pair, "collected", given)[1])
     theirs = counted(ask(pair, "rows")[1])
     agent, ready = agent_of(pair, 0)
     ours, own = counted(our_rows(agent, ready)), data(pair.file)
@@ -205,15 +221,17 @@ class Snapshots:
         torch.set_num_threads(1)
         self.pair = pair
         self.agent, _ = agent_of(pair, 0, quiet=True)
-        self.start = networks_of(self.agent, pair.networks)
+        self.start = networks_of(self.agent, pair.part or pair.networks)
         if "reach" in rows:  # windows, annotated already
             self.agent.annotate = lambda batch: batch  # type: ignore[method-assign]
+        if pair.part:
+            updates = [u for u in self.agent.updates() if isinstance(u, Update) and u.trains[0] in pair.part]
+            self.agent.updates = lambda: [dataclasses.replace(u, after=0) for u in updates]  # type: ignore[method-assign]
         tensors = {name: torch.from_numpy(np.ascontiguousarray(column, np.float32)) for name, column in rows.items()}
         tensors["observation_actions"] = torch.cat([tensors["observations"], tensors["actions"]], 1)
-        feed = iter(indices)
 
-        def batch(_: Any) -> dict[str, torch.Tensor]:
-            chosen = torch.from_numpy(next(feed))
+        def batch(_: Any) -> dict[str, torch.Tensor]:  # twice in a step of an algorithm whose rules read rows too
+            chosen = torch.from_numpy(indices[self.learner.step])
             found = {name: column[chosen] for name, column in tensors.items()}
             return found if pair.shaped is None else pair.shaped(found)
 
@@ -233,7 +251,7 @@ class Snapshots:
             rates[str(step)] = {update.trains[0]: optimizer.learning_rate() for update, optimizer in pairs}
             logged = self.learner.run(1)
             losses[str(step)] = {name: float(values[0]) for name, values in logged.items() if name.endswith("_loss")}
-            now = networks_of(self.learner.extract(0), self.pair.networks)
+            now = networks_of(self.learner.extract(0), self.pair.part or self.pair.networks)
             found |= {f"{step}/{name}": values for name, values in now.items()}
         return found, rates, losses
 
@@ -282,12 +300,21 @@ def _stepped(pair: Pair) -> tuple[Snapshots, Arrays, Arrays, Any]:
     return ours, mine, theirs, line
 
 
+def streamed(pair: Pair) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rows and steps of an agent that learns from each sample once, of one run over both."""
+    options = {**pair.options, **(pair.collecting or {})}
+    kind = agent_class(pair.algorithm)
+    return paired_streaming.compare(kind, options, (*AT, pair.steps), lambda given: ask(pair, "collected", given)[1])
+
+
 def compare_steps(pair: Pair) -> dict[str, Any]:
     """Relative distance of each network's parameters, and both sides' rates and losses."""
+    if issubclass(agent_class(pair.algorithm), StreamingAgent):
+        return streamed(pair)[1]
     ours, mine, theirs, line = together(pair)
     distances: dict[str, dict[str, float]] = {}
     for step in (*AT, pair.steps):
-        for network in pair.networks:
+        for network in pair.part or pair.networks:
             names = [name for name in mine if name.startswith(f"{step}/{network}.")]
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
             begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
@@ -498,11 +525,15 @@ def table(found: Results) -> list[str]:
         "",
     ]
     unknown = [(name, q, text) for name, row in entries.items() for q, (text, known) in row.items() if not known]
-    lines += [f"- `{name}`, {question}: {text}" for name, question, text in unknown] or ["None."]
+    lines += [f"- `{name}`, {question}: {text}" for name, question, text in unknown] or ["None of the cells below."]
+    lines += ["", "Whole runs that fall short of published ones, and why, where that is known, are among the"]
+    lines += ["[limitations](limitations.md)."]
     lines += ["", "## All pairs", ""]
     lines += ["| algorithm | official code | file | rows | weights | steps | acting | curves |", "|---" * 8 + "|"]
     for name, pair in PAIRS.items():
         code = f"[{pair.repository}](https://github.com/{pair.repository}/tree/{pair.commit}) at {pair.commit[:8]}"
+        if pair.package:
+            code = f"[{pair.package}](https://pypi.org/project/{pair.package.replace('==', '/')}/)"
         lines.append(f"| `{name}` | {code} | {pair.file} | {' | '.join(text for text, _ in entries[name].values())} |")
     lines += ["", "## Curves", ""]
     for name, pair in PAIRS.items():

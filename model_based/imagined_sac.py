@@ -99,6 +99,8 @@ class ImaginedSAC(Agent):
     The model is fitted first. Then, every `imagine_every` training steps, the present policy is followed in it for L
     steps from states of the data, and SAC is stepped on a mixture of these rows and the data's. Source: Janner, Fu,
     Zhang and Levine, "When to Trust Your Model" (NeurIPS 2019), as OfflineRL-Kit and the paper of RAVL have it offline.
+    OfflineRL-Kit and the official code of MOBILE hold the temperature that weighs the entropy at 1 at most; no paper
+    says so, and here it has no upper bound. It matters only where a policy's entropy stays below its target for long.
     """
 
     name = "imagined_sac"

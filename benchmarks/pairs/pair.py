@@ -41,6 +41,13 @@ class Pair:
     """Of a curve."""
     causes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why the two differ there, in a sentence; without it a difference stands as open on the page."""
+    package: str = ""
+    """NAME==VERSION of a pip package in the environment, which stands for a repository and a commit."""
+    collecting: dict[str, Any] | None = None
+    """Of an algorithm that acts while it learns: options of the comparison of its collection, which is then what
+    `rows` compares (benchmarks/paired_online.py)."""
+    part: tuple[str, ...] = ()
+    """Networks whose updates are taken from the first step on, where an algorithm has others before them."""
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why it is not run."""
 

@@ -176,7 +176,7 @@ def curve(peer: Peer, rows: Arrays, seed: int, updates: int, points: int, enviro
 def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
     """The command line of a runner: one question, one line of JSON, arrays to --out."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("question", choices=("rows", "weights", "steps", "acting", "curve"))
+    parser.add_argument("question", choices=("rows", "collected", "weights", "steps", "acting", "curve"))
     parser.add_argument("--algorithm", required=True)
     parser.add_argument("--checkout", type=Path, required=True, help="of the official code")
     parser.add_argument("--file", type=Path, required=True, help="dataset in D4RL's layout")
@@ -197,6 +197,8 @@ def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
     line: Any = {}
     if a.question == "rows":
         arrays, line = rows, {"rows": len(rows["observations"])}
+    elif a.question == "collected":  # of a peer that acts while it learns
+        arrays = peer.collected(dict(np.load(a.given, allow_pickle=False)))  # type: ignore[attr-defined]
     elif a.question == "weights":
         line = of_weights(peer, rows, a.count)
     elif a.question == "curve":
