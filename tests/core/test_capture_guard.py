@@ -151,7 +151,7 @@ def test_rows_that_are_gathered_by_a_mask_are_caught() -> None:
 def test_a_rate_that_a_graph_would_repeat_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     made, agents = trained(pull, noise=PUSH)
     shadow = on_meta(made, agents)
-    shadow.optimizers[0]._rates = [None]
+    shadow.optimizers[0]._turns[0].rates = [None]
     monkeypatch.setattr("capture_guard.on_meta", lambda *_: shadow)
     with pytest.raises(CaptureError, match=r"given the learning rate as 0\.1"):
         check_captured(made, agents)

@@ -229,8 +229,8 @@ def test_the_policy_draws_its_own_noise_by_seed_and_call(kind: str) -> None:
     assert torch.equal(tested.act(rows, tested.begin(2000))[0], first)
     assert (tested.act(rows, tested.begin(2000, seed=1))[0] - first).abs().max() > 0.1
     tested.reset(0)
-    actions = np.stack([tested.select_action(rows[0].numpy()) for _ in range(20)])
-    assert actions.shape == (20, 2)
+    actions = np.stack([tested.select_action(rows[0].numpy()) for _ in range(100)])
+    assert actions.shape == (100, 2)
     assert len(np.unique(actions, axis=0)) > 5  # every call draws anew; some are clipped to the same corner
     assert ((first >= torch.tensor([-2.0, 0.0])) & (first <= torch.tensor([2.0, 10.0]))).all()
 

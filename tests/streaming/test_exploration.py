@@ -42,7 +42,6 @@ def test_no_step_draws_more_than_its_share(streams: int, most: int, monkeypatch:
     drawn: list[Any] = []
     numbers = ExplorationNoise._numbers
     source = ExplorationNoise(range(streams), 1, 6, False)
-    monkeypatch.setattr(exploration, "generator", None)  # none is made any more
     monkeypatch.setattr(
         ExplorationNoise, "_numbers", lambda self, *arguments: drawn.append(0) or numbers(self, *arguments)
     )

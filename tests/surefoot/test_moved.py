@@ -15,7 +15,7 @@ import pytest
 
 import surefoot
 from surefoot import moved
-from surefoot.core.base import checkpoint
+from surefoot.core.base.errors import CheckpointError
 from surefoot.runs.run import Run, load_agent, load_state
 
 FILES = pathlib.Path(__file__).parent / "files_of_0_2"
@@ -101,7 +101,8 @@ def test_a_run_folder_of_0_2_is_read() -> None:
             np.testing.assert_allclose(found, np.array(action), rtol=1e-6, atol=1e-7)
 
 
-def test_a_run_of_0_2_trains_on_to_more_steps(tmp_path: pathlib.Path) -> None:
+def test_a_run_of_0_2_does_not_go_on_with_other_random_numbers(tmp_path: pathlib.Path) -> None:
+    """Its seeds drew other numbers: it is refused with what to do, and stays as it is."""
     import shutil
 
     from surefoot.runs.extend import extend
@@ -109,8 +110,7 @@ def test_a_run_of_0_2_trains_on_to_more_steps(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(FILES, folder)
     (folder / "kernels.json").unlink(missing_ok=True)  # made on another machine
-    longer = extend(folder, 30)
-    assert longer.summary["steps"] == 30
-    tensors, meta = checkpoint.load(longer.checkpoint_path(0), kind="checkpoint")
-    assert meta["step"] == 30
-    assert set(tensors) == set(load_state(Run.open(FILES), 0))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=r"random numbers of surefoot 0\.2.*start anew with init="):
+        extend(folder, 30)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path in before} == before
