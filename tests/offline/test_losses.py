@@ -112,8 +112,9 @@ def test_riql_value_loss_uses_the_quantile_of_the_target_critics() -> None:
     assert loss(build(RIQL, critics=3, quantile=0.25), "value_loss") == exactly(2.225)
 
 
-@pytest.mark.parametrize(("critics", "spread"), [(1, [0.0, 0.0]), (2, [1.0, 0.5])])
+@pytest.mark.parametrize(("critics", "spread"), [(1, [0.0, 0.0]), (2, [2**0.5, 0.5**0.5])])
 def test_riql_with_one_critic_tells_a_spread_of_0(critics: int, spread: list[float]) -> None:
+    """Of two, 6 and 4 or 0 and 1, squares over K - 1 = 1: the root of 1 + 1, and of 1/4 + 1/4."""
     agent = build(RIQL, critics=critics)
     assert agent.annotate(batch())["target_spread"].tolist() == pytest.approx(spread)
 
