@@ -1,5 +1,7 @@
 """Elementwise functions as one kernel each on a GPU, where every operation costs a launch.
 
+A decorator::
+
     @pointwise
     def squared_error(value: Tensor, target: Tensor) -> Tensor:
         return (value - target).square()
