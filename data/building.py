@@ -24,7 +24,7 @@ from surefoot.core.base.files import read_json, why, write_json
 from surefoot.core.base.schema import Many, Maybe, Number, Plain, Record, Table, Text
 from surefoot.data.checks import LIKE_CHOICES
 from surefoot.data.dataset import Dataset
-from surefoot.data.derived import file_digest
+from surefoot.data.files import sha256_of
 from surefoot.data.formats import on_disk
 from surefoot.data.formats.on_disk import DTYPES, EXTRAS, FIELDS, KIND, MOST_DIMENSIONS
 
@@ -219,7 +219,7 @@ class Building:
             held = [column for column in held if column["name"] != NEXT_KNOWN]
         try:
             for number, column in enumerate(held):
-                columns.append({**column, "sha256": file_digest(on_disk.column_file(self.folder, number))})
+                columns.append({**column, "sha256": sha256_of(on_disk.column_file(self.folder, number))})
                 if hashed is not None:
                     hashed(number + 1, len(held))
             # Whether data look like choices is asked of all of them: of a block that does it says nothing.

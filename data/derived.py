@@ -18,6 +18,7 @@ import numpy as np
 from surefoot.core.base.errors import CheckpointError, DataError
 from surefoot.core.base.files import open_regular, read_json, why, write_json
 from surefoot.core.base.schema import Number, Record, Text
+from surefoot.data.files import sha256_of
 
 Array = np.ndarray[Any, Any]
 Rows = Callable[[slice], Array]
@@ -194,10 +195,4 @@ def _sound(path: pathlib.Path, size: int) -> bool:
     facts = path.stat()
     if told["bytes"] != size or facts.st_size != size:
         return False
-    return facts.st_mtime_ns == told["changed_ns"] or file_digest(path) == told["sha256"]
-
-
-def file_digest(path: pathlib.Path) -> str:
-    """SHA-256 of a regular file's bytes."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return facts.st_mtime_ns == told["changed_ns"] or sha256_of(path) == told["sha256"]

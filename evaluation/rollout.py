@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from surefoot.core.actors.memory import Memory, PolicyLike, Reactive
 from surefoot.core.base.children import refuse_at_import
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.schema import Many, Maybe, Number, Record, Table, Text, check
+from surefoot.core.base.threads import one_torch_thread
 from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.envs.acting import EpisodeRunner, Sums, knows, make_vec, native_sums
 
@@ -184,7 +184,7 @@ def evaluate(
     inside = [p for p, policy in enumerate(policies) if not env_kwargs and knows(policy, env_id)]
     stepped = [p for p in range(len(policies)) if p not in inside]
     found: dict[int, Episodes] = {}
-    with _one_torch_thread(), torch.no_grad():
+    with one_torch_thread(), torch.no_grad():
         for p in inside:
             sums = native_sums(policies[p], env_id, seeds, num_envs, p, watch)  # type: ignore[arg-type]  # it is known
             found[p] = _episodes(sums, 0, "native")
@@ -231,14 +231,3 @@ def _episodes(sums: Sums, p: int, loop: str, terms: Mapping[str, Array] | None =
         None if np.isnan(sums.succeeded[p]).any() else sums.succeeded[p],
         terms or {},
     )
-
-
-@contextlib.contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Small forward passes are slower on several threads, which wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

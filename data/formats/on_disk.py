@@ -27,8 +27,8 @@ from surefoot.core.base.files import read_json, why, write_json
 from surefoot.core.base.schema import Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.data.checks import BOOLS, validate
 from surefoot.data.dataset import Dataset
-from surefoot.data.derived import PREPARED, Derived, blocks, file_digest, mapped
-from surefoot.data.files import RACY, cache_folder, kept_digests
+from surefoot.data.derived import PREPARED, Derived, blocks, mapped
+from surefoot.data.files import RACY, cache_folder, kept_digests, sha256_of
 
 Array = np.ndarray[Any, Any]
 
@@ -241,7 +241,7 @@ def _check(folder: pathlib.Path, header: dict[str, Any], dataset: Dataset, again
     for number, column in enumerate(header["columns"]):
         path = column_file(folder, number)
         try:
-            found = file_digest(path)
+            found = sha256_of(path)
         except OSError as failure:
             raise DataError(f"{path}: the column {column['name']!r} can't be read: {why(failure)}") from failure
         if found != column["sha256"]:

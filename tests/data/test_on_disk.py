@@ -21,7 +21,7 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.spec import Spec
 from surefoot.core.engine.sources import Stores
 from surefoot.core.nn import normalizer
-from surefoot.data import Dataset, building, convert, derived, load, pack, save, verify
+from surefoot.data import Dataset, building, convert, derived, files, load, pack, save, verify
 from surefoot.data.derived import Derived, computed, content_digest
 from surefoot.data.formats import on_disk
 from surefoot.data.store import Store, store_from_dataset
@@ -331,7 +331,7 @@ def holding(name: str, value: Any, dtype: str) -> Callable[[pathlib.Path], None]
         held = np.fromfile(path, dtype)
         held[7] = value
         held.tofile(path)
-        columns[number]["sha256"] = derived.file_digest(path)
+        columns[number]["sha256"] = files.sha256_of(path)
         rewritten(folder, columns=columns)
 
     return spoil
@@ -374,7 +374,7 @@ def test_what_was_found_good_is_not_read_again_but_by_verify(
     for path in store.glob("*.bin"):
         os.utime(path, ns=(old, old))
     load(store)
-    monkeypatch.setattr(on_disk, "file_digest", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr(on_disk, "sha256_of", lambda path: pytest.fail("read again"))
     load(store)
     monkeypatch.undo()
     altered(store)

@@ -12,6 +12,7 @@ import torch
 from loop_agents import ALL, same
 from stream_problems import ARM, CHOICES, EXTENSIONS, STREAM_X, Samples, buffers, make, name_of
 
+from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError, EnvironmentMismatchError
 from surefoot.core.engine.agent import Spec
 from surefoot.streaming import IntentionalQ, StreamAC, StreamingAgent, StreamQ, StreamTD
@@ -46,6 +47,22 @@ def test_a_saved_agent_goes_on_to_the_same_bits(
     resumed = kind.open(path)  # saved before the last step, and never since
     assert samples.run(resumed, 39, 60)[-1].tolist() == samples.run(agent, 40, 60)[-1].tolist()
     same(resumed, agent)
+
+
+def test_an_agent_that_0_2_saved_goes_on_with_a_warning(tmp_path: pathlib.Path) -> None:
+    """What it learned is whole; only the numbers that it explores by are others."""
+    samples, path = Samples(CHOICES), tmp_path / "agent.safetensors"
+    agent = make(StreamQ, CHOICES)
+    samples.begin(agent)
+    samples.run(agent, 1, 10)
+    agent.save(path)
+    tensors, meta = checkpoint.load(path)
+    del meta["random_numbers"]
+    checkpoint.save(path, tensors, meta)
+    with pytest.warns(RuntimeWarning, match=r"written by surefoot 0\.2.*explores by other random numbers") as caught:
+        other = StreamQ.open(path)
+    assert pathlib.Path(caught[0].filename) == pathlib.Path(__file__)  # the warning points at who opened it
+    same(other, agent)
 
 
 def test_saving_between_act_and_learn_loses_nothing(tmp_path: pathlib.Path) -> None:

@@ -114,3 +114,19 @@ def test_a_run_of_0_2_does_not_go_on_with_other_random_numbers(tmp_path: pathlib
     with pytest.raises(CheckpointError, match=r"random numbers of surefoot 0\.2.*start anew with init="):
         extend(folder, 30)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path in before} == before
+
+
+def test_a_run_of_0_2_that_was_killed_does_not_go_on_either(tmp_path: pathlib.Path) -> None:
+    """Before its first checkpoint, or with some seeds whole: its seeds would be of two schemes."""
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(FILES, folder)
+    for name in ("kernels.json", "summary.json"):
+        (folder / name).unlink(missing_ok=True)
+    for path in (*folder.rglob("result.json"), *folder.rglob("checkpoint.safetensors")):
+        path.unlink()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=r"begun with the random numbers of surefoot 0\.2"):
+        surefoot.resume(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path in before} == before

@@ -17,6 +17,7 @@ import torch
 
 from surefoot.core.base.errors import ExportError, MissingExtraError
 from surefoot.core.base.spec import VECTOR, mapped
+from surefoot.core.base.threads import one_torch_thread
 from surefoot.core.policy import cpp
 from surefoot.core.policy.policy import Policy
 
@@ -84,17 +85,13 @@ def measure(policy: Policy, calls: int = 20_000, seed: int = 0) -> list[dict[str
         rows = policy.normalizer.inverse(torch.from_numpy(_normal(ROWS, policy.observation_dim, seed))).numpy()
     else:
         rows = _of_arrays(policy, seed)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_torch_thread():
         return [
             {"way": "python (select_action)", **_timed(_python(policy), rows, calls)},
             {"way": "torch", **_timed(_torch(policy), rows, max(200, calls // 10))},
             {"way": "onnxruntime", **_onnxruntime(policy, rows, calls)},
             {"way": "C++ header", **_cpp(policy, rows, calls)},
         ]
-    finally:
-        torch.set_num_threads(before)
 
 
 def _normal(rows: int, width: int, seed: int) -> Array:

@@ -11,6 +11,7 @@ import torch
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.spec import VECTOR, unnamed
+from surefoot.core.base.threads import one_torch_thread
 from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.data.arrays import from_arrays
 from surefoot.data.dataset import Dataset
@@ -119,17 +120,14 @@ def record(
     policies: list[Any] = [one.policy for one in acting]
     rows = min(ROWS, episodes)
     vector = make_vec(where, len(policies) * rows, **dict(env_kwargs or {}))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small forward passes are slower on several threads
     try:
         kept = _Steps(where, vector.single_observation_space)
         runner = EpisodeRunner(vector, policies, where, episodes, record=kept)
-        with torch.no_grad():
+        with one_torch_thread(), torch.no_grad():
             sums = runner.run(
                 episode_seeds(seed, 0, episodes).tolist(), [policy.begin(rows, seed) for policy in policies], progress
             )
     finally:
-        torch.set_num_threads(threads)
         vector.close()
     columns, numbers = kept.episodes(len(policies), episodes)
     dataset = _dataset(columns, numbers, gymnasium_id(where), runner, bool(sums.has_costs.any()))

@@ -21,6 +21,7 @@ import torch
 from surefoot.core.base.errors import DataError, SurefootError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Number, Record
+from surefoot.core.base.threads import one_torch_thread
 from surefoot.core.engine.agent import Agent, Rule, Update
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Stores
@@ -140,25 +141,23 @@ def rate_on(device: str, plan: Plan, agent: Agent, dataset: Dataset, seconds: fl
     agents = [agent.fresh(seed) for seed in seeds]
     ready: Any = [one.prepare(dataset) for one in agents][-1]
     sources = agents[0].sources(Stores(ready, store_from_dataset(ready, agents[0].reads, torch.device(device))))
-    threads = torch.get_num_threads()
     try:
-        torch.set_num_threads(1)  # as the worker of a seed
-        learner = Learner(
-            agents,
-            seeds,
-            sources,
-            batch_size=plan.batch_size,
-            planned_steps=plan.steps,
-            device=device,
-            kernels=plan.kernels and device == "cpu",
-            compiled=plan.compiled,
-            mixed_precision=plan.mixed_precision,
-            jacobian_penalty=plan.jacobian_penalty,
-            steps_per_graph=plan.steps_per_graph,
-        )
-        return _rate(learner.run, WARM_GRAPHS * plan.steps_per_graph, plan.steps_per_graph, device, seconds)
+        with one_torch_thread():  # as the worker of a seed
+            learner = Learner(
+                agents,
+                seeds,
+                sources,
+                batch_size=plan.batch_size,
+                planned_steps=plan.steps,
+                device=device,
+                kernels=plan.kernels and device == "cpu",
+                compiled=plan.compiled,
+                mixed_precision=plan.mixed_precision,
+                jacobian_penalty=plan.jacobian_penalty,
+                steps_per_graph=plan.steps_per_graph,
+            )
+            return _rate(learner.run, WARM_GRAPHS * plan.steps_per_graph, plan.steps_per_graph, device, seconds)
     finally:
-        torch.set_num_threads(threads)
         if device == "cuda":
             torch.cuda.empty_cache()
 

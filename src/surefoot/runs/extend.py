@@ -22,7 +22,7 @@ from surefoot.runs.plan import agent_class
 from surefoot.runs.processes.stopping import resumable
 from surefoot.runs.processes.workers import in_groups
 from surefoot.runs.progress_events import Listener, say, silent
-from surefoot.runs.run import CONFIG, Run, describe_machine
+from surefoot.runs.run import CONFIG, Run, describe_machine, refuse_other_numbers
 from surefoot.runs.trackers.wandb import remove_links
 from surefoot.runs.trainers.choose import seed_trainer
 from surefoot.runs.trust import refuse_links
@@ -59,6 +59,7 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
     remove_links(run.folder)
     refuse_links(run.folder, trust)
     training.demand_names(run, trust)
+    refuse_other_numbers(run)
     ended = read_json(run.folder / "config.json", CONFIG).get("stopped", [])
     planned = max((int(one["planned"]) for one in ended), default=0)
     if steps < planned and issubclass(agent_class(run.plan.algorithm), OffPolicyAgent):

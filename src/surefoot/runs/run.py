@@ -73,7 +73,10 @@ IMPORTED = "imported"
 
 _FACTS = Record({"name": Text(), "sha256": Maybe(Text(64)), "transitions": Number(1, whole=True)}, others=True)
 CONFIG = Record(
-    {"plan": Record.of(Plan), "spec": PROBLEM}, {"dataset": Maybe(_FACTS)}, others=True, newest=CONFIG_FORMAT
+    {"plan": Record.of(Plan), "spec": PROBLEM},
+    {"dataset": Maybe(_FACTS), "random_numbers": Text()},
+    others=True,
+    newest=CONFIG_FORMAT,
 )
 """What config.json holds."""
 RESULT_FORMAT = 1
@@ -457,14 +460,26 @@ def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
     return checkpoint.load(path, kind="checkpoint")[0]
 
 
+def refuse_other_numbers(run: Run) -> None:
+    """Refuse to go on with a run whose random numbers are not those of this version (`core.base.counter`).
+
+    Raises:
+        CheckpointError: they are others.
+    """
+    if read_json(run.folder / "config.json", CONFIG).get("random_numbers") != NAME:
+        raise CheckpointError(
+            f"{run.folder}: was begun with the random numbers of surefoot 0.2, and this version draws others for the "
+            "same seed, so it can't go on; use that version for it, or start anew with init="
+        )
+
+
 def load_together(
     paths: Mapping[int, pathlib.Path], algorithm: str
 ) -> list[tuple[dict[str, Tensor], dict[str, Any]]] | None:
     """Tensors and description of each checkpoint of seeds that one process trains together; None where there is none.
 
     Raises:
-        CheckpointError: one is damaged, of another run, or with other random numbers (`core.base.counter`); they are of
-            different steps, or only some are there.
+        CheckpointError: one is damaged or of another run; they are of different steps, or only some are there.
     """
     there = {seed: path for seed, path in paths.items() if path.is_file()}
     if not there:
@@ -477,11 +492,6 @@ def load_together(
             raise CheckpointError(
                 f"{path}: is of {meta['algorithm']} seed {meta['seed']}, but {algorithm} seed {seed} is needed here; "
                 "it was moved from another run"
-            )
-        if meta.get("random_numbers") != NAME:
-            raise CheckpointError(
-                f"{path}: was trained with the random numbers of surefoot 0.2, and this version draws others for the "
-                "same seed, so it can't go on from there; use that version for it, or start anew with init="
             )
         found.append((tensors, meta))
     steps = {path: meta["step"] for path, (_, meta) in zip(there.values(), found, strict=True)}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.base.counter import NAME
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
 from surefoot.core.base.files import read_json, refuse_null_bytes, write_json
 from surefoot.core.engine.agent import Agent, Spec, Update
@@ -42,7 +43,15 @@ from surefoot.runs.processes.sharing import check_learners
 from surefoot.runs.processes.stopping import going_on_told, resumable
 from surefoot.runs.processes.workers import in_groups, work
 from surefoot.runs.progress_events import Event, Listener, Listeners, listener_of, say, silent
-from surefoot.runs.run import CONFIG, Run, describe_machine, episodes_apart, names_in, write_columns
+from surefoot.runs.run import (
+    CONFIG,
+    Run,
+    describe_machine,
+    episodes_apart,
+    names_in,
+    refuse_other_numbers,
+    write_columns,
+)
 from surefoot.runs.summary import RESULT, sum_up
 from surefoot.runs.trackers.ids import FILE as IDS_FILE
 from surefoot.runs.trackers.options import check_options
@@ -198,6 +207,7 @@ def _begin(
         "plan": plan.to_json(),
         "spec": inputs.spec.to_json(),
         "dataset": None,
+        "random_numbers": NAME,
         **listening,
     }
     if (file := file_of(plan.environment)) is not None:
@@ -433,8 +443,10 @@ def read_again(run: Run, notify: Listener) -> None:
 
 def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
     """Train all seeds that have no whole result yet, then sum up."""
-    heard = to_all([LiveMetrics(run.folder), notify])
     waiting = [seed for seed in run.plan.seeds if not finished(run, seed)]
+    if waiting:
+        refuse_other_numbers(run)
+    heard = to_all([LiveMetrics(run.folder), notify])
     device = resolve_device(run.plan.device)
     try:
         return _carry_out(run, heard, waiting, device, claim)

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from surefoot.core.base.errors import SimulatorError
+from surefoot.core.base.threads import one_torch_thread
 from surefoot.envs.make import only_here
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes.stopping import Stopped, Terminated, raise_lost
@@ -37,18 +36,13 @@ def work_here(run: Run, groups: list[list[int]], notify: Listener) -> None:
     Ctrl-C and SIGTERM let it write a checkpoint at the next training step, and then end it; a second one ends it at
     once.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as workers have it
-    try:
-        with _stop_asked() as (stop, came):
-            for seeds in groups:
-                run.seed_folder(seeds[0]).mkdir(parents=True, exist_ok=True)
-                try:
-                    _train(run, seeds, notify, stop)
-                except Stopped:
-                    raise (Terminated() if signal.SIGTERM in came else KeyboardInterrupt()) from None
-    finally:
-        torch.set_num_threads(threads)
+    with one_torch_thread(), _stop_asked() as (stop, came):  # threads as workers have them
+        for seeds in groups:
+            run.seed_folder(seeds[0]).mkdir(parents=True, exist_ok=True)
+            try:
+                _train(run, seeds, notify, stop)
+            except Stopped:
+                raise (Terminated() if signal.SIGTERM in came else KeyboardInterrupt()) from None
 
 
 def _train(run: Run, seeds: list[int], notify: Listener, stop: threading.Event) -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base import checkpoint
-from surefoot.core.base.counter import NAME
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.base.files import write_json
 from surefoot.core.base.schema import check
@@ -370,7 +369,6 @@ class SeedTrainer:
         for position, seed in enumerate(self.seeds):
             meta = {
                 "kind": "checkpoint",
-                "random_numbers": NAME,
                 "algorithm": self.plan.algorithm,
                 "seed": seed,
                 "step": self.step,
