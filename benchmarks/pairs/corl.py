@@ -23,6 +23,8 @@ CQL_LIKE = {
     "normalization": "observations",
 }
 FIXED = {"temperature_learning_rate": 0.0}
+DEAR = 900
+"""Updates of a curve whose update takes 20 ms and more."""
 START = {"initialisation": "corl"}
 SMALL_FIRST_LAYER = (
     "set by `initialisation=corl`; by default the critics' first layers start as in the code of EDAC's authors, "
@@ -88,6 +90,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=SAC_NETWORKS,
         causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
     ),
@@ -98,6 +101,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=SAC_NETWORKS,
         causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
     ),
@@ -109,6 +113,7 @@ PAIRS: dict[str, Pair] = {
         FIXED,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=CRITICS,
         causes={
             "weights": "CORL's actor starts as torch's layers do, and the last layers of all its networks at a "
@@ -124,6 +129,7 @@ PAIRS: dict[str, Pair] = {
         FIXED,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=CRITICS,
         causes={
             "rows": "CORL sums returns-to-go over the rows that it keeps, so that an episode that a time limit cut "
@@ -155,6 +161,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=SAC_NETWORKS,
         causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
     ),
