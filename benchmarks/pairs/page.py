@@ -23,7 +23,7 @@ Said = tuple[str, bool]
 """A sentence, and whether the two codes are equal there."""
 Entry = tuple[str, str]
 """A word for the table, and the sentences behind it."""
-OPEN = "**open**"
+OPEN, NOT_RUN = "**open**", "not run"
 
 
 def said_of_rows(cell: dict[str, Any]) -> Said:
@@ -64,7 +64,7 @@ def said_of_weights(cell: dict[str, Any]) -> Said:
         norm_error = np.hypot(mine["norm_deviation"], other["norm_deviation"]) / np.sqrt(INITIALISATIONS)
         if any(far) or abs(mine["norm"] - other["norm"]) > 5 * norm_error + 1e-4 * max(other["norm"], 1e-30):
             off.append(f"{name}: deviation {mine['deviation']:.4g} for {other['deviation']:.4g}")
-    return "; ".join(off) or f"equal ({len(cell['theirs'])} parameters)", not off
+    return "; ".join(off) or f"{len(cell['theirs'])} parameters", not off
 
 
 def said_of_steps(cell: dict[str, Any]) -> Said:
@@ -154,14 +154,14 @@ SAID = {"rows": said_of_rows, "weights": said_of_weights, "steps": said_of_steps
 def said(name: str, pair: Pair, question: str, found: Results) -> Entry:
     """One entry of the page."""
     if question in pair.left_out:
-        return "not run", pair.left_out[question]
+        return NOT_RUN, pair.left_out[question]
     told: Said | None = None
     if question == "curves":
         told = said_of_curves(name, pair, found)
     elif f"{name}-{question}" in found:
         told = SAID[question](found[f"{name}-{question}"])
     if told is None:
-        return "not run", "its cell has not been computed"
+        return NOT_RUN, "its cell has not been computed"
     text, equal = told
     cause = pair.causes.get(question)
     word = "equal" if equal else OPEN if cause is None else "explained"
@@ -178,13 +178,13 @@ def code_of(pair: Pair) -> str:
 def table(found: Results) -> list[str]:
     """The page: open differences, a row an algorithm and a column a comparison, then a section for each."""
     entries = {name: {q: said(name, pair, q, found) for q in QUESTIONS} for name, pair in PAIRS.items()}
-    counts = {q: sum(row[q][0] != "not run" for row in entries.values()) for q in QUESTIONS}
+    counts = {q: sum(row[q][0] != NOT_RUN for row in entries.values()) for q in QUESTIONS}
     lines = [
         "# Beside official code",
         "",
         "Losses and updates that are equal don't make runs equal: a run has more parts. Here official code runs beside "
-        "ours on one file, at equal settings, and each part is compared: of "
-        + ", ".join(f"{count} algorithms the {q}" for q, count in counts.items())
+        "ours on one file, at equal settings, and each part is compared: "
+        + ", ".join(f"{q} of {count} algorithms" for q, count in counts.items())
         + ". Written by `python benchmarks/paired.py`, which computes what is missing.",
         "",
         "| column | what is compared |",
@@ -193,12 +193,15 @@ def table(found: Results) -> list[str]:
         "act while they learn, what the collection hands over in a scripted environment |",
         "| weights | mean, deviation, range and norm of each layer in 100 initializations |",
         "| steps | rates, losses and networks after steps 1, 2, 10 and 1,000 (100 where a step is dear) from equal "
-        "weights on equal batches with the same random numbers. Rounding grows: our ReBRAC beside itself with "
+        "weights on equal batches with the same random numbers; networks' distances are in parts of how far they have "
+        "moved. Rounding grows: our ReBRAC beside itself with "
         "observations changed by 1e-7 of their size is 0.4 apart after 1,000 steps, so networks are called equal by "
         f"step {SAME_AT} |",
         "| acting | the same weights' actions on 1,000 recorded observations, and their returns |",
         "| curves | whole, short runs from each code's own weights and draws: returns, and inner quantities (losses, "
-        "mean Q, entropy), which our code measures of both sides' networks on the same rows |",
+        "mean Q, entropy), which our code measures of both sides' networks on the same rows. Differences are ours "
+        "minus theirs with 95 % intervals: of returns with one seed a side over episodes alone, so that another seed may lie "
+        f"outside; inner quantities of one seed are called equal within {SAME_INNER:.0%} |",
         "",
         "`equal`: within rounding or noise. `explained`: they differ, and the cause is known, by a run with one thing "
         "changed or by reading both codes. `open`: they differ, and no cause was found.",
@@ -218,8 +221,11 @@ def table(found: Results) -> list[str]:
         words = " | ".join(word for word, _ in entries[name].values())
         lines.append(f"| [{name}](#{name.lower()}) | {code_of(pair)} | {words} |")
     for name, pair in PAIRS.items():
+        row = entries[name].items()
         lines += ["", f"## {name}", "", f"{code_of(pair)}, on {pair.file}.", ""]
-        lines += [f"- {q}: {word}{':' if text else ''} {text}." for q, (word, text) in entries[name].items()]
+        lines += [
+            f"- {q}: {word}{'' if text == word else f'. {text[:1].upper()}{text[1:]}'}." for q, (word, text) in row
+        ]
         lines += curves_of(name, pair, found)
     return lines
 
