@@ -200,8 +200,8 @@ def table(found: Results) -> list[str]:
         "| acting | the same weights' actions on 1,000 recorded observations, and their returns |",
         "| curves | whole, short runs from each code's own weights and draws: returns, and inner quantities (losses, "
         "mean Q, entropy), which our code measures of both sides' networks on the same rows. Differences are ours "
-        "minus theirs with 95 % intervals: of returns with one seed a side over episodes alone, so that another seed may lie "
-        f"outside; inner quantities of one seed are called equal within {SAME_INNER:.0%} |",
+        "minus theirs with 95 % intervals: of returns with one seed a side over episodes alone, so that another "
+        f"seed may lie outside; inner quantities of one seed are called equal within {SAME_INNER:.0%} |",
         "",
         "`equal`: within rounding or noise. `explained`: they differ, and the cause is known, by a run with one thing "
         "changed or by reading both codes. `open`: they differ, and no cause was found.",
@@ -223,9 +223,9 @@ def table(found: Results) -> list[str]:
     for name, pair in PAIRS.items():
         row = entries[name].items()
         lines += ["", f"## {name}", "", f"{code_of(pair)}, on {pair.file}.", ""]
-        lines += [
-            f"- {q}: {word}{'' if text == word else f'. {text[:1].upper()}{text[1:]}'}." for q, (word, text) in row
-        ]
+        for question, (word, text) in row:
+            reason = "" if text == word else f"{': ' if word == NOT_RUN else '; '}{text}"
+            lines.append(f"- {question}: {word}{reason}.")
         lines += curves_of(name, pair, found)
     return lines
 
