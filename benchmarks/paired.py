@@ -158,11 +158,11 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
 # -- the five comparisons ------------------------------------------------------------------------------------
 
 
-def our_rows(agent: Agent, ready: Dataset) -> Arrays:
+def our_rows(pair: Pair, agent: Agent, ready: Dataset) -> Arrays:
     """What the losses read of each row, in the file's order; of windows what their annotation makes of them."""
     stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
-    online = isinstance(agent, OffPolicyAgent)  # draws from a replay buffer too
-    source = Uniform(stores.data) if online else agent.sources(stores)[MAIN]
+    added = isinstance(agent, OffPolicyAgent) or bool(pair.part)  # draws from a buffer too
+    source = Uniform(stores.data) if added else agent.sources(stores)[MAIN]
     batch = source.gather(torch.arange(len(stores.data)))
     names: tuple[str, ...] = agent.reads
     if isinstance(source, WindowSource):
@@ -181,7 +181,7 @@ def compare_rows(pair: Pair) -> dict[str, Any]:
         return paired_online.compare(kind, options, lambda given: ask(pair, "collected", given)[1])
     theirs = counted(ask(pair, "rows")[1])
     agent, ready = agent_of(pair, 0)
-    ours, own = counted(our_rows(agent, ready)), data(pair.file)
+    ours, own = counted(our_rows(pair, agent, ready)), data(pair.file)
     cut = own.truncations[own.transitions]  # steps at which a time limit ended the episode
     count, their_count = len(ours["observations"]), len(theirs["observations"])
     kept = np.ones(count, bool)

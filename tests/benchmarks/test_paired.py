@@ -63,7 +63,9 @@ def test_seeds_widen_the_interval_of_returns_and_of_inner_quantities() -> None:
 
 def test_a_missing_side_is_not_run() -> None:
     one_side = {"td3bc-curve-ours-s0": curve([1.0, 2.0], 1.0)}
-    assert page.said("td3bc", TD3BC, "curves", one_side) == ("not run", "its cell has not been computed")
+    word, text = page.said("td3bc", TD3BC, "curves", one_side)
+    assert word == "not run"
+    assert "--only td3bc-curve" in text
     lines = page.curves_of("td3bc", TD3BC, one_side)
     assert any("not run" in line for line in lines)
 
