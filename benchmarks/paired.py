@@ -14,7 +14,8 @@ Equal losses and updates don't make equal runs: a run has more parts. Each cell 
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches
   (after 100 instead of 1,000 where a step is dear);
 - acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes, fewer where slow;
-- curves: whole runs from each code's own weights and draws, returns on the way.
+- curves: whole runs from each code's own weights and draws; returns on the way, and losses, mean Q and entropy, which
+  our code measures of both sides' networks on the same rows.
 
 Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; nothing of it is in this repository.
 """

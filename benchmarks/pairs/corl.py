@@ -56,7 +56,9 @@ def two_steps(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 PAIRS: dict[str, Pair] = {
     "iql-corl": Pair("iql", {"preset": "corl"}, *CORL, *HOPPER),
-    "td3bc": Pair("td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS, seeds=(0, 1)),
+    "td3bc": Pair(
+        "td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS, updates=3_000, seeds=(0, 1)
+    ),
     "rebrac-corl": Pair(
         "rebrac",
         {},
@@ -78,6 +80,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         networks=CRITICS,
+        updates=3_000,
         causes={
             "acting": "CORL hands the environment the mean as it is, which Hopper clips; ours clips it. Clipped, "
             "theirs are within 5e-4"

@@ -46,7 +46,7 @@ PAIRS: dict[str, Pair] = {
         acting_episodes=4,
         curve_episodes=4,
     ),
-    "bc_safe": Pair("bc_safe", AS_IT_IS, *OSRL, *FILE, networks=("actor",)),
+    "bc_safe": Pair("bc_safe", AS_IT_IS, *OSRL, *FILE, networks=("actor",), updates=3_000),
     "cpq": Pair(
         "cpq",
         {**AS_OSRL, "penalty_gradient": False},

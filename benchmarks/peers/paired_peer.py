@@ -172,13 +172,14 @@ def curve(
     networks: Arrays = {}
     count = len(rows["rewards"])
     start = time.process_time()
-    for step in range(1, updates + 1):
+    for step in range(1, updates // points * points + 1):
         index = source.integers(count, size=common.BATCH_SIZE)
         peer.update({name: column[index] for name, column in rows.items()})
         if step % (updates // points) == 0:
             networks |= {f"{step}/{name}": values for name, values in peer.networks().items()}
             seconds += time.process_time() - start
-            values, lengths = returns(peer, environment, episodes if step == updates else episodes // 4)
+            last = len(found) == points - 1
+            values, lengths = returns(peer, environment, episodes if last else episodes // 4)
             found.append({"step": step, "returns": values, "lengths": lengths, "cpu_seconds": round(seconds, 1)})
             start = time.process_time()
     return networks, found
