@@ -106,13 +106,29 @@ def last_half(cells: list[dict[str, Any]], quantity: str) -> list[np.ndarray]:
 
 
 def of_returns(cells: dict[str, list[dict[str, Any]]]) -> tuple[str, bool]:
-    """The difference of the last returns with its interval, and whether that holds 0."""
-    last = {side: [np.array(cell["points"][-1]["returns"]) for cell in cells[side]] for side in SIDES}
-    means = {side: float(np.mean([values.mean() for values in last[side]])) for side in SIDES}
-    apart = difference_interval(last["ours"], last["theirs"], shared_episodes=False)
+    """The difference of returns at the last half of the points with its interval, and whether that holds 0.
+
+    The interval is over seeds where both sides have several; of one seed each over the policies at those points, or
+    over episodes where only the last has some.
+    """
+    points = {side: [late_returns(cell) for cell in cells[side]] for side in SIDES}
+    means = {side: float(np.mean([np.mean([p.mean() for p in seed]) for seed in points[side]])) for side in SIDES}
+    if min(len(points[side]) for side in SIDES) > 1:
+        groups = {side: [np.array([np.mean([p.mean() for p in seed])]) for seed in points[side]] for side in SIDES}
+    elif min(len(points[side][0]) for side in SIDES) > 1:
+        groups = {side: [np.array([p.mean()]) for p in points[side][0]] for side in SIDES}
+    else:
+        groups = {side: points[side][0] for side in SIDES}
+    apart = difference_interval(groups["ours"], groups["theirs"], shared_episodes=False)
     same = bool(apart.low <= 0 <= apart.high) or bool(np.isclose(means["ours"], means["theirs"]))
     interval = f"{apart.estimate:+.0f} [{apart.low:+.0f}, {apart.high:+.0f}]"
     return f"return {means['ours']:.0f}, official {means['theirs']:.0f}, difference {interval}", same
+
+
+def late_returns(cell: dict[str, Any]) -> list[np.ndarray]:
+    """Returns at each of the last half of the points that has some."""
+    late = cell["points"][len(cell["points"]) // 2 :]
+    return [np.array(point["returns"]) for point in late if point["returns"]]
 
 
 def of_inner(cells: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, str, bool]]:
@@ -202,13 +218,15 @@ def table(found: Results) -> list[str]:
         f"step {SAME_AT} |",
         "| acting | the same weights' actions on 1,000 recorded observations, and their returns |",
         "| curves | whole, short runs from each code's own weights and draws: returns, and inner quantities (losses, "
-        "mean Q, entropy), which our code measures of both sides' networks on the same rows. Differences are ours "
-        "minus theirs with 95 % intervals: of returns with one seed a side over episodes alone, so that another "
-        "seed may lie outside; of inner quantities over the last half of the points, or over seeds where there are "
-        f"several. They are called equal within {SAME_INNER:.0%} or where the interval holds 0 |",
+        "mean Q, entropy), which our code measures of both sides' networks on the same rows. Compared is "
+        "the last half of the points; differences are ours minus theirs with 95 % intervals over seeds where there are "
+        "several, else over the policies at these points (over episodes where only the last was evaluated), so that "
+        f"another seed may lie outside. Inner quantities are called equal within {SAME_INNER:.0%} or where the "
+        "interval holds 0 |",
         "",
         "`equal`: within rounding or noise. `explained`: they differ, and the cause is known, by a run with one thing "
-        "changed or by reading both codes. `open`: they differ, and no cause was found.",
+        "changed or by reading both codes. `open`: they differ, and no cause was found. Runs are short and mostly of "
+        "one seed, so that intervals of returns are wide: inner quantities tell more.",
         "",
         "## Open: differences whose cause was not found",
         "",
