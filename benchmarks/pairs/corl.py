@@ -67,6 +67,7 @@ PAIRS: dict[str, Pair] = {
         noise="by_row",
         shaped=two_steps,
         networks=TD3_NETWORKS,
+        updates=1_800,
         causes={
             "rows": "after a termination CORL's loader has the next episode's first row as next observation and "
             "action, which its loss multiplies by 0",

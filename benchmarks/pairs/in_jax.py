@@ -41,7 +41,7 @@ def in_puzzle(
 
 PAIRS: dict[str, Pair] = {
     "iql": Pair("iql", {"preset": "official"}, *IQL, *CHEETAH, updates=12_000),
-    "fql": in_puzzle("fql", FQL, {"alpha": 300.0}, "velocity", "student"),
+    "fql": in_puzzle("fql", FQL, {"alpha": 300.0}, "velocity", "student", updates=1_800),
     "ifql": in_puzzle("ifql", FQL, {}, "velocity", "value"),
     "rebrac": in_puzzle(
         "rebrac", FQL, {"preset": "fql", "actor_penalty": 0.1, "critic_penalty": 0.01}, "actor", "target_actor",

@@ -40,7 +40,7 @@ class Pair:
     acting_episodes: int = 50
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What the runner is told of the official code's settings, over its own."""
-    updates: int = 1_800
+    updates: int = 1_200
     """Of a curve."""
     curve_episodes: int = 10
     """Of a curve's last point; a fourth of them on the way, none of fewer than four."""
