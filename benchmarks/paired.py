@@ -14,7 +14,8 @@ Equal losses and updates don't make equal runs: a run has more parts. Each cell 
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches
   (after 100 instead of 1,000 where a step is dear);
 - acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes, fewer where slow;
-- curves: whole runs from each code's own weights and draws, returns on the way.
+- curves: whole runs from each code's own weights and draws; returns on the way, and losses, mean Q and entropy, which
+  our code measures of both sides' networks on the same rows.
 
 Official code is cloned at the commit named here into `SUREFOOT_PEERS`/code; nothing of it is in this repository.
 """
@@ -29,6 +30,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any
 
 import numpy as np
@@ -36,12 +38,12 @@ import paired_online
 import paired_streaming
 import torch
 from beside import peer_python
-from cells import Results
 from pairs import PAIRS
-from pairs.pair import Pair
+from pairs.page import SAME_ROWS, table
+from pairs.pair import INITIALISATIONS, Pair
 from study import SHARED, Cell, study_main
 
-from surefoot.core.engine.agent import Agent, Update
+from surefoot.core.engine.agent import Agent, Rule, Update
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import MAIN, Stores, Uniform
 from surefoot.core.nn.native import kernels
@@ -50,7 +52,7 @@ from surefoot.data import load
 from surefoot.data.dataset import Dataset
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import store_from_dataset
-from surefoot.evaluation import evaluate, hierarchical_interval
+from surefoot.evaluation import evaluate
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs.plan import agent_class
 from surefoot.streaming.agent import StreamingAgent
@@ -62,17 +64,15 @@ import handed  # noqa: E402
 from paired_peer import Arrays, counted, summary  # noqa: E402
 
 NAME, ADVICE = "paired", "make it with benchmarks/peers/setup.sh, and say where by SUREFOOT_PEERS"
-AT, BATCH, INITIALISATIONS = (1, 2, 10), 256, 100
-POINTS, EPISODES, OBSERVATIONS = 6, 20, 1000
+AT, BATCH = (1, 2, 10), 256
+POINTS, OBSERVATIONS = 6, 1000
+PROBED = 1024
+"""Rows on which a curve's inner quantities are measured."""
 ROUNDING = 1e-6
 """A network that moved less than this part of its norm is one that did not."""
-SAME_ROWS, SAME_AT, SAME_STEPS, SAME_ACTIONS = 1e-3, "10", 1e-2, 5e-3
-"""Called equal: columns within this part of their range; networks after that step within this part of how far they
-moved; actions within this."""
 WINDOW = ("observations", "actions", "rewards", "reach", "valid", "next_observations", "mask", "next_actions",
           "next_mask")  # fmt: skip
 """What losses read of windows."""
-QUESTIONS = ("rows", "weights", "steps", "acting", "curves")
 
 
 # -- the two sides -------------------------------------------------------------------------------------------
@@ -159,11 +159,11 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
 # -- the five comparisons ------------------------------------------------------------------------------------
 
 
-def our_rows(agent: Agent, ready: Dataset) -> Arrays:
+def our_rows(pair: Pair, agent: Agent, ready: Dataset) -> Arrays:
     """What the losses read of each row, in the file's order; of windows what their annotation makes of them."""
     stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
-    online = isinstance(agent, OffPolicyAgent)  # draws from a replay buffer too
-    source = Uniform(stores.data) if online else agent.sources(stores)[MAIN]
+    added = isinstance(agent, OffPolicyAgent) or bool(pair.part)  # draws from a buffer too
+    source = Uniform(stores.data) if added else agent.sources(stores)[MAIN]
     batch = source.gather(torch.arange(len(stores.data)))
     names: tuple[str, ...] = agent.reads
     if isinstance(source, WindowSource):
@@ -182,7 +182,7 @@ def compare_rows(pair: Pair) -> dict[str, Any]:
         return paired_online.compare(kind, options, lambda given: ask(pair, "collected", given)[1])
     theirs = counted(ask(pair, "rows")[1])
     agent, ready = agent_of(pair, 0)
-    ours, own = counted(our_rows(agent, ready)), data(pair.file)
+    ours, own = counted(our_rows(pair, agent, ready)), data(pair.file)
     cut = own.truncations[own.transitions]  # steps at which a time limit ended the episode
     count, their_count = len(ours["observations"]), len(theirs["observations"])
     kept = np.ones(count, bool)
@@ -358,31 +358,57 @@ def acted(agent: Agent, policy: Policy, observations: np.ndarray) -> np.ndarray:
 
 def scored(policy: Policy, environment: str, episodes: int) -> dict[str, Any]:
     """Returns and lengths of the policy's mean actions."""
+    if episodes == 0:
+        return {"returns": [], "lengths": []}
     found = evaluate([policy], environment, episodes, seed=0)[0]
     return {"returns": [round(float(value), 3) for value in found.returns], "lengths": found.lengths.tolist()}
 
 
-def our_curve(pair: Pair, seed: int, updates: int | None = None, episodes: int = EPISODES) -> dict[str, Any]:
+def our_curve(pair: Pair, seed: int, updates: int | None = None, episodes: int | None = None) -> dict[str, Any]:
     """A run of ours, as a worker of `surefoot train` trains one seed."""
     torch.set_num_threads(1)
     kernels.keep_memory()
     updates = pair.updates if updates is None else updates
+    episodes = pair.curve_episodes if episodes is None else episodes
     agent, ready = agent_of(pair, seed)
     stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
     learner = Learner([agent], [seed], agent.sources(stores), batch_size=BATCH, planned_steps=updates, kernels=True)
-    points = []
+    points, seconds = [], 0.0
     for point in range(1, POINTS + 1):
+        start = time.process_time()
         learner.run(updates // POINTS)
-        policy, last = learner.extract(0).policy(), point == POINTS
-        found = scored(policy, pair.environment, episodes if last else max(1, episodes // 4))
-        points.append({"step": learner.step, **found})
+        seconds += time.process_time() - start
+        extracted, last = learner.extract(0), point == POINTS
+        found = scored(extracted.policy(), pair.environment, episodes if last else episodes // 4)
+        inner = quantities(pair, networks_of(extracted, pair.networks))
+        points.append({"step": learner.step, **found, "cpu_seconds": round(seconds, 1), "inner": inner})
     return {"points": points}
 
 
 def their_curve(pair: Pair, seed: int) -> dict[str, Any]:
     """A run of the official code."""
-    points, _ = ask(pair, "curve", planned=pair.updates, points=POINTS, episodes=EPISODES, seed=seed)
+    points, arrays = ask(pair, "curve", planned=pair.updates, points=POINTS, episodes=pair.curve_episodes, seed=seed)
+    for point in points:
+        start = f"{point['step']}/"
+        taken = {name.removeprefix(start): v for name, v in arrays.items() if name.startswith(start)}
+        point["returns"] = [round(value, 3) for value in point["returns"]]
+        point["inner"] = quantities(pair, taken)
     return {"points": points}
+
+
+def quantities(pair: Pair, networks: Arrays) -> dict[str, float]:
+    """Losses and metrics that our code has for these networks, of either side, on the same rows and random numbers.
+
+    Of updates that train nothing but networks that the pair compares; others' depend on numbers that ours alone has.
+    """
+    agent, ready = agent_of(pair, 0)
+    agent.load_state_dict({**agent.state_dict(), **{n: torch.from_numpy(np.array(v)) for n, v in networks.items()}})
+    own = [u for u in agent.updates() if isinstance(u, Rule) or set(u.trains) <= set(pair.networks)]
+    due = [u if isinstance(u, Rule) else dataclasses.replace(u, every=1, after=0) for u in own]
+    agent.updates = lambda: due  # type: ignore[method-assign]
+    stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
+    learner = Learner([agent], [0], agent.sources(stores), batch_size=PROBED)
+    return {name: float(f"{values[0]:.6g}") for name, values in learner.run(1).items()}
 
 
 # -- the study -----------------------------------------------------------------------------------------------
@@ -399,157 +425,10 @@ def cells() -> list[Cell]:
     ]
     for name, pair in PAIRS.items():
         if "curves" not in pair.left_out:
-            found.append(Cell(f"{name}-curve-theirs-s0", functools.partial(their_curve, pair, 0)))
-            found.append(Cell(f"{name}-curve-ours-s0", functools.partial(our_curve, pair, 0)))
+            for seed in pair.seeds:
+                found.append(Cell(f"{name}-curve-theirs-s{seed}", functools.partial(their_curve, pair, seed)))
+                found.append(Cell(f"{name}-curve-ours-s{seed}", functools.partial(our_curve, pair, seed)))
     return found
-
-
-Said = tuple[str, bool]
-"""A sentence, and whether the two codes are equal there."""
-
-
-def said_of_rows(cell: dict[str, Any]) -> Said:
-    """What the cell shows; rewards may be in another unit, and ours may have the steps that a time limit cut."""
-    worst = {
-        name: column["largest"] / max(column["scale"], 1e-30)
-        for name, column in cell["columns"].items()
-        if name != "rewards" or abs(column["ratio"] - 1) < 1e-3
-    }
-    parts = []
-    if cell["ours"] != cell["theirs"]:
-        more = cell["ours"] - cell["theirs"]
-        cause = " (steps at which a time limit ends an episode)" if more == cell["cut"] else ""
-        cause = " (starts of windows that the file cuts, without weight)" if more == cell.get("starts") else cause
-        parts.append(f"ours has {more:,} rows of {cell['ours']:,} more{cause}")
-    if not cell["columns"]:
-        parts.append("columns not compared")
-    elif max(worst.values(), default=0.0) < 1e-5:
-        parts.append("equal" if not parts else "the others are equal")
-    else:
-        name = max(worst, key=lambda name: worst[name])
-        rows = f" in {cell['columns'][name]['rows']:,} rows" if cell["columns"][name].get("rows") else ""
-        parts.append(f"{name} differ by {worst[name]:.1e} of their range{rows}")
-    ratio = cell["columns"].get("rewards", {}).get("ratio", 1.0)
-    if abs(ratio - 1) >= 1e-3:
-        parts.append(f"rewards are scaled {ratio:.4f} times theirs")
-    known = cell["ours"] - cell["theirs"] in (0, cell["cut"], cell.get("starts", 0))
-    return "; ".join(parts), known and bool(cell["columns"]) and max(worst.values(), default=0.0) < SAME_ROWS
-
-
-def said_of_weights(cell: dict[str, Any]) -> Said:
-    """Parameters whose mean, deviation or norm is further off than five standard errors."""
-    off = []
-    for name, other in cell["theirs"].items():
-        mine = cell["ours"][name]
-        error = max(other["deviation"], mine["deviation"]) * np.sqrt(2 / other["numbers"])
-        far = [abs(mine[key] - other[key]) > 5 * error + 1e-7 for key in ("mean", "deviation")]
-        norm_error = np.hypot(mine["norm_deviation"], other["norm_deviation"]) / np.sqrt(INITIALISATIONS)
-        if any(far) or abs(mine["norm"] - other["norm"]) > 5 * norm_error + 1e-4 * max(other["norm"], 1e-30):
-            off.append(f"{name}: deviation {mine['deviation']:.4g} for {other['deviation']:.4g}")
-    return "; ".join(off) or f"equal ({len(cell['theirs'])} parameters)", not off
-
-
-def said_of_steps(cell: dict[str, Any]) -> Said:
-    """The largest distance at the first and last steps, in parts of how far the network has moved; rates."""
-    largest = {step: max(values.values()) for step, values in cell["distances"].items()}
-    rates = [
-        abs(cell["ours"]["rates"][step][name] - rate) / max(rate, 1e-12)
-        for step, values in cell["theirs"]["rates"].items()
-        for name, rate in values.items()
-    ]
-    text = ", ".join(f"{largest[step]:.0e} at {int(step):,}" for step in largest)
-    same = max(rates) < 1e-6
-    said = f"rates {'equal' if same else f'differ by {max(rates):.1e}'}; networks differ by {text}"
-    return said, same and largest[SAME_AT] < SAME_STEPS
-
-
-def said_of_acting(cell: dict[str, Any]) -> Said:
-    """Actions' largest difference, and the interval of the returns' difference."""
-    mine, theirs = ([np.array(cell[side]["returns"])] for side in ("ours", "theirs"))
-    left, right = hierarchical_interval(mine), hierarchical_interval(theirs)
-    within = left.low <= right.high and right.low <= left.high
-    within |= bool(np.isclose(left.estimate, right.estimate))  # all episodes alike: intervals without a width
-    word = "equal within noise" if within else "differ"
-    numbers = f"{left.estimate:.1f} and {right.estimate:.1f}"
-    return f"actions within {cell['actions']:.0e}; returns {word} ({numbers})", within and cell[
-        "actions"
-    ] < SAME_ACTIONS
-
-
-def said_of_curves(pair: str, found: Results) -> Said:
-    """The last returns of both."""
-    words, intervals = [], []
-    for side in ("ours", "theirs"):
-        cell = found.get(f"{pair}-curve-{side}-s0")
-        if cell is None:
-            words.append(f"{side}: not run")
-            continue
-        interval = hierarchical_interval([np.array(cell["points"][-1]["returns"])])
-        intervals.append(interval)
-        words.append(f"{side} {interval.estimate:.0f} [{interval.low:.0f}, {interval.high:.0f}]")
-    apart = len(intervals) == 2 and (intervals[0].high < intervals[1].low or intervals[1].high < intervals[0].low)
-    return "; ".join(words), not apart
-
-
-SAID = {"rows": said_of_rows, "weights": said_of_weights, "steps": said_of_steps, "acting": said_of_acting}
-
-
-def said(name: str, pair: Pair, question: str, found: Results) -> Said:
-    """One entry of the page, and whether nothing about it is open."""
-    if question in pair.left_out:
-        return f"not run: {pair.left_out[question]}", True
-    if question == "curves":
-        text, equal = said_of_curves(name, found)
-    elif f"{name}-{question}" in found:
-        text, equal = SAID[question](found[f"{name}-{question}"])
-    else:
-        return "not run yet", True
-    cause = pair.causes.get(question)
-    return (text if cause is None else f"{text}. Why: {cause}"), equal or cause is not None
-
-
-def table(found: Results) -> list[str]:
-    """The page: differences without a cause, a row an algorithm and a column a comparison, curves."""
-    entries = {name: {q: said(name, pair, q, found) for q in QUESTIONS} for name, pair in PAIRS.items()}
-    lines = [
-        "# Beside official code",
-        "",
-        "Losses and updates that are equal don't make runs equal: a run has more parts. Here official code runs beside "
-        "ours on one file, at equal settings, and each part is compared. Written by `python benchmarks/paired.py`, "
-        "which says what each column is. Losses that draw random numbers are handed the same ones. "
-        "Rounding grows: our ReBRAC beside itself with observations changed by 1e-7 of their size is 0.4 apart after "
-        f"1,000 steps, so networks are called equal by step {SAME_AT}. "
-        f"Curves are of one seed, {EPISODES} episodes at the end, 95 % intervals over episodes.",
-        "",
-        "## Open: differences whose cause was not found",
-        "",
-    ]
-    unknown = [(name, q, text) for name, row in entries.items() for q, (text, known) in row.items() if not known]
-    lines += [f"- `{name}`, {question}: {text}" for name, question, text in unknown] or ["None of the cells below."]
-    lines += ["", "Whole runs that fall short of published ones, and why, where that is known, are among the"]
-    lines += ["[limitations](limitations.md)."]
-    lines += ["", "## All pairs", ""]
-    lines += ["| algorithm | official code | file | rows | weights | steps | acting | curves |", "|---" * 8 + "|"]
-    for name, pair in PAIRS.items():
-        code = f"[{pair.repository}](https://github.com/{pair.repository}/tree/{pair.commit}) at {pair.commit[:8]}"
-        if pair.package:
-            code = f"[{pair.package}](https://pypi.org/project/{pair.package.replace('==', '/')}/)"
-        lines.append(f"| `{name}` | {code} | {pair.file} | {' | '.join(text for text, _ in entries[name].values())} |")
-    lines += ["", "## Curves", ""]
-    for name, pair in PAIRS.items():
-        rows = {side: found.get(f"{name}-curve-{side}-s0") for side in ("ours", "theirs")}
-        if not any(rows.values()):
-            continue
-        lines += [f"`{name}` on {pair.file}, mean return:", "", "| updates | ours | official |", "|---|---|---|"]
-        length = max(len(cell["points"]) for cell in rows.values() if cell)
-        for place in range(length):
-            means = [
-                f"{np.mean(cell['points'][place]['returns']):.0f}" if cell else "not run" for cell in rows.values()
-            ]
-            step = (place + 1) * pair.updates // POINTS
-            lines.append(f"| {step:,} | {means[0]} | {means[1]} |")
-        lines.append("")
-    return lines
 
 
 if __name__ == "__main__":

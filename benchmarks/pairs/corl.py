@@ -23,6 +23,8 @@ CQL_LIKE = {
     "normalization": "observations",
 }
 FIXED = {"temperature_learning_rate": 0.0}
+DEAR = 900
+"""Updates of a curve whose update takes 20 ms and more."""
 START = {"initialisation": "corl"}
 SMALL_FIRST_LAYER = (
     "set by `initialisation=corl`; by default the critics' first layers start as in the code of EDAC's authors, "
@@ -54,7 +56,9 @@ def two_steps(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 PAIRS: dict[str, Pair] = {
     "iql-corl": Pair("iql", {"preset": "corl"}, *CORL, *HOPPER),
-    "td3bc": Pair("td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS),
+    "td3bc": Pair(
+        "td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS, updates=3_000, seeds=(0, 1)
+    ),
     "rebrac-corl": Pair(
         "rebrac",
         {},
@@ -63,6 +67,7 @@ PAIRS: dict[str, Pair] = {
         noise="by_row",
         shaped=two_steps,
         networks=TD3_NETWORKS,
+        updates=1_800,
         causes={
             "rows": "after a termination CORL's loader has the next episode's first row as next observation and "
             "action, which its loss multiplies by 0",
@@ -76,6 +81,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         networks=CRITICS,
+        updates=3_000,
         causes={
             "acting": "CORL hands the environment the mean as it is, which Hopper clips; ours clips it. Clipped, "
             "theirs are within 5e-4"
@@ -88,6 +94,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=SAC_NETWORKS,
         causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
     ),
@@ -98,6 +105,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=SAC_NETWORKS,
         causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
     ),
@@ -109,6 +117,7 @@ PAIRS: dict[str, Pair] = {
         FIXED,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=CRITICS,
         causes={
             "weights": "CORL's actor starts as torch's layers do, and the last layers of all its networks at a "
@@ -124,6 +133,7 @@ PAIRS: dict[str, Pair] = {
         FIXED,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=CRITICS,
         causes={
             "rows": "CORL sums returns-to-go over the rows that it keeps, so that an episode that a time limit cut "
@@ -155,6 +165,7 @@ PAIRS: dict[str, Pair] = {
         *HOPPER,
         noise="by_row",
         steps=100,
+        updates=DEAR,
         networks=SAC_NETWORKS,
         causes={"weights": SMALL_FIRST_LAYER, "steps": ROUNDED_LOG},
     ),

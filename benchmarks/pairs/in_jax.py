@@ -28,13 +28,20 @@ def in_puzzle(
 ) -> Pair:
     """A pair on the puzzle's data, whose environment is slow."""
     return Pair(
-        algorithm, {**SMALL, **options}, *code, *PUZZLE, networks=(*networks, *CRITICS), acting_episodes=4, **told
+        algorithm,
+        {**SMALL, **options},
+        *code,
+        *PUZZLE,
+        networks=(*networks, *CRITICS),
+        acting_episodes=4,
+        curve_episodes=2,
+        **told,
     )
 
 
 PAIRS: dict[str, Pair] = {
-    "iql": Pair("iql", {"preset": "official"}, *IQL, *CHEETAH),
-    "fql": in_puzzle("fql", FQL, {"alpha": 300.0}, "velocity", "student"),
+    "iql": Pair("iql", {"preset": "official"}, *IQL, *CHEETAH, updates=12_000),
+    "fql": in_puzzle("fql", FQL, {"alpha": 300.0}, "velocity", "student", updates=1_800),
     "ifql": in_puzzle("ifql", FQL, {}, "velocity", "value"),
     "rebrac": in_puzzle(
         "rebrac", FQL, {"preset": "fql", "actor_penalty": 0.1, "critic_penalty": 0.01}, "actor", "target_actor",

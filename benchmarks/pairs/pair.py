@@ -8,6 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+INITIALISATIONS = 100
+"""Of which first weights are compared."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
@@ -37,8 +40,12 @@ class Pair:
     acting_episodes: int = 50
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What the runner is told of the official code's settings, over its own."""
-    updates: int = 30_000
+    updates: int = 1_200
     """Of a curve."""
+    curve_episodes: int = 10
+    """Of a curve's last point; a fourth of them on the way, none of fewer than four."""
+    seeds: tuple[int, ...] = (0,)
+    """Of the curves."""
     causes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Comparison -> why the two differ there, in a sentence; without it a difference stands as open on the page."""
     package: str = ""

@@ -16,6 +16,8 @@ AS_OSRL: dict[str, Any] = {**AS_IT_IS, "careful_costs": False}
 CRITICS = ("critic", "target_critic", "cost_critic", "target_cost_critic", "vae")
 
 
+DEAR = 900
+"""Updates of a curve whose update takes 20 ms and more."""
 ENDS = "OSRL counts a time limit as the end of an episode, where returns of rewards stop"
 UNENDING = "no row ends an episode here"
 MEAN_COST = (
@@ -29,8 +31,22 @@ def unending(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**rows, "terminations": torch.zeros_like(rows["terminations"])}
 
 
+FISOR = ("ZhengYinan-AIR/FISOR", "2097e8bbc96ef49183f22cb2a1b05948b5859ec0", "paired_fisor.py", "paired_jax")
+NOISE_NETWORKS = ("noise_network", "average_noise_network")
+VALUES = ("value", "critic", "target_critic", "feasible_value_network", "feasible_critic", "target_feasible_critic")
 PAIRS: dict[str, Pair] = {
-    "bc_safe": Pair("bc_safe", AS_IT_IS, *OSRL, *FILE, networks=("actor",)),
+    "fisor": Pair(
+        "fisor",
+        {"preset": "official", "dropout": 0.0, "actor_rows": 256, "actor_updates": 1},
+        *FISOR,
+        *FILE,
+        networks=(*NOISE_NETWORKS, *VALUES),
+        steps=100,
+        updates=DEAR,
+        acting_episodes=4,
+        curve_episodes=4,
+    ),
+    "bc_safe": Pair("bc_safe", AS_IT_IS, *OSRL, *FILE, networks=("actor",), updates=3_000),
     "cpq": Pair(
         "cpq",
         {**AS_OSRL, "penalty_gradient": False},
@@ -39,6 +55,7 @@ PAIRS: dict[str, Pair] = {
         noise="by_row",
         shaped=unending,
         steps=100,
+        updates=DEAR,
         networks=("actor", *CRITICS),
         causes={
             "rows": ENDS,
@@ -54,6 +71,7 @@ PAIRS: dict[str, Pair] = {
         noise="by_row",
         shaped=unending,
         steps=100,
+        updates=DEAR,
         networks=("perturbation", "target_perturbation", *CRITICS),
         causes={
             "rows": ENDS,
@@ -70,6 +88,7 @@ PAIRS: dict[str, Pair] = {
         noise="by_row",
         shaped=unending,
         steps=100,
+        updates=DEAR,
         networks=("actor", "target_actor", *CRITICS),
         causes={"rows": ENDS, "steps": f"{MEAN_COST}; {UNENDING}"},
     ),

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 
 class Handed:
-    """While numbers are handed in, `jax.random.normal`, `uniform` and `choice` give them; else they draw."""
+    """While numbers are handed in, draws of `jax.random` give them; else they draw."""
 
     def __init__(self) -> None:
         self.given: Iterator[Any] | None = None
-        for name in ("normal", "uniform", "choice"):
+        for name in ("normal", "uniform", "choice", "randint"):
             setattr(jax.random, name, self._around(getattr(jax.random, name)))
 
     def _around(self, own: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ an algorithm. Needs numpy, h5py and gymnasium only.
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -158,19 +159,30 @@ def stepped(peer: Peer, rows: Arrays, given: Arrays, planned: int, at: list[int]
     return found, facts
 
 
-def curve(peer: Peer, rows: Arrays, seed: int, updates: int, points: int, environment: str, episodes: int) -> Any:
-    """Train from its own initial weights on batches of 256 drawn with `seed`; returns along the way."""
+def curve(
+    peer: Peer, rows: Arrays, seed: int, updates: int, points: int, environment: str, episodes: int
+) -> tuple[Arrays, Any]:
+    """Train from its own initial weights on batches of 256 drawn with `seed`.
+
+    Returns:
+        The networks on the way by "step/name", and a list of points: returns, lengths, CPU seconds of training so far.
+    """
     peer.begin(seed, rows, updates)
-    source, found = np.random.default_rng(seed), []
+    source, found, seconds = np.random.default_rng(seed), [], 0.0
+    networks: Arrays = {}
     count = len(rows["rewards"])
-    for step in range(1, updates + 1):
+    start = time.process_time()
+    for step in range(1, updates // points * points + 1):
         index = source.integers(count, size=common.BATCH_SIZE)
-        losses = peer.update({name: column[index] for name, column in rows.items()})
+        peer.update({name: column[index] for name, column in rows.items()})
         if step % (updates // points) == 0:
-            last = step == updates
-            values, lengths = returns(peer, environment, episodes if last else max(1, episodes // 4))
-            found.append({"step": step, "returns": values, "lengths": lengths, "losses": losses})
-    return found
+            networks |= {f"{step}/{name}": values for name, values in peer.networks().items()}
+            seconds += time.process_time() - start
+            last = len(found) == points - 1
+            values, lengths = returns(peer, environment, episodes if last else episodes // 4)
+            found.append({"step": step, "returns": values, "lengths": lengths, "cpu_seconds": round(seconds, 1)})
+            start = time.process_time()
+    return networks, found
 
 
 def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
@@ -202,7 +214,7 @@ def main(description: str, build: Callable[[argparse.Namespace], Peer]) -> None:
     elif a.question == "weights":
         line = of_weights(peer, rows, a.count)
     elif a.question == "curve":
-        line = curve(peer, rows, a.seed, a.planned, a.points, a.environment, a.episodes)
+        arrays, line = curve(peer, rows, a.seed, a.planned, a.points, a.environment, a.episodes)
     else:
         given = dict(np.load(a.given, allow_pickle=False))
         if a.question == "steps":
