@@ -170,6 +170,7 @@ def training_cell(
         "returns": [round(value, 3) for value in result["evaluation"]["returns"]],
         "lengths": result["evaluation"]["lengths"],
         "costs": result["evaluation"]["costs"],
+        "successes": result["evaluation"].get("successes"),
         "curve": [
             (line["step"], round(line["values"]["return_mean"], 3))
             for line in result["metrics"]

@@ -72,6 +72,8 @@ class PausingVectorEnv(SyncVectorEnv):
         self.max_episode_steps = time_limit(self.envs[0])
         """Time limit of an episode, that of the first sub-environment."""
         self._last: Any = mapped(lambda space: np.zeros(space.shape or (), space.dtype), self.observation_space)
+        self.goals: Array | None = None
+        """(N, G) float32: what the resets of the running episodes gave as `info["goal"]`; None where they give none."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all sub-environments (or those of `options["reset_mask"]`) and activate them all."""
@@ -115,8 +117,21 @@ class PausingVectorEnv(SyncVectorEnv):
 
     def _reset(self, i: int, seed: int | None, options: dict[str, Any] | None) -> None:
         with own_errors(self.envs[i], "reset"):
-            observation, _ = returned.reset_parts(self.envs[i].reset(seed=seed, options=options))
+            observation, info = returned.reset_parts(self.envs[i].reset(seed=seed, options=options))
             self._see(i, observation)
+            if "goal" in info:
+                self._aim(i, info["goal"])
+
+    def _aim(self, i: int, goal: Any) -> None:
+        """Keep the goal of row i's episode."""
+        value = np.asarray(goal)
+        shape = value.shape if self.goals is None else self.goals.shape[1:]
+        if value.ndim != 1 or value.dtype.kind not in "biuf" or value.shape != shape:
+            words = f"info['goal'] of shape {value.shape} and {value.dtype}"
+            raise WrongReturnError(words, f"give {'one row of numbers' if self.goals is None else f'shape {shape}'}")
+        if self.goals is None:
+            self.goals = np.full((self.num_envs, *shape), np.nan, np.float32)
+        self.goals[i] = value
 
     def _see(self, i: int, observation: Any) -> None:
         """Keep what row i observes."""

@@ -14,6 +14,7 @@ from .awr_flow import (
 from .bc import BC as BC, BCConfig as BCConfig
 from .bisim_iql import BisimIQL as BisimIQL, BisimIQLConfig as BisimIQLConfig
 from .calql import CalQL as CalQL, CalQLConfig as CalQLConfig
+from .crl import CRL as CRL, CRLConfig as CRLConfig
 from .cql import CQL as CQL, CQLConfig as CQLConfig
 from .decision_transformer import DT as DT, DTConfig as DTConfig
 from .diffusion_bc import DiffusionBC as DiffusionBC, DiffusionBCConfig as DiffusionBCConfig
@@ -24,6 +25,10 @@ from .famo2o import FamO2O as FamO2O, FamO2OConfig as FamO2OConfig
 from .famo2o_cql import FamO2OCQL as FamO2OCQL, FamO2OCQLConfig as FamO2OCQLConfig
 from .flow_bc import FlowBC as FlowBC, FlowBCConfig as FlowBCConfig
 from .fql import FQL as FQL, FQLConfig as FQLConfig
+from .gcbc import GCBC as GCBC, GCBCConfig as GCBCConfig
+from .gciql import GCIQL as GCIQL, GCIQLConfig as GCIQLConfig
+from .gcivl import GCIVL as GCIVL, GCIVLConfig as GCIVLConfig
+from .hiql import HIQL as HIQL, HIQLConfig as HIQLConfig
 from .idql import IDQL as IDQL, IDQLConfig as IDQLConfig
 from .ifql import IFQL as IFQL, IFQLConfig as IFQLConfig
 from .iql import IQL as IQL, IQLConfig as IQLConfig
@@ -32,6 +37,7 @@ from .msg import MSG as MSG, MSGConfig as MSGConfig
 from .qam import QAM as QAM, QAMF as QAMF, QAMConfig as QAMConfig, QAMFConfig as QAMFConfig
 from .qam_e import QAME as QAME, QAMEConfig as QAMEConfig
 from .qc import QC as QC, QCFQL as QCFQL, QCConfig as QCConfig, QCFQLConfig as QCFQLConfig
+from .qrl import QRL as QRL, QRLConfig as QRLConfig
 from .rcsl import RCSL as RCSL, RCSLConfig as RCSLConfig
 from .rebrac import ReBRAC as ReBRAC, ReBRACConfig as ReBRACConfig
 from .recoil import ReCOIL as ReCOIL, ReCOILConfig as ReCOILConfig

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.memory import Memory
+from surefoot.core.actors.memory import GOAL, Memory
 from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.base.spec import mapped
 
@@ -81,9 +81,32 @@ class ControlLoop:
         """Whether the next action depends on rewards or costs."""
         raise TypeError(f"{type(self).__name__} must define needs_outcomes")
 
-    def reset(self, seed: int = 0) -> None:
-        """Begin an episode, with the noise of this seed where the policy draws its own."""
+    def reset(self, seed: int = 0, goal: Any = None) -> None:
+        """Begin an episode.
+
+        Args:
+            seed: of the noise of a policy that draws its own.
+            goal: (G,) numbers in the environment's units, of a policy that is asked for a goal; None: its own, if it
+                has one.
+
+        Raises:
+            EnvironmentMismatchError: a goal of another shape, or not finite, or of a policy that takes none.
+        """
         self._seed, self._memory, self._unheard = seed, None, False
+        if goal is not None:
+            self._memory = self._aimed(self.begin(1, seed), goal)
+
+    def _aimed(self, memory: Memory, goal: Any) -> Memory:
+        """The memory of one row with a goal."""
+        if GOAL not in memory:
+            raise EnvironmentMismatchError("this policy was trained without goals: leave goal out")
+        wanted, found = tuple(memory[GOAL].shape[1:]), as_array(goal, np.float32)
+        if found.shape != wanted:
+            raise EnvironmentMismatchError(f"goal has shape {found.shape}; this policy was trained on {wanted}")
+        if not np.isfinite(found).all():
+            index = int(np.flatnonzero(~np.isfinite(found))[0])
+            raise EnvironmentMismatchError(f"goal[{index}] is {found[index]}; a goal is finite numbers")
+        return {**memory, GOAL: torch.from_numpy(found.copy()).unsqueeze(0).to(memory[GOAL])}
 
     def checked(self, observation: Any) -> Any:
         """One observation as arrays that the policy can read, or the error of `select_action`."""
@@ -111,6 +134,8 @@ class ControlLoop:
         if self._unheard:
             raise ConfigError("this policy depends on what its last action brought: call observe(reward, cost) first")
         before = self.begin(1, self._seed) if self._memory is None else self._memory
+        if GOAL in before and bool(before[GOAL].isnan().any()):
+            raise ConfigError("this policy is asked for a goal: begin the episode by reset(goal=...)")
         actions, self._memory = self.act(mapped(lambda part: torch.from_numpy(part).unsqueeze(0), observation), before)
         self._unheard = self.needs_outcomes
         return actions.squeeze(0).numpy()

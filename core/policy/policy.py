@@ -24,9 +24,9 @@ class Policy(PolicyModule):
     _single: Callable[[Any], np.ndarray | None] | None
     _prepared: bool
 
-    def reset(self, seed: int = 0) -> None:
-        """Begin an episode, with the noise of this seed where the policy draws its own."""
-        super().reset(seed)
+    def reset(self, seed: int = 0, goal: Any = None) -> None:
+        """As `ControlLoop.reset`."""
+        super().reset(seed, goal)
         self._single, self._prepared = None, False
 
     def select_action(self, observation: Any, mask: Any = None) -> np.ndarray:

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from surefoot.core.actors.memory import Memory, PolicyLike
+from surefoot.core.actors.memory import GOAL, Memory, PolicyLike, in_rows
 from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.base.spec import VECTOR, mapped
@@ -156,6 +156,7 @@ class EpisodeRunner:
         observations = mapped(as_numpy, self.stepping.reset([self.seeds[e] for e in self.column]))
         self._seed_next(np.arange(len(self.column)))
         self._refuse_non_finite("observation", observations)
+        self._tell_goals(np.ones(len(self.column), np.bool_))
         running = self.running
         while (moved := self.vector.active.copy()).any():
             self._act(observations)
@@ -174,6 +175,7 @@ class EpisodeRunner:
             running.terminated |= moved & as_numpy(done.terminations)
             ended = moved & (as_numpy(done.terminations) | as_numpy(done.truncations))
             self._hear(rewards, costs, ended)
+            self._tell_goals(ended)
             if self.limit is not None:
                 ended |= moved & (running.lengths >= self.limit)
             elif self.endless and running.lengths.max() >= UNLIMITED_EPISODE_STEPS:
@@ -269,6 +271,35 @@ class EpisodeRunner:
             heard = [values[rows].astype(np.float32) for values in (rewards, costs)]
             numbers = (torch.from_numpy(values) for values in (*heard, ended[rows]))
             self.memories[p] = policy.hear(self.memories[p], *numbers)
+
+    def _tell_goals(self, begun: Array) -> None:
+        """Write the environment's goals into the memories of policies that are asked for one, where (rows,) `begun`.
+
+        Raises:
+            EnvironmentMismatchError: the environment gives none, or others than the policy was trained for.
+        """
+        asked = [p for p, memory in enumerate(self.memories) if GOAL in memory]
+        if not asked or not begun.any():
+            return
+        goals = getattr(self.vector, "goals", None)
+        for p in asked:
+            rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
+            memory = self.memories[p]
+            if goals is None:
+                if bool(memory[GOAL].isnan().any()):
+                    raise EnvironmentMismatchError(
+                        f"policy {self.positions[p]} is asked for a goal, and {self.env_id} gives none: its reset "
+                        "returns it as info['goal'], in the units of observations"
+                    )
+                continue
+            if goals.shape[1:] != memory[GOAL].shape[1:]:
+                raise EnvironmentMismatchError(
+                    f"policy {self.positions[p]} is asked for goals of {memory[GOAL].shape[1]} numbers, and the resets "
+                    f"of {self.env_id} give {goals.shape[1]}: choose the environment that it was trained for, or "
+                    "algo.goal_columns"
+                )
+            told = {GOAL: torch.from_numpy(goals[rows]).to(memory[GOAL])}
+            self.memories[p] = in_rows(memory, told, torch.from_numpy(begun[rows]))
 
     def _finish(self, rows: Array) -> None:
         """Write down the episodes that ended, and pause the rows that have run their quota."""

@@ -173,6 +173,24 @@ class PointMazeName:
         return f"{POINTMAZE}stitch-v0"
 
 
+def tasks_of(name: str) -> list[str]:
+    """The environments of OGBench's five tasks, each with its goal, for a name without a task.
+
+    Raises:
+        ConfigError: another name, or one of a task.
+
+    >>> tasks_of("ogbench/pointmaze-medium-navigate-v0")[1]
+    'ogbench/pointmaze-medium-navigate-singletask-task2-v0'
+    """
+    asked = parse(name) if is_benchmark(name) else None
+    if not isinstance(asked, OGBenchName) or asked.task is not None:
+        raise ConfigError(
+            f"{name} has no tasks of its own: those of OGBench's environments without a task have five, as "
+            f"{OGBENCH}pointmaze-medium-v0"
+        )
+    return [dataclasses.replace(asked, task=task).text for task in range(1, TASKS + 1)]
+
+
 def is_benchmark(name: str) -> bool:
     """Whether a name is that of a benchmark's environment or data."""
     return name.startswith(SUITES)

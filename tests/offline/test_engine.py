@@ -9,6 +9,7 @@ import torch
 from problems import VARIANTS, agents, learner, random_store, relative
 from torch import Tensor
 
+from surefoot.core.actors.goal_actor import GoalActor
 from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.capture import Capture, Graphed
@@ -34,6 +35,11 @@ SEEDS = [3, 0, 17]
 def first_full(variant: str) -> int:
     """The first step at which all its updates are due."""
     return max(getattr(entry, "every", 1) for entry in agents(variant, [0])[0].updates())
+
+
+def looser(variant: str, bound: float) -> float:
+    """Ten times for qrl, whose distances are small differences of large numbers, and whose gradients jump at ties."""
+    return 10 * bound if variant == "qrl" else bound
 
 
 def worst(found: Learner, position: int, expected: Learner, place: int = 0) -> tuple[float, str]:
@@ -68,7 +74,7 @@ def test_stacked_seeds_equal_each_seed_alone_in_float64(variant: str) -> None:
         own = alone.run(steps)
         assert not alone.stacked
         difference, where = worst(together, position, alone)
-        assert difference < 1e-9, where
+        assert difference < looser(variant, 1e-9), where
         assert {name: values[position] for name, values in report.items()} == pytest.approx(
             {name: value for name, (value,) in own.items()}, rel=1e-8, abs=1e-10
         )
@@ -98,7 +104,7 @@ def test_kernels_equal_plain_pytorch_after_one_step_in_float32(variant: str) -> 
     assert own == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in other.items()}
     names = fast.agents_parameters(0)
     for name, value in plain.agents_parameters(0).items():
-        assert relative(names[name], value) < 3e-5, name
+        assert relative(names[name], value) < looser(variant, 3e-5), name
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native module")
@@ -112,7 +118,7 @@ def test_gradients_over_kernels_equal_plain_ones(variant: str) -> None:
         trained.run(2)
         found.append({name: network.gradient.clone() for name, network in trained.networks.items()})
     for name, gradient in found[1].items():
-        assert relative(found[0][name], gradient) < 1e-4 or not gradient.any(), name
+        assert relative(found[0][name], gradient) < looser(variant, 1e-4) or not gradient.any(), name
         assert gradient.any() == (not name.startswith(("target", "average")))
 
 
@@ -187,11 +193,17 @@ def test_extracted_agents_act_as_in_the_learner_and_make_policies(variant: str) 
         agent = trained.extract(position)
         own = trained.agents_parameters(position)
         assert all(torch.equal(value, own[name]) for name, value in agent.state_dict().items())
+        if isinstance(agent.actor, GoalActor):
+            agent.actor.fix(torch.tensor([0.3, -0.2, 0.7]))
         noise = torch.randn(64, agent.actor.noise_dim) if agent.actor.always_samples else None
         acted = agent.act(observations, noise)
         expected = acted.argmax(-1) if agent.spec.discrete else acted  # a policy gives the numbers of choices
         torch.testing.assert_close(agent.policy()(observations, noise), expected)
-    one, other = (trained.extract(position).act(observations, noise) for position in range(2))
+    several = [trained.extract(position) for position in range(2)]
+    for agent in several:
+        if isinstance(agent.actor, GoalActor):
+            agent.actor.fix(torch.tensor([0.3, -0.2, 0.7]))
+    one, other = (agent.act(observations, noise) for agent in several)
     assert not torch.equal(one, other)
 
 

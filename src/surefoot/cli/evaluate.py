@@ -13,6 +13,7 @@ from surefoot.core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from surefoot.core.policy.policy import Policy
+    from surefoot.evaluation import Episodes
     from surefoot.evaluation.statistics import Interval
     from surefoot.evaluation.tables import Row
 
@@ -64,6 +65,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
     parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
     parser.add_argument(
+        "--goals",
+        choices=("task",),
+        help="each of OGBench's five goals by itself, of policies that are asked for one, with --episodes of each",
+    )
+    parser.add_argument(
         "--best", action="store_true", help="the best policies by evaluations in training, of a run with keep_best=true"
     )
     output.add_trust(parser)
@@ -93,6 +99,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for name in ("variants", "share"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name} is of --vary: add it, or leave --{name} out")
+    if arguments.goals is not None:
+        return _evaluate_goals(arguments, judged, drawn)
     met, known = Met(len(policies)), None
     wanted = arguments.episodes if arguments.episodes is not None else 100 if arguments.until is None else 10_000
     cut = _range(arguments)
@@ -205,6 +213,54 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     return judged
 
 
+def _evaluate_goals(arguments: argparse.Namespace, judged: Judged, drawn: bool) -> int:
+    """What --goals asks for: a row a goal, and one of all, in which each goal counts alike."""
+    from surefoot.core.actors.memory import GOAL
+    from surefoot.envs.suites.names import tasks_of
+    from surefoot.evaluation import evaluate as roll_out
+
+    for name in ("until", "range"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name} does not go with --goals: leave one of them out")
+    policies = list(judged.policies.values())
+    if GOAL not in policies[0].begin(1):
+        raise ConfigError(f"--goals: {judged.algorithm} was trained without goals; hiql, gciql and others have them")
+    envs, wanted = tasks_of(judged.env_id), 20 if arguments.episodes is None else arguments.episodes
+    rows, every = [], []
+    for number, env in enumerate(envs, start=1):
+        with output.episodes_bar(arguments.quiet, lines=False) as progress:
+            found = roll_out(policies, env, wanted, arguments.seed, progress=progress)
+        every.append(found)
+        rows.append(dataclasses.replace(_row(judged, found), name=f"goal {number}"))
+    together = [_together([found[p] for found in every]) for p in range(len(policies))]
+    rows.append(dataclasses.replace(_row(judged, together), name=f"all {len(envs)} goals"))
+    if arguments.json:
+        listed = [
+            {str(seed): episodes.to_json() for seed, episodes in zip(judged.policies, found, strict=True)}
+            for found in every
+        ]
+        shown = {"run": arguments.folder, "rows": [row.to_json() for row in rows], "seed": arguments.seed}
+        output.print_json({**shown, "goals": listed, **({"sampled": True} if drawn else {})})
+        return 0
+    output.print_table(rows, details=True)
+    if drawn:
+        output.say(DRAWN)
+    output.say(f"{wanted} episodes of each goal for each of {len(policies)} seeds; intervals over seeds and episodes.")
+    return 0
+
+
+def _together(found: list[Episodes]) -> Episodes:
+    """The episodes of one policy with several goals, one goal after another."""
+    import numpy as np
+
+    from surefoot.evaluation import Episodes
+
+    columns = ("returns", "lengths", "costs", "violations", "action_changes", "successes")
+    parts = {name: [getattr(one, name) for one in found] for name in columns}
+    whole = {name: None if any(p is None for p in part) else np.concatenate(part) for name, part in parts.items()}
+    return Episodes(**whole)  # type: ignore[arg-type]
+
+
 def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[Policy], drawn: bool) -> int:
     """What --vary asks for."""
     from surefoot.evaluation.tables import format_bounds
@@ -213,6 +269,8 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
     for name in ("until", "range", "cost-limit"):
         if getattr(arguments, name.replace("-", "_")) is not None:
             raise ConfigError(f"--{name} does not go with --vary: leave one of them out")
+    if arguments.goals is not None:
+        raise ConfigError("--goals does not go with --vary: leave one of them out")
     settings = {"variants": arguments.variants, "share": arguments.share, "episodes": arguments.episodes}
     given = {name: value for name, value in settings.items() if value is not None}
     varied = evaluate_variants(policies, env, ranges_of(arguments.vary, env), seed=arguments.seed, **given)
