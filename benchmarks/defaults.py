@@ -49,32 +49,40 @@ ALGORITHMS = (
 FORMS = ("normalised", "raw")
 
 
+def default_form(algorithm: str) -> str:
+    """Which of the two the algorithm's default is."""
+    return "raw" if agent_class(algorithm).Config().normalization == "none" else "normalised"  # type: ignore[attr-defined]
+
+
 def options(algorithm: str, form: str) -> dict[str, Any]:
     """What differs from the defaults."""
+    if form == default_form(algorithm):
+        return {}
     return {"normalization": "observations" if form == "normalised" else "none"}
 
 
 def cells() -> list[Cell]:
-    """All algorithms on one file before the next."""
-    return [
-        Cell(
-            f"{algorithm}-{form}-{file}-s{seed}",
-            functools.partial(
-                training_cell,
-                algorithm,
-                options(algorithm, form),
-                functools.partial(shared, file),
-                environment,
-                seed,
-                UPDATES,
-                EPISODES,
-            ),
-        )
-        for seed in range(SEEDS)
-        for file, environment in FILES.items()
-        for algorithm in ALGORITHMS
-        for form in FORMS
-    ]
+    """What decides first: all algorithms' defaults on one file before the next file, then the other form."""
+    found = []
+    for seed in range(SEEDS):
+        for default in (True, False):
+            for file, environment in FILES.items():
+                for algorithm in ALGORITHMS:
+                    form = default_form(algorithm)
+                    if not default:
+                        form = FORMS[form == FORMS[0]]
+                    compute = functools.partial(
+                        training_cell,
+                        algorithm,
+                        options(algorithm, form),
+                        functools.partial(shared, file),
+                        environment,
+                        seed,
+                        UPDATES,
+                        EPISODES,
+                    )
+                    found.append(Cell(f"{algorithm}-{form}-{file}-s{seed}", compute))
+    return found
 
 
 def returns_of(found: Results, algorithm: str, form: str, file: str) -> list[Any]:
@@ -85,8 +93,7 @@ def returns_of(found: Results, algorithm: str, form: str, file: str) -> list[Any
 
 def verdict(found: Results, algorithm: str, file: str) -> str:
     """Whether the default is at least half of what BC has on this file."""
-    default = agent_class(algorithm).Config().normalization  # type: ignore[attr-defined]
-    mine = returns_of(found, algorithm, "raw" if default == "none" else "normalised", file)
+    mine = returns_of(found, algorithm, default_form(algorithm), file)
     clone = returns_of(found, "bc", "normalised", file)
     if not mine or not clone:
         return ""

@@ -10,8 +10,9 @@ Online: PPO-Lag and CPO, 1,000,000 steps, limit 25. Offline: data are recorded f
 at each of several limits, as `surefoot datasets record` does; then BC-Safe, CPQ, CDT and FISOR learn from them for each
 of DSRL's three limits. Returns are normalised by the least and greatest return of the data's episodes and costs by the
 limit (Liu et al., 2024, "Datasets and Benchmarks for Offline Safe Reinforcement Learning"), 20 episodes. Runs
-and data are kept under build/safety_gymnasium, and an interrupted run is resumed. A million steps take from 15 minutes
-(circle) to an hour. Published figures are OmniSafe's after 1e7 steps (its benchmarks/on-policy/README.md).
+and data are kept under build/safety_gymnasium, and an interrupted run is resumed. A million steps take about an hour:
+MuJoCo compiles the model anew at each reset, a second each. Published figures are OmniSafe's after 1e7 steps (its
+benchmarks/on-policy/README.md).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PYTHON = os.environ.get("SUREFOOT_SAFETY_PYTHON", "/tmp/py310/bin/python")
 KEPT = pathlib.Path(__file__).parent.parent / "build" / "safety_gymnasium"
 SEEDS, EPISODES = (0, 1), 20
 STEPS, ONLINE, LIMIT = 1_000_000, ("ppo_lag", "cpo"), 25.0
-BEHAVIOUR_LIMITS, BEHAVIOUR_STEPS, RECORDED = (10.0, 25.0, 50.0, 100.0), 100_000, 60
+BEHAVIOUR_LIMITS, BEHAVIOUR_STEPS, RECORDED = (10.0, 25.0, 50.0, 100.0), 100_000, 40
 UPDATES, LIMITS = 30_000, (20.0, 40.0, 80.0)
 
 
@@ -67,11 +68,16 @@ def environment(task: str) -> str:
     return f"other:{PYTHON}:safety_gymnasium:{TASKS[task].id}"
 
 
-def acted(task: str, algorithm: str, seed: int, steps: int, limit: float, name: str) -> dict[str, Any]:
+def acted(task: str, algorithm: str, seed: int, limit: float, name: str) -> dict[str, Any]:
     """An online run, begun or gone on with."""
-    options = {"cost_limit": limit}
-    out = str(KEPT / name)
-    return training_cell(algorithm, options, None, environment(task), seed, steps, EPISODES, evaluations=10, out=out)
+    options, out = {"cost_limit": limit}, str(KEPT / name)
+    return training_cell(algorithm, options, None, environment(task), seed, STEPS, EPISODES, evaluations=10, out=out)
+
+
+def behaved(task: str, limit: float, name: str) -> dict[str, Any]:
+    """A run whose policy is recorded; resets take a second there, so that it is evaluated little."""
+    options, out = {"cost_limit": limit}, str(KEPT / name)
+    return training_cell("ppo_lag", options, None, environment(task), 0, BEHAVIOUR_STEPS, 2, evaluations=1, out=out)
 
 
 def data_of(task: str) -> Dataset:
@@ -116,24 +122,27 @@ def offline_name(task: str, algorithm: str, limit: float, seed: int) -> str:
 
 
 def cells() -> list[Cell]:
-    """Data first, then what learns from them, then online runs; the first limit and seed before the others."""
+    """What decides first: data of all tasks, then the middle limit and online runs, one seed, then the rest."""
     found = []
     for task in TASKS:
         for limit in BEHAVIOUR_LIMITS:
             name = f"{task}-behaviour-{limit:g}"
-            found.append(Cell(name, functools.partial(acted, task, "ppo_lag", 0, BEHAVIOUR_STEPS, limit, name)))
+            found.append(Cell(name, functools.partial(behaved, task, limit, name)))
         found.append(Cell(f"{task}-data", functools.partial(described, task)))
-        offline: dict[str, Cell] = {}
-        for limit in LIMITS:
-            for seed in SEEDS:
-                for algorithm in OFFLINE:
+    for seed in SEEDS:
+        for limit in sorted(LIMITS, key=lambda one: abs(one - LIMITS[1])):
+            offline: dict[str, Cell] = {}
+            for algorithm in OFFLINE:
+                for task in TASKS:
                     name = offline_name(task, algorithm, limit, seed)
-                    offline.setdefault(name, Cell(name, functools.partial(learned, task, algorithm, limit, seed)))
-        found += offline.values()
-        for seed in SEEDS:
-            for algorithm in ONLINE:
-                name = f"{task}-{algorithm}-s{seed}"
-                found.append(Cell(name, functools.partial(acted, task, algorithm, seed, STEPS, LIMIT, name)))
+                    offline[name] = Cell(name, functools.partial(learned, task, algorithm, limit, seed))
+            known = {cell.name for cell in found}  # FISOR has one run for all limits
+            found += [cell for name, cell in offline.items() if name not in known]
+            if limit == LIMITS[1]:
+                for algorithm in ONLINE:
+                    for task in TASKS:
+                        name = f"{task}-{algorithm}-s{seed}"
+                        found.append(Cell(name, functools.partial(acted, task, algorithm, seed, LIMIT, name)))
     return found
 
 
