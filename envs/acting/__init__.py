@@ -1,6 +1,6 @@
 """The one way of acting in a vector environment: steps, sums over episodes, saved state, whole episodes."""
 
-from surefoot.envs.acting.episodes import EpisodeRunner, Sums, half_range, knows, native_sums
+from surefoot.envs.acting.episodes import EpisodeRunner, Sums, check_goals, goals_given, half_range, knows, native_sums
 from surefoot.envs.acting.problem import check_rows, check_spec, spec_of
 from surefoot.envs.acting.steps import Acting, Step, Stepping, bad_costs, check_costs, row_seeds, under, waiting_for
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
@@ -17,9 +17,11 @@ __all__ = [
     "Sums",
     "bad_costs",
     "check_costs",
+    "check_goals",
     "check_rows",
     "check_spaces",
     "check_spec",
+    "goals_given",
     "half_range",
     "knows",
     "make_vec",

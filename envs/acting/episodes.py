@@ -20,7 +20,7 @@ from surefoot.envs.interface import SUCCESS, Array, as_numpy, valid_rows
 from surefoot.envs.reward_terms import reward_terms
 from surefoot.envs.side_by_side import PausableVectorEnv
 from surefoot.envs.spaces import arrays_of
-from surefoot.envs.vector import check_actions
+from surefoot.envs.vector import check_actions, make_vec
 
 UNLIMITED_EPISODE_STEPS = 100_000  # an episode this long in an environment without a time limit is an error
 NATIVE_EPISODES = 256
@@ -285,19 +285,10 @@ class EpisodeRunner:
         for p in asked:
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
             memory = self.memories[p]
-            if goals is None:
-                if bool(memory[GOAL].isnan().any()):
-                    raise EnvironmentMismatchError(
-                        f"policy {self.positions[p]} is asked for a goal, and {self.env_id} gives none: its reset "
-                        "returns it as info['goal'], in the units of observations"
-                    )
-                continue
-            if goals.shape[1:] != memory[GOAL].shape[1:]:
-                raise EnvironmentMismatchError(
-                    f"policy {self.positions[p]} is asked for goals of {memory[GOAL].shape[1]} numbers, and the resets "
-                    f"of {self.env_id} give {goals.shape[1]}: choose the environment that it was trained for, or "
-                    "algo.goal_columns"
-                )
+            if goals is None and not bool(memory[GOAL].isnan().any()):
+                continue  # it has one of its own
+            check_goals(goals, memory[GOAL].shape[1], self.env_id)
+            assert goals is not None
             told = {GOAL: torch.from_numpy(goals[rows]).to(memory[GOAL])}
             self.memories[p] = in_rows(memory, told, torch.from_numpy(begun[rows]))
 
@@ -340,6 +331,39 @@ class EpisodeRunner:
             int(self._episode(np.array(row))),
             int(self.running.lengths[row]),
         )
+
+
+def check_goals(goals: Array | None, width: int, env_id: str) -> None:
+    """Refuse goals of an environment's resets that a policy is not asked for.
+
+    Args:
+        goals: (N, G); None: it gives none.
+        width: of the goals that the policy was trained for.
+        env_id: for the message.
+
+    Raises:
+        EnvironmentMismatchError: there are none, or of another width.
+    """
+    if goals is None:
+        raise EnvironmentMismatchError(
+            f"the policy is asked for a goal, and {env_id} gives none: its reset returns it as info['goal'], in the "
+            "units of observations"
+        )
+    if goals.shape[1] != width:
+        raise EnvironmentMismatchError(
+            f"the policy is asked for goals of {width} numbers, and the resets of {env_id} give {goals.shape[1]}: "
+            "choose the environment that it was trained for, or algo.goal_columns"
+        )
+
+
+def goals_given(env_id: str) -> Array | None:
+    """(1, G) the goal that a reset of the environment gives; None: it gives none."""
+    vector = make_vec(env_id, 1)
+    try:
+        vector.reset(seed=0)
+        return getattr(vector, "goals", None)
+    finally:
+        vector.close()
 
 
 def half_range(low: Array, high: Array) -> Array | None:

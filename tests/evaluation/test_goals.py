@@ -94,7 +94,7 @@ def test_an_environment_without_goals_is_refused_unless_the_policy_has_one() -> 
 
 
 def test_goals_of_another_width_or_kind_are_refused() -> None:
-    with pytest.raises(EnvironmentMismatchError, match=r"goals of 1 numbers.*TestLine-wide-v0 give 2"):
+    with pytest.raises(EnvironmentMismatchError, match=r"goals of 1 numbers, and .* TestLine-wide-v0 give 2"):
         evaluate([policy()], "TestLine-wide-v0", episodes=1, num_envs=1)
     with pytest.raises(SimulatorError, match=r"reset gave info\['goal'\].*one row of numbers"):
         evaluate([policy()], "TestLine-text-v0", episodes=1, num_envs=1)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.actors.memory import GOAL
 from surefoot.core.base.counter import NAME
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, EnvironmentMismatchError
 from surefoot.core.base.files import read_json, refuse_null_bytes, write_json
@@ -22,7 +23,7 @@ from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats import repairs
 from surefoot.data.formats.on_disk import is_store
-from surefoot.envs.acting import check_costs
+from surefoot.envs.acting import check_costs, check_goals, goals_given
 from surefoot.envs.acting.episodes import UNLIMITED_EPISODE_STEPS
 from surefoot.envs.make import file_of, keep_as, only_here
 from surefoot.envs.vector import limit_of
@@ -305,6 +306,7 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
 
     Raises:
         ConfigError: the algorithm reads costs, and the environment gives none.
+        EnvironmentMismatchError: its policy is asked for goals, and the environment gives none.
     """
     if plan.environment is None or not (agent.acts or plan.evaluates):
         return []
@@ -318,6 +320,8 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
             env.close()
     else:
         limit = limit_of(plan.environment)
+        if agent.has_policy and (asked := agent.actor.begin(1).get(GOAL)) is not None:
+            check_goals(goals_given(plan.environment), asked.shape[1], plan.environment)
     if limit is not None:
         return []
     return [
