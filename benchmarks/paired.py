@@ -53,6 +53,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import store_from_dataset
 from surefoot.evaluation import evaluate
+from surefoot.offline.goal_conditioned import GoalAgent
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs.plan import agent_class
 from surefoot.streaming.agent import StreamingAgent
@@ -110,7 +111,7 @@ def networks_of(agent: Agent, names: tuple[str, ...]) -> Arrays:
     """Parameters of these networks by name."""
     if isinstance(agent, StreamingAgent):
         return paired_streaming.networks(agent)
-    found = agent.state_dict().items()
+    found = agent.named_parameters()
     return {name: value.detach().numpy().copy() for name, value in found if name.split(".")[0] in names}
 
 
@@ -162,8 +163,8 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
 def our_rows(pair: Pair, agent: Agent, ready: Dataset) -> Arrays:
     """What the losses read of each row, in the file's order; of windows what their annotation makes of them."""
     stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
-    added = isinstance(agent, OffPolicyAgent) or bool(pair.part)  # draws from a buffer too
-    source = Uniform(stores.data) if added else agent.sources(stores)[MAIN]
+    drawn = isinstance(agent, (OffPolicyAgent, GoalAgent)) or bool(pair.part)  # draws goals, or from a buffer too
+    source = Uniform(stores.data) if drawn else agent.sources(stores)[MAIN]
     batch = source.gather(torch.arange(len(stores.data)))
     names: tuple[str, ...] = agent.reads
     if isinstance(source, WindowSource):

@@ -85,10 +85,10 @@ class GCIQL(GoalAgent):
         return ddpg_bc_loss(q, density, self.config.cloning), {"q_policy": q, "log_density": density}
 
     def updates(self) -> list[Update]:
-        """Value, critics and actor at the same parameters; then the average moves."""
-        adam, then = self.adam(), {"target_critic": ("critic", self.config.target_rate)}
+        """Value, critics and actor at the same parameters; the average lags by an update, as in the official code."""
+        adam, lagging = self.adam(), {"target_critic": ("critic", self.config.target_rate)}
         return [
             Update(self.value_loss, ("value",), adam),
-            Update(self.critic_loss, ("critic",), adam, together=True),
-            Update(self.actor_loss, ("actor",), adam, together=True, then=then),
+            Update(self.critic_loss, ("critic",), adam, together=True, lagging=lagging),
+            Update(self.actor_loss, ("actor",), adam, together=True),
         ]

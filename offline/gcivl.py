@@ -98,9 +98,9 @@ class GCIVL(GoalAgent):
         return -(weight * density).mean(), {"weight": weight}
 
     def updates(self) -> list[Update]:
-        """Values and actor at the same parameters; then the average moves."""
-        adam, then = self.adam(), {"target_value": ("value", self.config.target_rate)}
+        """Values and actor at the same parameters; the average lags by an update, as in the official code."""
+        adam, lagging = self.adam(), {"target_value": ("value", self.config.target_rate)}
         return [
-            Update(self.value_loss, ("value",), adam),
-            Update(self.actor_loss, ("actor",), adam, together=True, then=then),
+            Update(self.value_loss, ("value",), adam, lagging=lagging),
+            Update(self.actor_loss, ("actor",), adam, together=True),
         ]

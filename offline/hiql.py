@@ -109,9 +109,9 @@ class HIQL(GoalAgent):
         return -(low_weight * low).mean() - (high_weight * high).mean(), told
 
     def updates(self) -> list[Update]:
-        """Values and actor at the same parameters; then the average moves."""
-        adam, then = self.adam(), {"target_value": ("value", self.config.target_rate)}
+        """Values and actor at the same parameters; the average lags by an update, as in the official code."""
+        adam, lagging = self.adam(), {"target_value": ("value", self.config.target_rate)}
         return [
-            Update(self.value_loss, ("value", "phi"), adam),
-            Update(self.actor_loss, ("actor",), adam, together=True, then=then),
+            Update(self.value_loss, ("value", "phi"), adam, lagging=lagging),
+            Update(self.actor_loss, ("actor",), adam, together=True),
         ]
