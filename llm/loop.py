@@ -61,7 +61,7 @@ class TrainConfig:
     checkpoint_every: int = 50  # steps
     evaluate_every: int = 50  # steps, with prompts that were held out
     samples: int = 8  # k of pass@k
-    seed: int = 0  # of all random numbers
+    seed: int = 0  # of all random numbers; on the command line seed=5 is seeds=[5]
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -95,7 +95,7 @@ class Loop:
         Raises:
             ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
                 `reward` has none, or is a model with another vocabulary; or a reference that is to follow, and the
-                method has none.
+                method has none; or a method for samplers that lag, and none does.
         """
         self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
         self.encoded = policy.encode([prompt.text for prompt in prompts])
@@ -110,6 +110,11 @@ class Loop:
                 f"reference_every={config.reference_every}, and this method keeps no reference: give it a KL "
                 "(method.kl and method.kl_coefficient), or leave it at 0"
             )
+        if method.lagged and not config.lag:
+            raise ConfigError(
+                f"{method.title} is made for a sampler that lags behind: say lag=, the steps after which it becomes the "
+                "policy of now, as lag=50; lag=1 is the method's on-policy form"
+            )
         self.sampler = _copy(policy) if config.lag else policy
         self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
         if self.nucleus is not None:
@@ -123,6 +128,7 @@ class Loop:
         self.answered: list[Prompt] = []
         """The prompt of each answer of the last batch."""
         self.step = self.drawn = self.version = self.sampler_version = 0
+        self._epoch: tuple[int, np.ndarray] | None = None  # its number, and the order of its prompts
 
     # -- one batch ---------------------------------------------------------------------------------------------
 
@@ -131,7 +137,9 @@ class Loop:
         found: list[int] = []
         for _ in range(count):
             epoch, place = divmod(self.drawn, len(self.prompts))
-            found.append(int(_order(self.config.seed, epoch, len(self.prompts))[place]))
+            if self._epoch is None or self._epoch[0] != epoch:
+                self._epoch = epoch, _order(self.config.seed, epoch, len(self.prompts))
+            found.append(int(self._epoch[1][place]))
             self.drawn += 1
         return found
 

@@ -60,6 +60,8 @@ class Method:
     units: str = "all"  # tokens that are trained: all, high_entropy, spurious (all but those), chosen (of best answers)
     share: float = 0.2  # high_entropy: of the tokens
     weight_cap: float = 0.0  # weights of a foreign or older sampler are cut here; 0 for no weights
+    drop_above_cap: bool = False  # tokens whose weight is above weight_cap count for nothing, in place of being cut
+    lagged: bool = False  # made for a sampler that lags behind: a run has to say lag=
     kl: str = "none"  # none, reward (k1), or as a loss k2, k3, k3_straight, k3_weighted
     kl_coefficient: float = 0.0  # of the KL to the reference
     entropy_coefficient: float = 0.0  # of the entropy bonus, the mean over all tokens, trained or not
@@ -102,6 +104,8 @@ class Method:
                 f"method.weight_cap is above 0, and the loss of {self.surrogate} has a correction of its own for the "
                 "policy that sampled: leave it at 0"
             )
+        if self.drop_above_cap and not self.weight_cap:
+            raise ConfigError("method.drop_above_cap leaves out what is above method.weight_cap: set that, as to 5")
         if self.kl_coefficient > 0 and self.kl == "none":
             raise ConfigError("method.kl_coefficient is above 0 and method.kl is none: say where the KL goes, as kl=k3")
         if self.kl == "reward" and (self.surrogate in GROUPED or self.advantages in JUDGED):
@@ -393,7 +397,10 @@ def loss(
     terms, clipped = SURROGATES[method.surrogate](method, batch)
     if method.weight_cap:  # terms of whole answers have one weight each
         level = "unit" if not method.of_sequences else "sequence" if method.ratio == "sequence" else "chain"
-        terms = terms * pg.behaviour_weight(batch.proximal, batch.behaviour, batch.mask, level, high=method.weight_cap)
+        high, drop = method.weight_cap, method.drop_above_cap
+        terms = terms * pg.behaviour_weight(
+            batch.proximal, batch.behaviour, batch.mask, level, high=high, reject=drop
+        )
     found = total(terms, "token_sum" if method.of_sequences and method.reduction == "mean" else method.reduction)
     metrics = pg.ratio_metrics(pg.log_ratio(batch.log_prob, batch.proximal, batch.mask), None, batch.mask)
     if clipped is not None:

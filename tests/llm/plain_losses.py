@@ -44,7 +44,7 @@ class Answers:
         batch = Batch(
             self.new, self.old, self.beh, self.mask, self.mask, found, self.returns, self.groups, self.entropy, self.ref
         )
-        return dataclasses.replace(batch, units=selected(one, batch, FINISHED))
+        return dataclasses.replace(batch, units=selected(one, batch, FINISHED[torch.arange(len(self.mask)) % 8]))
 
 
 # -- the second implementation: for each answer and token, with numbers out of python -----------------------------
@@ -274,8 +274,8 @@ def rlpr(a: Answers) -> Tensor:
 
 def async_ppo(a: Answers) -> Tensor:
     terms = ppo(a, by_group("meanstd", RETURNS))
-    weight = (a.old - a.beh).exp().clamp(max=2.0)
-    return token_mean(lambda row, t: weight[row, t] * terms(row, t))
+    weight = (a.old - a.beh).exp()
+    return token_mean(lambda row, t: (weight[row, t] if weight[row, t] <= 5 else 0.0) * terms(row, t))
 
 
 def nlpo(a: Answers) -> Tensor:

@@ -18,6 +18,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import hierarchical_interval
 from surefoot.evaluation.tables import format_share
 from surefoot.language import runs as language_runs
+from surefoot.language.plan import plan
 from surefoot.llm.characters import character_policy
 
 SETTINGS = ["steps=4", "prompts_per_step=2", "group=4", "max_new_tokens=4", "learning_rate=1e-3", "checkpoint_every=2"]
@@ -78,6 +79,16 @@ def test_a_run_of_several_seeds_leaves_a_folder_that_is_evaluated_and_gone_on_wi
     assert json.loads(capsys.readouterr().out)["samples"] == 8
     assert main([*asked, "--policy-seed", "1"]) == 2
     assert "has no seed 1; it has [0, 3]" in capsys.readouterr().err
+
+
+def test_one_seed_is_a_list_of_one(place: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = place / "prompts.jsonl"
+    given = {"model": "tiny", "prompts": str(name), "reward": "my_llm_rewards:exact"}
+    assert plan({**given, "seed": "5"})[0].seeds == plan({**given, "seeds": "[5]"})[0].seeds == (5,)
+    assert plan({**given, "seed": "0"})[0].seeds == (0,)
+    for wrong, said in (({"seed": "1", "seeds": "3"}, "give one of them"), ({"seed": "x"}, "seeds=")):
+        with pytest.raises(ConfigError, match=said):
+            plan({**given, **wrong})
 
 
 @pytest.fixture

@@ -103,12 +103,16 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
             changes[short] = _value(name, text, str(settings[short].type))
         elif name == "seeds":
             first[name] = _seeds(text)
+        elif name == "seed":
+            if "seeds" in words:
+                raise ConfigError(f"seed={text} and seeds={words['seeds']}: give one of them; seed=5 is seeds=[5]")
+            first["seeds"] = _seeds(f"[{text}]")
         elif name in own:
             first[name] = _value(name, text, str(own[name].type))
         elif name in loop:
             second[name] = _value(name, text, str(loop[name].type))
         else:
-            known = [*own, *loop, "out", *(f"method.{setting}" for setting in settings)]
+            known = [*own, *loop, "seed", "out", *(f"method.{setting}" for setting in settings)]
             raise ConfigError(f"unknown setting {name!r}: {nearest(name, known)}")
     for name in ("model", "prompts", "reward"):
         if not first.get(name):
