@@ -83,6 +83,10 @@ def _exportable(name: str, **changes: Any) -> Method:
         raise ConfigError(
             f"method {name!r} reads rewards of whole groups, which no engine gives to a loss; train it here"
         )
+    if one.reads != "none":
+        raise ConfigError(
+            f"method {name!r} has a reward of its own that reads the policy, which no engine shows one; train it here"
+        )
     if one.nucleus:
         raise ConfigError(
             f"method {name!r} samples from the nucleus of a mask policy, which no engine does; train it here"
@@ -170,6 +174,7 @@ def exported_to_verl() -> list[str]:
         and one.units not in OF_ENTROPY
         and one.advantages in ADVANTAGES
         and not one.nucleus
+        and one.reads == "none"
     ]
 
 

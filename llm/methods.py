@@ -82,7 +82,18 @@ METHODS: dict[str, Method] = {
     "gui_g1": Method(
         "GUI-G1", "Zhou et al. (2505.15810)", advantages="mean", reduction="fixed_length", fixed_length=64
     ),
-    "rlpr": Method("RLPR", "Yu et al. (2506.18254)", high=0.27),
+    "rlpr": Method(
+        "RLPR", "Yu et al. (2506.18254)", high=0.27, reads="probability", answer_mark="<answer>", spread=0.5
+    ),
+    "care": Method(
+        "GRPO-CARE",
+        "Chen et al. (2506.16141)",
+        reduction="sequence_mean",
+        reads="consistency",
+        answer_mark="<answer>",
+    ),
+    "dsdr": Method("DSDR", "2602.19895, eqs. (4) to (16)", high=0.28, reads="diversity", diversity_entropy=0.001),
+    "urpo": Method("URPO", "2507.17515; the choice's reward is ours", reduction="sequence_mean", reads="choice"),
     "process": _replace(_GRPO, title="GRPO, process supervision", advantages="steps"),
     "brpo": Method("BRPO", "Jia et al., Writing-Zero (2506.00103)", advantages="pairwise"),
     "nlpo": _replace(

@@ -257,7 +257,7 @@ class RewardLearner:
     def __init__(self, model: RewardModel, training: RewardTraining) -> None:
         """Begin; `training.steps` and `rows` are whoever's who calls `update`."""
         self.model, self.training = model, training
-        self._adam = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
 
     def update(
         self, batch: Sequence[Pair] | Sequence[LabelledSteps], learning_rate: float | None = None
@@ -280,11 +280,11 @@ class RewardLearner:
         loss = terms.mean()
         if not torch.isfinite(loss):
             raise DivergenceError(f"the reward model's loss is {float(loss.detach())}; lower learning_rate")
-        self._adam.param_groups[0]["lr"] = self.training.learning_rate if learning_rate is None else learning_rate
-        self._adam.zero_grad()
+        self.optimizer.param_groups[0]["lr"] = self.training.learning_rate if learning_rate is None else learning_rate
+        self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), self.training.max_gradient_norm)
-        self._adam.step()
+        self.optimizer.step()
         return {"loss": float(loss.detach()), "accuracy": float(right.float().mean())}
 
 

@@ -96,13 +96,15 @@ class Team:
             critic: of what each one reads, in the place of the method's baseline; all get the last answer's reward.
 
         Raises:
-            ConfigError: fewer than two policies, the same one twice, prompts of messages, rewards of steps, or a
-                critic of rewards that are summed, or whose model a member trains.
+            ConfigError: fewer than two policies, the same one twice, prompts of messages, rewards of steps, a method
+                whose reward reads the policy, or a critic of rewards that are summed, or whose model a member trains.
         """
         if len({id(policy.model) for policy in policies}) < max(2, len(policies)):
             raise ConfigError("a team is of two policies or more, each with a model of its own: copy the model")
         if any(not isinstance(prompt.text, str) for prompt in prompts):
             raise ConfigError("a team's prompts are texts: what the others said is put behind them")
+        if method.reads != "none":
+            raise ConfigError(f"method.reads={method.reads}: a team learns from the reward function alone")
         if critic is not None and team.credit != "last":
             raise ConfigError("a team's critic is of one reward at the end of a conversation: credit=last")
         if critic is not None and any(critic.model.policy.model is policy.model for policy in policies):

@@ -60,9 +60,9 @@ def test_a_batch_in_parts_of_whole_groups_has_the_loss_of_the_whole(name: str) -
     torch.testing.assert_close(sum(parts), whole, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("rwr", "rrhf", "process")])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("rwr", "rrhf", "process", "dsdr")])
 def test_equal_rewards_teach_nothing(name: str) -> None:
-    """But where an answer is imitated for its own reward (RWR), or for being first (RRHF's and RAFT's best)."""
+    """But where an answer is imitated for its reward (RWR) or for being first (RRHF, RAFT), and DSDR's entropy."""
     one = method(name, kl="none", kl_coefficient=0.0)
     answers = Answers(6)
     answers.returns = torch.full((8,), 0.4, dtype=torch.float64)
@@ -205,8 +205,19 @@ def test_unknown_names_settings_and_the_two_methods_called_dapo_are_named() -> N
         method("dapo_clip", kl_coefficient=0.1)
 
 
-BESIDE = ("title", "source", "lagged", "nucleus")
-"""Settings that neither the loss nor a filter reads: what a method is called, and how its answers are sampled."""
+BESIDE = (
+    "title",
+    "source",
+    "lagged",
+    "nucleus",
+    "reads",
+    "answer_mark",
+    "form_share",
+    "spread",
+    "judge",
+    "verdict_tokens",
+)
+"""Settings that neither the loss nor a filter reads: what a method is called, and how answers come and are scored."""
 
 
 class Wide(Answers):

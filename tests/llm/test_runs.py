@@ -91,6 +91,47 @@ def test_one_seed_is_a_list_of_one(place: pathlib.Path, capsys: pytest.CaptureFi
             plan({**given, **wrong})
 
 
+def test_methods_whose_reward_reads_the_policy_run_from_the_command_line(
+    place: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"prompt": f"{n}=", "answer": str(n), "kind": "open" if n % 2 else "known"} for n in range(6)]
+    (place / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (place / "my_assistants.py").write_text(
+        "def corrupted(completions, **columns):\n    return ['' for _ in completions]\n"
+    )
+    pairs = [{"prompt": f"{n}=", "chosen": str(n), "rejected": str(9 - n)} for n in range(10)]
+    (place / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    assert main(["llm", "reward", "model=tiny", "data=pairs.jsonl", "out=judge", "steps=2", "-q"]) == 0
+    plain = ["llm", "train", "model=tiny", "prompts=prompts.jsonl", *SETTINGS, "--quiet"]
+    exact = "reward=my_llm_rewards:exact"
+    for name, more in (
+        ("rlpr", ["method.answer_mark="]),
+        ("care", [exact, "method.answer_mark==", "held_out=prompts.jsonl"]),
+        ("dsdr", [exact]),
+        ("urpo", [exact, "method.judge={prompt}{first}{second}", "method.verdict_tokens=2"]),
+        ("grpo", ["reward=judge", "rule=my_llm_rewards:exact", "corrupt=my_assistants:corrupted"]),
+    ):
+        assert main([*plain, f"method={name}", *more, f"out=of_{name}"]) == 0, name
+        assert main(["llm", "train", "--resume", f"of_{name}", "--trust", "--quiet"]) == 0
+    assert (place / "of_grpo" / "seeds" / "0" / "judge" / "reward.json").is_file()
+    capsys.readouterr()
+    assert main(["report", "of_rlpr", "-o", "page.html"]) == 0
+    capsys.readouterr()
+    for more, said in (
+        (["method=grpo"], "reward= is missing"),
+        (["method=rlpr", "held_out=prompts.jsonl"], "held_out needs a reward"),
+        ([exact, "rule=my_llm_rewards:exact"], "rule= and corrupt= go together"),
+        (
+            [exact, "rule=my_llm_rewards:exact", "corrupt=my_assistants:corrupted"],
+            "reward=my_llm_rewards:exact is none",
+        ),
+        ([exact, "method=oapl"], "say lag="),
+    ):
+        assert main([*plain, *more, "out=wrong"]) == 2, said
+        assert said in capsys.readouterr().err
+        assert not (place / "wrong").exists()
+
+
 @pytest.fixture
 def two(place: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> pathlib.Path:
     """Two runs of two seeds, in `runs`."""
@@ -189,7 +230,7 @@ def test_a_run_that_is_stopped_keeps_its_last_step_and_goes_on_to_the_same_end(
         (["prompts="], "prompts= is missing"),
         (["seeds=0"], "train at least 1 seed"),
         (["seeds=some"], "give a count, as in seeds=3"),
-        (["seed=3"], "unknown setting 'seed': did you mean"),
+        (["seed=3", "seeds=2"], "seed=3 and seeds=2: give one of them"),
         (["reward=my_llm_rewards:raises"], "reward function raises"),
         (["steps"], "'steps' is not of the form name=value"),
         (["device=gpu"], "device='gpu' is no device: give cpu or cuda"),

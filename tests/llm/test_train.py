@@ -21,7 +21,7 @@ from surefoot.llm.loop import Loop
 from surefoot.llm.supervised import supervise
 from surefoot.llm.train import CHECKPOINT, METRICS
 
-PROMPTS = [Prompt(text) for text in ("1=", "23=", "4=", "567=")]
+PROMPTS = [Prompt(text, {"answer": "7", "kind": "open"}) for text in ("1=", "23=", "4=", "567=")]
 SMALL = TrainConfig(
     steps=4, prompts_per_step=4, group=4, max_new_tokens=4, learning_rate=1e-3, checkpoint_every=2, evaluate_every=4
 )
@@ -61,7 +61,14 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 def test_every_method_takes_steps_that_change_the_model(name: str) -> None:
     policy = tiny()
     before = weights(policy)
-    one, reward = method(name), AnySeven() if name == "process" else any_seven
+    marks = (
+        {"answer_mark": ""}
+        if name == "rlpr"
+        else {"judge": "{prompt}{first}{second}", "verdict_tokens": 1}
+        if name == "urpo"
+        else {}
+    )
+    one, reward = method(name, **marks), AnySeven() if name == "process" else any_seven
     config = dataclasses.replace(SMALL, steps=2, epochs=2, minibatches=2, lag=int(one.lagged))
     lines = train(policy, PROMPTS, reward, one, config)
     assert not same(before, weights(policy))
