@@ -87,6 +87,8 @@ def _exportable(name: str, **changes: Any) -> Method:
         raise ConfigError(
             f"method {name!r} has a reward of its own that reads the policy, which no engine shows one; train it here"
         )
+    if one.sage:
+        raise ConfigError("method.sage draws answers as no engine does; train it here")
     if one.nucleus:
         raise ConfigError(
             f"method {name!r} samples from the nucleus of a mask policy, which no engine does; train it here"

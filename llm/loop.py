@@ -31,6 +31,7 @@ from surefoot.llm.prompts import Prompt
 from surefoot.llm.reader import PolicyReader
 from surefoot.llm.reward_models import RewardModel
 from surefoot.llm.rewards import Learning, RewardFunction, ask, step_scores
+from surefoot.llm.sage import Sage, SageSampler
 from surefoot.llm.same_run import check_same, deciding
 
 LARGEST_GAP = 1e-2
@@ -133,6 +134,9 @@ class Loop:
         self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
         if self.nucleus is not None:
             self.nucleus.check_size(config.prompts_per_step * config.group, config.max_new_tokens)
+        if method.sage >= config.group:
+            raise ConfigError(f"method.sage={method.sage} must be below group={config.group}: the others are plain")
+        self.sage = SageSampler(self.sampler, _sage_of(method)) if method.sage else None
         self.of_steps = method.advantages == losses.STEPS
         if self.of_steps and not hasattr(reward, "step_rewards"):
             raise ConfigError("this method learns from rewards of steps: give a reward with step_rewards (docs/llm.md)")
@@ -169,15 +173,7 @@ class Loop:
         for refill in range(config.refills + 1 if method.mixed_groups else 1):
             numbers = self._draw(config.prompts_per_step)
             seed = int(np.random.SeedSequence([config.seed, self.step, refill]).generate_state(1)[0])
-            rollout = self.sampler.generate(
-                [self.encoded[n] for n in numbers],
-                config.group,
-                config.max_new_tokens,
-                seed,
-                at_once=config.rows_at_once,
-                within=self.nucleus,
-                continuous=config.continuous,
-            )
+            rollout = self._answers([self.encoded[n] for n in numbers], seed)
             rows = [self.prompts[n] for n in numbers for _ in range(config.group)]
             rollout, found = self.score(rollout, rows, ahead=not method.mixed_groups and not method.spread)
             rewards_seen.append(found)
@@ -214,6 +210,29 @@ class Loop:
             "sampling_seconds": time.perf_counter() - seconds,
         }
         return rollout, found, metrics
+
+    def _answers(self, prompts: list[list[int]], seed: int) -> Rollout:
+        """`config.group` answers to each prompt, `method.sage` of them by SAGE, the last ones."""
+        config, sage = self.config, self.method.sage
+        plain = self.sampler.generate(
+            prompts,
+            config.group - sage,
+            config.max_new_tokens,
+            seed,
+            at_once=config.rows_at_once,
+            within=self.nucleus,
+            continuous=config.continuous,
+        )
+        if self.sage is None:
+            return plain
+        sure = self.sage.generate(prompts, config.max_new_tokens, seed, config.rows_at_once)
+        both, count = joined([plain, sure], self.policy.pad), config.group - sage
+        order = [
+            row
+            for n in range(len(prompts))
+            for row in (*range(n * count, (n + 1) * count), *(count * len(prompts) + n * sage + k for k in range(sage)))
+        ]
+        return both.rows(torch.tensor(order, device=both.log_prob.device))
 
     def _spread(self, returns: Tensor) -> Tensor:
         """(groups,) bool, those that deviate enough from one another by `method.spread`; its mean follows."""
@@ -459,6 +478,10 @@ class Loop:
         for name in ("step", "drawn", "version", "sampler_version"):
             setattr(self, name, int(meta[name]))
         self.spread = float(meta.get("spread", 0.0))  # those of earlier versions have none
+
+
+def _sage_of(method: Method) -> Sage:
+    return Sage(method.sage, method.sage_width, method.sage_tolerance, method.step_mark, method.think_mark)
 
 
 def _order(seed: int, epoch: int, count: int, *more: int) -> np.ndarray:

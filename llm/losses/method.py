@@ -80,6 +80,11 @@ class Method:
     diversity_entropy: float = 0.0  # of the entropy of right answers, weighed by their difference (DSDR)
     judge: str = VERDICT  # reads=choice: how the better of two answers is asked for
     verdict_tokens: int = 8  # reads=choice: the most tokens of the reply, of which the first 1 or 2 counts
+    sage: int = 0  # answers of each group that are drawn by SAGE, where the model is sure of its reasoning; 0 for none
+    sage_width: int = 2  # SAGE's m: chains that are kept, of 2m continuations of each
+    sage_tolerance: float = 1.0  # SAGE's TR: of the 2m likeliest continuations, the share that may end the reasoning
+    step_mark: str = "\n\n"  # SAGE: text that ends a step
+    think_mark: str = "</think>"  # SAGE: text that ends the reasoning
     nucleus: float = 0.0  # tokens are drawn from the nucleus of this share of a mask policy alone; 0 for all tokens
 
     def __post_init__(self) -> None:
@@ -103,7 +108,7 @@ class Method:
                     f"method.{field}={getattr(self, field)!r}: {nearest(getattr(self, field), list(names))}"
                 )
         coefficients = ("kl_coefficient", "entropy_coefficient", "diversity_bonus", "diversity_entropy", "spread")
-        for field in ("low", "high", "dual", "weight_cap", "log_ratio_bound", "fixed_length", *coefficients):
+        for field in ("low", "high", "sage", "dual", "weight_cap", "log_ratio_bound", "fixed_length", *coefficients):
             if not getattr(self, field) >= 0:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must not be below 0")
         for field in ("share", "temperature", "scale", "cap", "verdict_tokens"):
@@ -112,6 +117,8 @@ class Method:
         for field in ("share", "overlong_share", "nucleus", "form_share"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must be a share, from 0 to 1")
+        if self.sage and self.nucleus:
+            raise ConfigError("method.sage draws from all tokens: leave method.nucleus out")
         if self.weight_cap > 0 and self.surrogate in TO_THE_SAMPLER:
             raise ConfigError(
                 f"method.weight_cap is above 0, and the loss of {self.surrogate} has a correction of its own for the "

@@ -178,7 +178,8 @@ def test_an_engine_whose_own_packages_are_missing_is_told_by_their_name(monkeypa
             raise ModuleNotFoundError("No module named 'tensordict.nn'", name="tensordict.nn")
 
     for engine_name, call in (("trl", lambda: trl_trainer("dr_grpo")), ("trl", lambda: engine("trl"))):
-        monkeypatch.setitem(sys.modules, engine_name, Halfway(engine_name))
+        for module in (engine_name, f"{engine_name}.trainer", f"{engine_name}.trainer.grpo_trainer"):
+            monkeypatch.setitem(sys.modules, module, Halfway(module))
         with pytest.raises(MissingExtraError, match=r"tensordict.nn.* needs the package 'tensordict'"):
             call()
 

@@ -216,6 +216,7 @@ BESIDE = (
     "spread",
     "judge",
     "verdict_tokens",
+    "sage",
 )
 """Settings that neither the loss nor a filter reads: what a method is called, and how answers come and are scored."""
 
