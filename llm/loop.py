@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import pathlib
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -268,6 +269,13 @@ class Loop:
             lengths = rollout.prompt_mask.sum(-1).long().tolist()
             prompt_ids = [row[len(row) - n :].tolist() for row, n in zip(rollout.prompt_ids, lengths, strict=True)]
             given = Answers(rows, prompt_ids, answers, texts, found, self.config.group)
+            mark = self.method.answer_mark
+            if mark and self.step == 0 and not any(mark in text for text in texts):
+                warnings.warn(
+                    f"none of the {len(texts)} first answers has {mark!r}, behind which {self.method.title} reads an "
+                    "answer: none earns its reward so; method.answer_mark names the text, prompts may ask for it",
+                    stacklevel=2,
+                )
             found, more = own(self.method, self.reader, given)
             wide = {name: value.to(device).unsqueeze(1).expand_as(rollout.log_prob) for name, value in more.items()}
             return dataclasses.replace(rollout, kept=rollout.kept | wide), found.to(device)

@@ -329,16 +329,23 @@ def load_reward(name: str, device: str = "cpu") -> RewardFunction:
     """
     if (pathlib.Path(name).expanduser() / "config.json").is_file():
         return load_reward_model(name, device)
+    return load_function(name, "reward", ", nor a reward model's folder")
+
+
+def load_function(name: str, setting: str, or_else: str = "") -> RewardFunction:
+    """The function that "module:function" names, as `setting` is given it.
+
+    Raises:
+        ConfigError: the name is not of that form, or there is no such module or function.
+    """
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
-        raise ConfigError(
-            f"reward={name!r} is not of the form module:function, as in my_rewards:exact, nor a reward model's folder"
-        )
+        raise ConfigError(f"{setting}={name!r} is not of the form module:function, as in my_rewards:exact{or_else}")
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
-        raise ConfigError(f"reward={name!r}: the module can't be imported: {error}") from error
+        raise ConfigError(f"{setting}={name!r}: the module can't be imported: {error}") from error
     if not callable(found):
-        raise ConfigError(f"reward={name!r}: the module {module} has no function {function!r}")
+        raise ConfigError(f"{setting}={name!r}: the module {module} has no function {function!r}")
     reward: RewardFunction = found
     return reward

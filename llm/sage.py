@@ -164,8 +164,8 @@ class SageSampler:
             tokens[row, : len(chain.ids)], kept[row, : len(chain.ids)] = torch.tensor(chain.ids), 1
             logs[row, : len(chain.ids)] = torch.tensor(chain.logs)
         finished = torch.tensor([chain.finished for _, chain in rows])
-        parts = (part.to(device) for part in (ids, mask, tokens, kept, logs, finished))
-        return Rollout(*parts)
+        ids, mask, tokens, kept, logs = (part.to(device) for part in (ids, mask, tokens, kept, logs))
+        return Rollout(ids, mask, tokens, kept, logs, finished.to(device))
 
 
 def choose(candidates: Sequence[Chain], ended: Sequence[bool], settings: Sage) -> tuple[list[Chain], list[Chain]]:

@@ -128,6 +128,9 @@ def test_rlpr_learns_without_a_reward_function_and_is_gone_on_with_bit_for_bit(t
     train(resumed, PROMPTS, None, one, config, tmp_path / "parts")
     for name, value in policy.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
+    unmarked = method("rlpr")
+    with pytest.warns(UserWarning, match="none of the 16 first answers has '<answer>', behind which RLPR reads"):
+        assert train(tiny(), PROMPTS, None, unmarked, dataclasses.replace(SMALL, steps=1))[0]["reward"] == 0
     with pytest.raises(ConfigError, match="held_out needs a reward"):
         train(tiny(), PROMPTS, None, one, SMALL, held_out=PROMPTS)
 

@@ -22,7 +22,7 @@ from surefoot.runs.plan import seeds_of
 Progress = Callable[[dict[str, Any]], None]
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples")
 """Settings of the loop that a run is not named after."""
-TOLD = ("rule", "corrupt", "temperature", "dtype", "lora", "lora_alpha", "lora_targets")
+TOLD = ("rule", "corrupt", "judge_learning_rate", "temperature", "dtype", "lora", "lora_alpha", "lora_targets")
 """Settings beside the loop's that it is."""
 
 
@@ -35,6 +35,7 @@ class Plan:
     reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model
     rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
     corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
+    judge_learning_rate: float = 1e-5  # of that reward model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
     method: str = "grpo"  # `surefoot llm methods` lists them
     seeds: tuple[int, ...] = (0,)  # of all random numbers, each a training of its own: 3 for 0, 1 and 2, or [0,5]

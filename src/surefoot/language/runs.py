@@ -37,7 +37,7 @@ from surefoot.language.plan import Plan, Progress
 from surefoot.llm import load_policy, load_reward, method, read_prompts, train
 from surefoot.llm.adapters import with_lora
 from surefoot.llm.cooper import Cooper
-from surefoot.llm.reward_models import RewardModel
+from surefoot.llm.reward_models import RewardModel, RewardTraining, load_function
 from surefoot.llm.rewards import RewardFunction
 from surefoot.llm.train import Stopped
 from surefoot.runs import trust
@@ -110,7 +110,10 @@ def reward_of(made: Plan) -> RewardFunction | None:
         return found
     if not isinstance(found, RewardModel):
         raise ConfigError(f"rule={made.rule} trains a reward model, and reward={made.reward} is none: give its folder")
-    return Cooper(found, load_reward(made.rule, made.device), load_reward(made.corrupt, made.device))
+    corrupt: Any = load_function(made.corrupt, "corrupt")
+    return Cooper(
+        found, load_function(made.rule, "rule"), corrupt, RewardTraining(learning_rate=made.judge_learning_rate)
+    )
 
 
 def plan_of(folder: pathlib.Path) -> Plan:
