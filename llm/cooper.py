@@ -4,7 +4,8 @@ After each update of the policy the reward model learns that an answer of the po
 better than a corruption of it that the rule finds wrong.
 
 Source: Hong et al., "Cooper: Co-Optimizing Policy and Reward Models in Reinforcement Learning for Large Language
-Models" (2508.05613), from summaries. The rate, and that a prompt gives one pair, are ours.
+Models" (2508.05613), from summaries. The rate, and that a prompt gives one pair, are ours;
+the paper's reward model reads the reference answer too.
 """
 
 from __future__ import annotations
