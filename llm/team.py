@@ -107,7 +107,7 @@ class Team:
         for field in ("reads", "sage", "spread"):
             if getattr(method, field) not in ("none", 0):
                 raise ConfigError(
-                    f"method.{field}={getattr(method, field)}: a team's answers are drawn plainly, all of them count, and "
+                    f"method.{field}={getattr(method, field)}: a team's answers are drawn plainly, all count, and "
                     "the reward function alone scores them"
                 )
         if critic is not None and team.credit != "last":
