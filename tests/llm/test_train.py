@@ -61,13 +61,8 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 def test_every_method_takes_steps_that_change_the_model(name: str) -> None:
     policy = tiny()
     before = weights(policy)
-    marks = (
-        {"answer_mark": ""}
-        if name == "rlpr"
-        else {"judge": "{prompt}{first}{second}", "verdict_tokens": 1}
-        if name == "urpo"
-        else {}
-    )
+    of_urpo = {"judge": "{prompt}{first}{second}", "verdict_tokens": 1}
+    marks = {"rlpr": {"answer_mark": ""}, "care": {"answer_mark": "7"}, "urpo": of_urpo}.get(name, {})
     one, reward = method(name, **marks), AnySeven() if name == "process" else any_seven
     config = dataclasses.replace(SMALL, steps=2, epochs=2, minibatches=2, lag=int(one.lagged))
     lines = train(policy, PROMPTS, reward, one, config)
