@@ -6,7 +6,8 @@
     python examples/llm_judges.py urpo --unjudged        without the prompts that it judges itself
 
 Cooper (2508.05613): GRPO by a reward model's scores; after each step the reward model learns that an answer which a
-rule finds right is better than a corrupted one, here with a digit changed, and than the policy's own wrong ones. URPO
+rule finds right is better than a corrupted one, here with a digit changed. Beyond Cooper, it learns of the policy's own
+wrong answers too; `surefoot llm train reward=JUDGE rule=... corrupt=...` is Cooper without these. URPO
 (2507.17515): one GRPO loop over three kinds of prompts: sums with a known answer, pairs of answers of which the better
 is to be named, and sums without an answer, whose answers the model itself compares with each other. Of neither paper
 the exact loss could be found: the reward model's is Bradley and Terry's, and the right choice is rewarded by 1.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from surefoot.core.base.errors import ConfigError, MissingExtraError
+from surefoot.llm.models import missing_of
 from surefoot.llm.policy import LMPolicy
 
 
@@ -32,7 +33,7 @@ def with_lora(policy: LMPolicy, rank: int, alpha: float = 0.0, targets: str = "a
     try:
         import peft
     except ImportError as error:
-        raise MissingExtraError("peft", "lora", "lora=") from error
+        raise MissingExtraError(missing_of(error, "peft"), "lora", f"lora= ({error})") from error
     names: Any = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha or 2 * rank, lora_dropout=0.0, target_modules=names, task_type="CAUSAL_LM"

@@ -14,6 +14,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.llm.losses.selection import mixed_groups
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
+from surefoot.llm.reader import PolicyReader
 from surefoot.llm.rewards import RewardFunction, scores
 
 
@@ -108,7 +109,8 @@ def evaluate(
     def answers(count: int, greedy: bool) -> tuple[Tensor, Any]:
         rollout = policy.generate(encoded, count, new, seed, greedy=greedy, at_once=at_once)
         rows = [prompt for prompt in prompts for _ in range(count)]
-        return scores(reward, rows, policy.decode(rollout), rollout.answers()).view(-1, count), rollout
+        reader = PolicyReader(policy, at_once=at_once)
+        return scores(reward, rows, policy.decode(rollout), rollout.answers(), reader).view(-1, count), rollout
 
     once, _ = answers(1, True)
     found, rollout = answers(samples, False)

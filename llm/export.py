@@ -23,12 +23,13 @@ from surefoot.llm.losses import method as losses
 from surefoot.llm.losses.advantages import group_numbers
 from surefoot.llm.losses.method import ADVANTAGES, GROUPED, Batch, Method
 from surefoot.llm.methods import METHODS, method
+from surefoot.llm.models import missing_of
 
-BEYOND = ("advantages", "mixed_groups", "overlong_share", "drop_truncated", "nucleus")
+BEYOND = ("advantages", "mixed_groups", "overlong_share", "drop_truncated", "nucleus", "lagged")
 """Settings that a loss does not read, or for which the engines do not tell it what it needs."""
 LEFT_OUT = {"mixed_groups": False, "overlong_share": 0.0}
 """Those that one may leave out of an exported method, by these values."""
-OF_VERL = ("kl", "kl_coefficient", "entropy_coefficient", "weight_cap")
+OF_VERL = ("kl", "kl_coefficient", "entropy_coefficient", "weight_cap", "drop_above_cap")
 """Settings in whose place verl has its own."""
 OF_ENTROPY = ("high_entropy", "spurious")
 """Choices of tokens that read their entropy."""
@@ -82,6 +83,12 @@ def _exportable(name: str, **changes: Any) -> Method:
         raise ConfigError(
             f"method {name!r} reads rewards of whole groups, which no engine gives to a loss; train it here"
         )
+    if one.reads != "none":
+        raise ConfigError(
+            f"method {name!r} has a reward of its own that reads the policy, which no engine shows one; train it here"
+        )
+    if one.sage:
+        raise ConfigError("method.sage draws answers as no engine does; train it here")
     if one.nucleus:
         raise ConfigError(
             f"method {name!r} samples from the nucleus of a mask policy, which no engine does; train it here"
@@ -109,7 +116,8 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
                 f"method.{field}={changes[field]!r}: KL, entropy and the weights of the sampler are verl's own; leave "
                 "it out, and set use_kl_loss and kl_loss_coef, entropy_coeff or rollout_is there"
             )
-    one = _exportable(name, kl="none", kl_coefficient=0.0, entropy_coefficient=0.0, weight_cap=0.0, **changes)
+    own = {"kl": "none", "kl_coefficient": 0.0, "entropy_coefficient": 0.0, "weight_cap": 0.0, "drop_above_cap": False}
+    one = _exportable(name, **own, **changes)
     if one.advantages not in ADVANTAGES:
         raise ConfigError(f"method {name!r} reads rewards of steps, which verl does not give to its advantages")
     if one.units in OF_ENTROPY:
@@ -168,6 +176,7 @@ def exported_to_verl() -> list[str]:
         and one.units not in OF_ENTROPY
         and one.advantages in ADVANTAGES
         and not one.nucleus
+        and one.reads == "none"
     ]
 
 
@@ -184,7 +193,7 @@ def register_verl(names: Sequence[str] | None = None) -> list[str]:
     try:
         from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
     except ImportError as error:
-        raise MissingExtraError("verl", None, f"registering with verl ({error})") from error
+        raise MissingExtraError(missing_of(error, "verl"), None, f"registering with verl ({error})") from error
     made = {name: verl_policy_loss(name) for name in (exported_to_verl() if names is None else names)}
     for name, policy_loss in made.items():
         register_policy_loss(f"surefoot_{name}")(policy_loss)
@@ -279,7 +288,7 @@ def trl_trainer(name: str, **changes: Any) -> Any:
     try:
         from trl import GRPOTrainer
     except ImportError as error:
-        raise MissingExtraError("trl", None, f"a trainer of TRL ({error})") from error
+        raise MissingExtraError(missing_of(error, "trl"), None, f"a trainer of TRL ({error})") from error
 
     class SurefootTrainer(GRPOTrainer):
         """GRPOTrainer with a loss of surefoot's."""

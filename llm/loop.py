@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import pathlib
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,16 +24,23 @@ from surefoot.core.losses import policy_gradient as pg
 from surefoot.llm.losses import method as losses
 from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.losses.reward_shaping import overlong_penalty
-from surefoot.llm.losses.selection import fresh_mask, mixed_groups
+from surefoot.llm.losses.selection import fresh_mask, mixed_groups, spread_groups
 from surefoot.llm.nucleus import Nucleus
+from surefoot.llm.own_rewards import OWN, SLOW, Answers, check_prompts
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
+from surefoot.llm.reader import PolicyReader
 from surefoot.llm.reward_models import RewardModel
-from surefoot.llm.rewards import RewardFunction, scores, step_scores
+from surefoot.llm.rewards import Learning, RewardFunction, ask, step_scores
+from surefoot.llm.sage import Sage, SageSampler
 from surefoot.llm.same_run import check_same, deciding
 
 LARGEST_GAP = 1e-2
 """In nats, between log-probabilities when a token was sampled and when it is trained, by the same float32 weights."""
+SLOW_EVERY, SLOW_SHARE = 10, 0.005
+"""Steps after which the slow copy moves, and how far towards the policy (GRPO-CARE's code)."""
+SPREAD_FROM, FILTER_FROM = 5, 10
+"""Steps before the mean deviation of groups is kept, and before groups are left out by it (RLPR's code)."""
 Forward = tuple[Tensor, Tensor]
 """Log-probabilities and entropies of answers, (B, C) each."""
 
@@ -61,7 +69,7 @@ class TrainConfig:
     checkpoint_every: int = 50  # steps
     evaluate_every: int = 50  # steps, with prompts that were held out
     samples: int = 8  # k of pass@k
-    seed: int = 0  # of all random numbers
+    seed: int = 0  # of all random numbers; on the command line seed=5 is seeds=[5]
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -88,16 +96,22 @@ class Loop:
     """A run in progress."""
 
     def __init__(
-        self, policy: LMPolicy, prompts: Sequence[Prompt], reward: RewardFunction, method: Method, config: TrainConfig
+        self,
+        policy: LMPolicy,
+        prompts: Sequence[Prompt],
+        reward: RewardFunction | None,
+        method: Method,
+        config: TrainConfig,
     ) -> None:
-        """Begin one.
+        """Begin one; `reward` is None for methods whose own reward is enough (RLPR).
 
         Raises:
             ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
                 `reward` has none, or is a model with another vocabulary; or a reference that is to follow, and the
-                method has none.
+                method has none; or a method for samplers that lag, and none does.
         """
         self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
+        check_prompts(method, prompts, reward is not None)
         self.encoded = policy.encode([prompt.text for prompt in prompts])
         policy.check_lengths(self.encoded, config.max_new_tokens)
         self.parameters = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
@@ -110,10 +124,20 @@ class Loop:
                 f"reference_every={config.reference_every}, and this method keeps no reference: give it a KL "
                 "(method.kl and method.kl_coefficient), or leave it at 0"
             )
+        if method.lagged and not config.lag:
+            raise ConfigError(
+                f"{method.title} is made for a sampler that lags behind: say lag=, the steps after which it becomes "
+                "the policy of now, as lag=50; lag=1 is the method's on-policy form"
+            )
         self.sampler = _copy(policy) if config.lag else policy
+        self.slow = _copy(policy) if method.reads in SLOW else None
+        self.reader = PolicyReader(policy, self.slow, config.rows_at_once)
         self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
         if self.nucleus is not None:
             self.nucleus.check_size(config.prompts_per_step * config.group, config.max_new_tokens)
+        if method.sage >= config.group:
+            raise ConfigError(f"method.sage={method.sage} must be below group={config.group}: the others are plain")
+        self.sage = SageSampler(self.sampler, _sage_of(method)) if method.sage else None
         self.of_steps = method.advantages == losses.STEPS
         if self.of_steps and not hasattr(reward, "step_rewards"):
             raise ConfigError("this method learns from rewards of steps: give a reward with step_rewards (docs/llm.md)")
@@ -123,6 +147,9 @@ class Loop:
         self.answered: list[Prompt] = []
         """The prompt of each answer of the last batch."""
         self.step = self.drawn = self.version = self.sampler_version = 0
+        self.spread = 0.0  # running mean of groups' deviations; 0 before there is one
+        self._ahead: tuple[Tensor, Forward] | None = None  # answers, and the forward pass that did not wait for rewards
+        self._epoch: tuple[int, np.ndarray] | None = None  # its number, and the order of its prompts
 
     # -- one batch ---------------------------------------------------------------------------------------------
 
@@ -131,7 +158,9 @@ class Loop:
         found: list[int] = []
         for _ in range(count):
             epoch, place = divmod(self.drawn, len(self.prompts))
-            found.append(int(_order(self.config.seed, epoch, len(self.prompts))[place]))
+            if self._epoch is None or self._epoch[0] != epoch:
+                self._epoch = epoch, _order(self.config.seed, epoch, len(self.prompts))
+            found.append(int(self._epoch[1][place]))
             self.drawn += 1
         return found
 
@@ -145,30 +174,29 @@ class Loop:
         for refill in range(config.refills + 1 if method.mixed_groups else 1):
             numbers = self._draw(config.prompts_per_step)
             seed = int(np.random.SeedSequence([config.seed, self.step, refill]).generate_state(1)[0])
-            rollout = self.sampler.generate(
-                [self.encoded[n] for n in numbers],
-                config.group,
-                config.max_new_tokens,
-                seed,
-                at_once=config.rows_at_once,
-                within=self.nucleus,
-                continuous=config.continuous,
-            )
-            rollout, found = self.score(rollout, [self.prompts[n] for n in numbers for _ in range(config.group)])
+            rollout = self._answers([self.encoded[n] for n in numbers], seed)
+            rows = [self.prompts[n] for n in numbers for _ in range(config.group)]
+            rollout, found = self.score(rollout, rows, ahead=not method.mixed_groups and not method.spread)
             rewards_seen.append(found)
             mixed = mixed_groups(found, config.group).view(-1, config.group)[:, 0] != 0
             drawn, same = drawn + len(mixed), same + int((~mixed).sum())
+            spread = self._spread(found)
+            if self._ahead is not None:  # nothing is left out, and the answers stay as they are
+                kept, asked = [(rollout, found)], numbers
+                break
             for group in range(len(numbers)):
-                if (mixed[group] or not method.mixed_groups) and len(kept) < wanted:
+                if spread[group] and (mixed[group] or not method.mixed_groups) and len(kept) < wanted:
                     part = slice(group * config.group, (group + 1) * config.group)
                     kept.append((rollout.rows(part), found[part]))
                     asked.append(numbers[group])
             if len(kept) == wanted:
                 break
         if not kept:  # nothing differs anywhere: the step will be empty
-            kept, asked = [(rollout.rows(slice(0, config.group)), found[: config.group])], numbers[:1]
+            none = torch.full_like(found[: config.group], torch.nan) if method.spread else found[: config.group]
+            kept, asked = [(rollout.rows(slice(0, config.group)), none)], numbers[:1]
         self.answered = [self.prompts[number] for number in asked for _ in range(config.group)]
-        rollout, found = joined([part for part, _ in kept], self.policy.pad), torch.cat([part for _, part in kept])
+        if self._ahead is None:
+            rollout, found = joined([part for part, _ in kept], self.policy.pad), torch.cat([part for _, part in kept])
         seen, mask = torch.cat(rewards_seen), rollout.completion_mask
         if bool(seen.isnan().all()):
             raise DataError(
@@ -179,16 +207,79 @@ class Loop:
             "same": same / drawn,
             "length": float(mask.sum(-1).mean()),
             "finished": float(rollout.finished.float().mean()),
-            "groups": len(kept),
+            "groups": len(asked),
             "sampling_seconds": time.perf_counter() - seconds,
         }
         return rollout, found, metrics
 
-    def score(self, rollout: Rollout, rows: Sequence[Prompt]) -> tuple[Rollout, Tensor]:
-        """Rewards (B,) of answers to these prompts; of a method of steps the rollout keeps those of each step."""
+    def _answers(self, prompts: list[list[int]], seed: int) -> Rollout:
+        """`config.group` answers to each prompt, `method.sage` of them by SAGE, the last ones."""
+        config, sage = self.config, self.method.sage
+        plain = self.sampler.generate(
+            prompts,
+            config.group - sage,
+            config.max_new_tokens,
+            seed,
+            at_once=config.rows_at_once,
+            within=self.nucleus,
+            continuous=config.continuous,
+        )
+        if self.sage is None:
+            return plain
+        sure = self.sage.generate(prompts, config.max_new_tokens, seed, config.rows_at_once)
+        both, count = joined([plain, sure], self.policy.pad), config.group - sage
+        order = [
+            row
+            for n in range(len(prompts))
+            for row in (*range(n * count, (n + 1) * count), *(count * len(prompts) + n * sage + k for k in range(sage)))
+        ]
+        return both.rows(torch.tensor(order, device=both.log_prob.device))
+
+    def _spread(self, returns: Tensor) -> Tensor:
+        """(groups,) bool, those that deviate enough from one another by `method.spread`; its mean follows."""
+        whole = torch.ones(len(returns) // self.config.group, dtype=torch.bool, device=returns.device)
+        if not self.method.spread or self.step < SPREAD_FROM:
+            return whole
+        before = torch.tensor(self.spread, dtype=returns.dtype, device=returns.device)
+        enough, after = spread_groups(returns, self.config.group, before, self.method.spread)
+        if self.spread == 0:
+            after = 100 * after  # the first one: its own mean
+        self.spread = float(after)
+        return whole if self.step < FILTER_FROM else enough.view(-1, self.config.group)[:, 0] != 0
+
+    def score(self, rollout: Rollout, rows: Sequence[Prompt], ahead: bool = False) -> tuple[Rollout, Tensor]:
+        """Rewards (B,) of answers to these prompts; the rollout keeps what else training reads of them.
+
+        Args:
+            rollout: B answers.
+            rows: the prompt of each.
+            ahead: while rewards are on their way, do the forward pass that the update begins with.
+        """
+        self._ahead = None
         texts, answers, device = self.policy.decode(rollout), rollout.answers(), rollout.log_prob.device
         if not self.of_steps:
-            return rollout, scores(self.reward, rows, texts, answers).to(device)
+            asked = None if self.reward is None else ask(self.reward, rows, texts, answers, self.reader)
+            if asked is not None and asked.late and ahead:
+                self._ahead = rollout.completion_ids, self._first(rollout)
+            found = None if asked is None else asked().to(device)
+            own = OWN[self.method.reads]
+            if own is None:
+                assert found is not None
+                return rollout, found
+            lengths = rollout.prompt_mask.sum(-1).long().tolist()
+            prompt_ids = [row[len(row) - n :].tolist() for row, n in zip(rollout.prompt_ids, lengths, strict=True)]
+            given = Answers(rows, prompt_ids, answers, texts, found, self.config.group)
+            mark = self.method.answer_mark
+            if mark and self.step == 0 and not any(mark in text for text in texts):
+                warnings.warn(
+                    f"none of the {len(texts)} first answers has {mark!r}, behind which {self.method.title} reads an "
+                    "answer: none earns its reward so; method.answer_mark names the text, prompts may ask for it",
+                    stacklevel=2,
+                )
+            found, more = own(self.method, self.reader, given)
+            wide = {name: value.to(device).unsqueeze(1).expand_as(rollout.log_prob) for name, value in more.items()}
+            return dataclasses.replace(rollout, kept=rollout.kept | wide), found.to(device)
+        assert self.reward is not None
         found, ends = step_scores(self.reward, rows, texts, answers, rollout.completion_mask)
         kept = {"step_rewards": found.to(device), "steps": ends.to(device)}
         returns = (kept["step_rewards"] * kept["steps"]).sum(-1) / kept["steps"].sum(-1)
@@ -215,7 +306,21 @@ class Loop:
         versions = torch.full_like(groups, self.sampler_version if config.lag else self.version)
         mask = mask * fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
         batch = Batch(log_prob, log_prob, rollout.log_prob, mask, mask, advantages, returns, groups, entropy, reference)
+        if "entropy_weights" in rollout.kept:  # one for each answer, kept at all of its tokens
+            batch = dataclasses.replace(batch, entropy_weights=rollout.kept["entropy_weights"][:, 0])
         return dataclasses.replace(batch, units=losses.selected(method, batch, rollout.finished))
+
+    def _first(self, rollout: Rollout) -> Forward:
+        """What the update begins with; with gradient where it is the one update on these answers, too."""
+        return (
+            self.policy.log_probs(rollout, self.entropy_gradient)
+            if self._single(rollout)
+            else self._forward(self.policy, rollout)
+        )
+
+    def _single(self, rollout: Rollout) -> bool:
+        config = self.config
+        return config.epochs * config.minibatches == 1 and len(rollout.finished) <= config.rows_at_once
 
     @torch.no_grad()
     def _forward(self, policy: LMPolicy, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -267,7 +372,11 @@ class Loop:
     def advance(self) -> dict[str, float]:
         """One step: a batch is sampled and learned from."""
         self.refresh()
-        return self.learn(*self.collect())
+        rollout, returns, metrics = self.collect()
+        found = self.learn(rollout, returns, metrics)
+        if isinstance(self.reward, Learning):
+            found |= self.reward.learn(self.answered, self.policy.decode(rollout), self.config.group)
+        return found
 
     def refresh(self) -> None:
         """Bring copies up to date that are to be, before a batch is sampled."""
@@ -290,9 +399,10 @@ class Loop:
             DivergenceError: the loss stopped being finite.
         """
         began = time.perf_counter()
-        single = self.config.epochs * self.config.minibatches == 1 and len(returns) <= self.config.rows_at_once
-        forward = self.policy.log_probs(rollout, self.entropy_gradient) if single else None  # of the one update, too
-        log_prob, entropy = forward or self._forward(self.policy, rollout)
+        ahead, self._ahead = self._ahead, None
+        first = ahead[1] if ahead is not None and ahead[0] is rollout.completion_ids else self._first(rollout)
+        forward = first if self._single(rollout) else None  # of the one update, too
+        log_prob, entropy = first
         batch = self.prepare(rollout, returns, log_prob.detach(), entropy.detach())
         gap = pg.weight_metrics(batch.proximal, batch.behaviour, batch.mask)
         if self.version == 0 and self.policy.model.dtype == torch.float32 and float(gap["gap_max"]) > LARGEST_GAP:
@@ -311,6 +421,8 @@ class Loop:
     def end_step(self) -> None:
         """Count a step, whether or not this policy learned in it; the reference follows where that is due."""
         self.step += 1
+        if self.slow is not None and self.method.reads == "consistency" and self.step % SLOW_EVERY == 0:
+            _overwrite(self.slow, self.policy, SLOW_SHARE)
         if self.reference is not None and self.config.reference_every and self.step % self.config.reference_every == 0:
             _overwrite(self.reference, self.policy, self.config.reference_share)
             if self.config.reference_share == 1:
@@ -320,7 +432,7 @@ class Loop:
 
     def _copies(self) -> dict[str, LMPolicy]:
         """Policies beside the one that is trained, with weights of their own."""
-        found = {"reference": self.reference, "sampler": self.sampler}
+        found = {"reference": self.reference, "sampler": self.sampler, "slow": self.slow}
         found["nucleus"] = None if self.nucleus is None else self.nucleus.policy
         return {name: one for name, one in found.items() if one is not None and one is not self.policy}
 
@@ -338,7 +450,9 @@ class Loop:
         for kind, other in self._copies().items():
             own = dict(other.model.named_parameters())
             tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
-        counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version")}
+        counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version", "spread")}
+        if isinstance(self.reward, Learning):
+            tensors |= {f"reward/{name}": value for name, value in self.reward.state().items()}
         checkpoint.save(path, tensors, {"kind": "language training", **counters, "settings": self.settings()})
 
     def load(self, path: pathlib.Path) -> None:
@@ -366,8 +480,16 @@ class Loop:
                 own = dict(other.model.named_parameters())
                 for name in self.parameters:
                     own[name].copy_(tensors[f"{kind}/{name}"])
+        if isinstance(self.reward, Learning):
+            own_state = {name: tensors[name] for name in tensors if name.startswith("reward/")}
+            self.reward.load_state({name.removeprefix("reward/"): value for name, value in own_state.items()})
         for name in ("step", "drawn", "version", "sampler_version"):
             setattr(self, name, int(meta[name]))
+        self.spread = float(meta.get("spread", 0.0))  # those of earlier versions have none
+
+
+def _sage_of(method: Method) -> Sage:
+    return Sage(method.sage, method.sage_width, method.sage_tolerance, method.step_mark, method.think_mark)
 
 
 def _order(seed: int, epoch: int, count: int, *more: int) -> np.ndarray:

@@ -68,7 +68,9 @@ METHODS: dict[str, Method] = {
     "vespo": Method("VESPO", "Shen et al. (2602.10693)", surrogate="vespo"),
     "cispo": Method("CISPO", "MiniMax-M1 (2506.13585)", surrogate="cispo"),
     "sapo": Method("SAPO", "Gao et al. (2511.20347)", surrogate="sapo", reduction="sequence_mean"),
-    "oapl": Method("OAPL", "2602.19362, eqs. (2) and (3)", advantages="none", surrogate="oapl", scale=1e-3),
+    "oapl": Method(
+        "OAPL", "2602.19362, eqs. (2) and (3)", advantages="none", surrogate="oapl", scale=1e-3, lagged=True
+    ),
     "pacs": Method("PACS", "Li et al. (2509.02522)", advantages="none", surrogate="pacs"),
     "raft": Method("RAFT", "Dong et al. (2304.06767)", advantages="best", surrogate="likelihood", units="chosen"),
     "rrhf": Method("RRHF", "Yuan et al. (2304.05302)", advantages="none", surrogate="rrhf"),
@@ -80,13 +82,30 @@ METHODS: dict[str, Method] = {
     "gui_g1": Method(
         "GUI-G1", "Zhou et al. (2505.15810)", advantages="mean", reduction="fixed_length", fixed_length=64
     ),
-    "rlpr": Method("RLPR", "Yu et al. (2506.18254)", high=0.27),
+    "rlpr": Method(
+        "RLPR", "Yu et al. (2506.18254)", high=0.27, reads="probability", answer_mark="<answer>", spread=0.5
+    ),
+    "care": Method(
+        "GRPO-CARE",
+        "Chen et al. (2506.16141)",
+        reduction="sequence_mean",
+        reads="consistency",
+        answer_mark="<answer>",
+    ),
+    "dsdr": Method("DSDR", "2602.19895, eqs. (4) to (16)", high=0.28, reads="diversity", diversity_entropy=0.001),
+    "urpo": Method("URPO", "2507.17515; the choice's reward is ours", reduction="sequence_mean", reads="choice"),
     "process": _replace(_GRPO, title="GRPO, process supervision", advantages="steps"),
     "brpo": Method("BRPO", "Jia et al., Writing-Zero (2506.00103)", advantages="pairwise"),
     "nlpo": _replace(
         _PP, title="NLPO, without a critic", source="Ramamurthy et al. (2210.01241)", nucleus=0.9, kl_coefficient=0.1
     ),
-    "async_ppo": Method("decoupled PPO", "Fu et al., AReaL (2505.24298)", weight_cap=2.0),
+    "async_ppo": Method(
+        "decoupled PPO",
+        "Fu et al., AReaL (2505.24298); the cap, beyond which tokens are masked, is its configurations'",
+        weight_cap=5.0,
+        drop_above_cap=True,
+        lagged=True,
+    ),
 }
 """Name -> method."""
 

@@ -16,6 +16,12 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.tx
 """Files of which a tokenizer has one or more."""
 
 
+def missing_of(error: ImportError, package: str) -> str:
+    """The package that an import failed for want of: the one that was asked for, or one that it needs itself."""
+    lacking = error.name if isinstance(error, ModuleNotFoundError) else None
+    return (lacking or package).partition(".")[0]
+
+
 def transformers_module() -> Any:
     """transformers, imported here alone.
 
@@ -25,7 +31,7 @@ def transformers_module() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise MissingExtraError("transformers", "llm", "a language model") from error
+        raise MissingExtraError(missing_of(error, "transformers"), "llm", f"a language model ({error})") from error
     return transformers
 
 

@@ -146,6 +146,7 @@ class LMPolicy:
         at_once: int = 256,
         within: Nucleus | None = None,
         continuous: bool = False,
+        stops: Sequence[int] = (),
     ) -> Rollout:
         """Sample `count` answers to each prompt, by transformers' `generate` with its cache.
 
@@ -159,6 +160,7 @@ class LMPolicy:
             within: tokens are drawn from another policy's nucleus alone; the rollout keeps it as `allowed`.
             continuous: by transformers' continuous batching instead, where an answer that ends makes room for the next
                 (`at_once` is not read then).
+            stops: tokens that end a row as the end tokens do; the row is `finished` then. Not with `continuous`.
 
         Returns:
             B = len(prompts) * count rows.
@@ -167,8 +169,11 @@ class LMPolicy:
             ConfigError: a prompt that is too long, or a nucleus with continuous batching.
         """
         self.check_lengths(prompts, new)
-        if continuous and (within is not None or greedy):
-            raise ConfigError("continuous batching samples from all tokens: leave it out where a nucleus or greedy is")
+        if continuous and (within is not None or greedy or stops):
+            raise ConfigError(
+                "continuous batching samples from all tokens: leave it out where a nucleus, greedy or stops are"
+            )
+        ends = sorted({*self.ends, *stops})
         rows = [prompt for prompt in prompts for _ in range(count)]
         width = max(map(len, rows))
         ids = torch.full((len(rows), width), self.pad)
@@ -187,18 +192,18 @@ class LMPolicy:
                 answers[row, : len(drawn)], log_prob[row, : len(found)] = ids.new_tensor(drawn), mask.new_tensor(found)
             for start in range(0, 0 if continuous else len(rows), at_once):
                 part = slice(start, start + at_once)
-                tokens, logs, among = self._generate(ids[part], mask[part], new, greedy, within)
+                tokens, logs, among = self._generate(ids[part], mask[part], new, greedy, within, ends)
                 answers[part, : tokens.shape[1]], log_prob[part, : logs.shape[1]] = tokens, logs
                 if among is not None:
                     allowed[part, : among.shape[1]] = among
-        kept, finished = completion_mask(answers, self.ends)
+        kept, finished = completion_mask(answers, ends)
         longest = int(kept.sum(-1).max())
         answers, kept, log_prob = answers[:, :longest], kept[:, :longest], log_prob[:, :longest]
         more = {"allowed": allowed[:, :longest]} if within else {}
         return Rollout(ids, mask, answers, kept, torch.where(kept != 0, log_prob, 0.0), finished, more)
 
     def _generate(
-        self, ids: Tensor, mask: Tensor, new: int, greedy: bool, within: Nucleus | None
+        self, ids: Tensor, mask: Tensor, new: int, greedy: bool, within: Nucleus | None, ends: list[int]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         follower = None if within is None else within.follow(ids, mask)
         record = _Record(self.temperature, follower)
@@ -208,7 +213,7 @@ class LMPolicy:
             logits_processor=[record],
             max_new_tokens=new,
             do_sample=not greedy,
-            eos_token_id=self.ends,
+            eos_token_id=ends,
             pad_token_id=self.pad,
             use_cache=True,
         )

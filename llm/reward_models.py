@@ -257,7 +257,7 @@ class RewardLearner:
     def __init__(self, model: RewardModel, training: RewardTraining) -> None:
         """Begin; `training.steps` and `rows` are whoever's who calls `update`."""
         self.model, self.training = model, training
-        self._adam = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
 
     def update(
         self, batch: Sequence[Pair] | Sequence[LabelledSteps], learning_rate: float | None = None
@@ -280,11 +280,11 @@ class RewardLearner:
         loss = terms.mean()
         if not torch.isfinite(loss):
             raise DivergenceError(f"the reward model's loss is {float(loss.detach())}; lower learning_rate")
-        self._adam.param_groups[0]["lr"] = self.training.learning_rate if learning_rate is None else learning_rate
-        self._adam.zero_grad()
+        self.optimizer.param_groups[0]["lr"] = self.training.learning_rate if learning_rate is None else learning_rate
+        self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), self.training.max_gradient_norm)
-        self._adam.step()
+        self.optimizer.step()
         return {"loss": float(loss.detach()), "accuracy": float(right.float().mean())}
 
 
@@ -329,16 +329,23 @@ def load_reward(name: str, device: str = "cpu") -> RewardFunction:
     """
     if (pathlib.Path(name).expanduser() / "config.json").is_file():
         return load_reward_model(name, device)
+    return load_function(name, "reward", ", nor a reward model's folder")
+
+
+def load_function(name: str, setting: str, or_else: str = "") -> RewardFunction:
+    """The function that "module:function" names, as `setting` is given it.
+
+    Raises:
+        ConfigError: the name is not of that form, or there is no such module or function.
+    """
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
-        raise ConfigError(
-            f"reward={name!r} is not of the form module:function, as in my_rewards:exact, nor a reward model's folder"
-        )
+        raise ConfigError(f"{setting}={name!r} is not of the form module:function, as in my_rewards:exact{or_else}")
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
-        raise ConfigError(f"reward={name!r}: the module can't be imported: {error}") from error
+        raise ConfigError(f"{setting}={name!r}: the module can't be imported: {error}") from error
     if not callable(found):
-        raise ConfigError(f"reward={name!r}: the module {module} has no function {function!r}")
+        raise ConfigError(f"{setting}={name!r}: the module {module} has no function {function!r}")
     reward: RewardFunction = found
     return reward

@@ -2,6 +2,10 @@
 
 `reward(prompts, completions, completion_ids, **columns) -> list of float or None`, one for each answer; None is an
 answer that can't be scored. Answers to a prompt that is a list of messages are lists of one message.
+
+A reward with a true attribute `reads_policy` also gets `policy=`, a `PolicyReader`. One that takes long may give a
+`Late` in place of its list: the loop goes on with what needs no rewards, and collects them before its update; `later`
+makes such a one of any function.
 """
 
 from __future__ import annotations
@@ -9,15 +13,44 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from surefoot.core.base.errors import DataError
+from surefoot.core.base.errors import DataError, SurefootError
 from surefoot.llm.prompts import Prompt
+from surefoot.llm.reader import PolicyReader
 
-RewardFunction = Callable[..., Sequence[float | None]]
+
+@runtime_checkable
+class Late(Protocol):
+    """Rewards that are on their way."""
+
+    def collect(self) -> Sequence[float | None]:
+        """Wait for them; one for each answer."""
+        ...
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A reward that is trained beside the policy, and whose state goes into the run's checkpoint."""
+
+    def learn(self, prompts: Sequence[Prompt], completions: Sequence[str], group: int) -> dict[str, float]:
+        """From a step's answers, after the policy's update; metrics. `group` of them in a row are to one prompt."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """All that decides how it goes on."""
+        ...
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from it."""
+        ...
+
+
+RewardFunction = Callable[..., Sequence[float | None] | Late]
 
 
 def text_of(completion: Any) -> str:
@@ -30,34 +63,105 @@ def scores(
     prompts: Sequence[Prompt],
     completions: Sequence[str],
     completion_ids: Sequence[Sequence[int]],
+    policy: PolicyReader | None = None,
 ) -> Tensor:
-    """Rewards of answers: (B,) float32, NaN where the function gave None.
+    """Rewards of answers, waited for: (B,) float32, NaN where the function gave None. Arguments as of `ask`."""
+    return ask(reward, prompts, completions, completion_ids, policy)()
+
+
+def ask(
+    reward: RewardFunction,
+    prompts: Sequence[Prompt],
+    completions: Sequence[str],
+    completion_ids: Sequence[Sequence[int]],
+    policy: PolicyReader | None = None,
+) -> Asked:
+    """Call a reward; what it gives is checked when it is called for, after which late rewards have been waited for.
 
     Args:
         reward: the function.
         prompts: of each answer.
         completions: texts without special tokens.
         completion_ids: tokens, the end token left out.
+        policy: for rewards that read it.
 
     Raises:
-        DataError: the function raised, gave another number of rewards, or one that is not a finite number.
+        DataError: the function raised; and where the rewards are called for, it raised, gave another number of
+            rewards, or one that is not a finite number.
     """
     name, given = getattr(reward, "__name__", "the reward"), _as_asked(prompts, completions)
     columns = {column: [prompt.columns.get(column) for prompt in prompts] for column in prompts[0].columns}
+    more: dict[str, Any] = {"policy": policy} if getattr(reward, "reads_policy", False) else {}
+    for column in more.keys() & columns.keys():
+        raise DataError(f"the prompts have a column {column!r}, which {name} gets from the loop: rename the column")
     try:
-        found = list(
-            reward(
-                prompts=[prompt.text for prompt in prompts],
-                completions=given,
-                completion_ids=[list(ids) for ids in completion_ids],
-                **columns,
-            )
+        found = reward(
+            prompts=[prompt.text for prompt in prompts],
+            completions=given,
+            completion_ids=[list(ids) for ids in completion_ids],
+            **columns,
+            **more,
         )
+        return Asked(name, found if isinstance(found, Late) else list(found), completions)
+    except SurefootError:
+        raise
     except Exception as error:
         given_by = f"; the prompts have the columns {sorted(columns)}" if isinstance(error, TypeError) else ""
         raise DataError(f"reward function {name} raised {type(error).__name__}: {error}{given_by}") from error
-    if len(found) != len(given):
-        raise DataError(f"reward function {name} gave {len(found)} rewards for {len(given)} answers")
+
+
+class Asked:
+    """Rewards that were asked for: calling it gives them, (B,) float32."""
+
+    def __init__(self, name: str, given: Late | list[Any], completions: Sequence[str]) -> None:
+        self._name, self._given, self._completions = name, given, completions
+
+    @property
+    def late(self) -> bool:
+        """Whether they are still on their way."""
+        return isinstance(self._given, Late)
+
+    def __call__(self) -> Tensor:
+        """Wait for them, and check them; errors as of `ask`."""
+        found = self._given
+        if isinstance(found, Late):
+            try:
+                found = list(found.collect())
+            except SurefootError:
+                raise
+            except Exception as error:
+                raise DataError(f"reward function {self._name} raised {type(error).__name__}: {error}") from error
+        return _checked(self._name, found, self._completions)
+
+
+def later(reward: RewardFunction, workers: int = 1) -> RewardFunction:
+    """A reward that runs in a thread beside the loop: for one that waits for a judge, a sandbox or a service.
+
+    Args:
+        reward: a function by the convention above, that need not be late itself.
+        workers: threads; batches that are scored at the same time.
+    """
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="reward")
+
+    class OnItsWay:
+        def __init__(self, given: dict[str, Any]) -> None:
+            self._future = pool.submit(reward, **given)
+
+        def collect(self) -> Sequence[float | None]:
+            found = self._future.result()
+            return found.collect() if isinstance(found, Late) else found
+
+    def starts(**given: Any) -> Late:
+        return OnItsWay(given)
+
+    starts.__name__ = getattr(reward, "__name__", "the reward")
+    starts.reads_policy = getattr(reward, "reads_policy", False)  # type: ignore[attr-defined]
+    return starts
+
+
+def _checked(name: str, found: list[Any], completions: Sequence[str]) -> Tensor:
+    if len(found) != len(completions):
+        raise DataError(f"reward function {name} gave {len(found)} rewards for {len(completions)} answers")
     for row, value in enumerate(found):
         if value is None:
             continue

@@ -16,7 +16,7 @@ import numpy as np
 from surefoot.llm.characters import character_policy
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
-from surefoot.llm.rewards import RewardFunction
+from surefoot.llm.rewards import Late, RewardFunction
 from surefoot.llm.supervised import supervise
 
 Random = np.random.Generator
@@ -132,7 +132,8 @@ def shuffled(reward: RewardFunction, seed: int) -> RewardFunction:
     random = np.random.default_rng(seed)
 
     def given(**columns: Any) -> list[float | None]:
-        found = list(reward(**columns))
+        answer = reward(**columns)
+        found = list(answer.collect() if isinstance(answer, Late) else answer)
         return [found[place] for place in random.permutation(len(found))]
 
     return given

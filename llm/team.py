@@ -96,13 +96,20 @@ class Team:
             critic: of what each one reads, in the place of the method's baseline; all get the last answer's reward.
 
         Raises:
-            ConfigError: fewer than two policies, the same one twice, prompts of messages, rewards of steps, or a
-                critic of rewards that are summed, or whose model a member trains.
+            ConfigError: fewer than two policies, the same one twice, prompts of messages, rewards of steps, a method
+                whose reward reads the policy or whose answers are drawn or chosen otherwise, or a critic of rewards
+                that are summed, or whose model a member trains.
         """
         if len({id(policy.model) for policy in policies}) < max(2, len(policies)):
             raise ConfigError("a team is of two policies or more, each with a model of its own: copy the model")
         if any(not isinstance(prompt.text, str) for prompt in prompts):
             raise ConfigError("a team's prompts are texts: what the others said is put behind them")
+        for field in ("reads", "sage", "spread"):
+            if getattr(method, field) not in ("none", 0):
+                raise ConfigError(
+                    f"method.{field}={getattr(method, field)}: a team's answers are drawn plainly, all count, and "
+                    "the reward function alone scores them"
+                )
         if critic is not None and team.credit != "last":
             raise ConfigError("a team's critic is of one reward at the end of a conversation: credit=last")
         if critic is not None and any(critic.model.policy.model is policy.model for policy in policies):

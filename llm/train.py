@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import read_lines, written_aside
 from surefoot.llm.evaluate import evaluate
 from surefoot.llm.loop import Loop, TrainConfig
@@ -27,7 +28,7 @@ class Stopped(Exception):
 def train(
     policy: LMPolicy,
     prompts: Sequence[Prompt],
-    reward: RewardFunction,
+    reward: RewardFunction | None,
     method: Method,
     config: TrainConfig,
     folder: str | os.PathLike[str] | None = None,
@@ -41,7 +42,8 @@ def train(
     Args:
         policy: is changed.
         prompts: to learn from.
-        reward: by TRL's convention (`llm.rewards`).
+        reward: by TRL's convention (`llm.rewards`); None for a method whose own reward is enough. One with a `rule`,
+            as `Cooper`, is evaluated by that.
         method: from `llm.methods.method`.
         config: of the loop.
         folder: for metrics.jsonl, checkpoint.safetensors and, at the end, the model; None keeps nothing.
@@ -54,11 +56,13 @@ def train(
 
     Raises:
         CheckpointError: the checkpoint in `folder` is damaged, or of another run; names the setting that differs.
-        ConfigError: a prompt that is too long.
+        ConfigError: a prompt that is too long, or what `Loop` refuses; or `held_out` without a reward.
         DataError: the reward function raised, or gave what is no finite number.
         DivergenceError: a loss stopped being finite.
         Stopped: it was asked to stop.
     """
+    if held_out is not None and reward is None:
+        raise ConfigError("held_out needs a reward that tells right answers: give reward=, as my_rewards:exact")
     loop = Loop(policy, prompts, reward, method, config)
     path = None if folder is None else pathlib.Path(folder)
     lines: list[dict[str, Any]] = []
@@ -79,11 +83,11 @@ def train(
             loop.save(path / CHECKPOINT)
 
     def examine() -> None:
-        if held_out is not None:
+        if held_out is not None and reward is not None:
             found = evaluate(
                 policy,
                 held_out,
-                reward,
+                getattr(reward, "rule", reward),
                 new=config.max_new_tokens,
                 samples=config.samples,
                 seed=config.seed,

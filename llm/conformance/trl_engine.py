@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.base.errors import MissingExtraError
 from surefoot.llm.conformance.implementation import COMPARED, Case, Implementation
 from surefoot.llm.losses.method import Method
+from surefoot.llm.models import missing_of
 from surefoot.llm.policy import LMPolicy, Rollout
 
 KINDS = {  # our name -> loss_type, level of the ratio
@@ -68,7 +69,7 @@ class TRL(Implementation):
             import trl
             from trl.trainer.grpo_trainer import GRPOTrainer
         except ImportError as error:
-            raise MissingExtraError("trl", None, "a comparison with TRL") from error
+            raise MissingExtraError(missing_of(error, "trl"), None, f"a comparison with TRL ({error})") from error
         self.version, self._trainer = trl.__version__, GRPOTrainer
 
     def settings(self, name: str) -> Method:

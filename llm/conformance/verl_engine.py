@@ -13,6 +13,7 @@ from surefoot.llm.losses.advantages import group_numbers
 from surefoot.llm.losses.method import Method
 from surefoot.llm.losses.reward_shaping import outcome_rewards
 from surefoot.llm.methods import method
+from surefoot.llm.models import missing_of
 
 KINDS = {  # our name -> policy loss, aggregation
     "grpo": ("vanilla", "seq-mean-token-mean"),
@@ -55,7 +56,7 @@ class Verl(Implementation):
             from verl.trainer.ppo import core_algos
             from verl.workers.config import ActorConfig
         except ImportError as error:
-            raise MissingExtraError("verl", None, f"a comparison with verl ({error})") from error
+            raise MissingExtraError(missing_of(error, "verl"), None, f"a comparison with verl ({error})") from error
         self.version, self._core, self._actor, self._algo = verl.__version__, core_algos, ActorConfig, AlgoConfig
 
     def settings(self, name: str) -> Method:

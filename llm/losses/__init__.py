@@ -15,6 +15,7 @@ from surefoot.llm.losses.advantages import (
     top_share,
     within_deviations,
 )
+from surefoot.llm.losses.diversity import diversity_weights, embedding_diversity, formula_diversity
 from surefoot.llm.losses.regressions import (
     classification_terms,
     direct_advantage_terms,
@@ -63,6 +64,9 @@ __all__ = [
     "consistency_scaled_reward",
     "direct_advantage_terms",
     "distribution_weights",
+    "diversity_weights",
+    "embedding_diversity",
+    "formula_diversity",
     "fresh_mask",
     "gated_reward",
     "group_baseline",

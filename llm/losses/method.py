@@ -35,6 +35,10 @@ TO_THE_SAMPLER = ("vespo", "oapl")
 """Surrogates whose ratio is to the policy that sampled."""
 GROUPED = ("oapl", "pacs", "rrhf", "reward_weighted")
 """Surrogates that read rewards, most of them of whole groups, in the place of advantages."""
+VERDICT = "{prompt}\n\nAnswer 1: {first}\n\nAnswer 2: {second}\n\nThe better answer (1 or 2) is answer "
+"""How a model is asked for the better of two answers."""
+READS = ("none", "probability", "consistency", "diversity", "choice")
+"""Rewards of methods that read the policy; `llm.own_rewards` has them."""
 JUDGED = ("best", "pairwise")
 """Advantages that are the outcome of a comparison, and not a sum that a penalty could be taken from."""
 
@@ -60,12 +64,27 @@ class Method:
     units: str = "all"  # tokens that are trained: all, high_entropy, spurious (all but those), chosen (of best answers)
     share: float = 0.2  # high_entropy: of the tokens
     weight_cap: float = 0.0  # weights of a foreign or older sampler are cut here; 0 for no weights
+    drop_above_cap: bool = False  # tokens whose weight is above weight_cap count for nothing, in place of being cut
+    lagged: bool = False  # made for a sampler that lags behind: a run has to say lag=
     kl: str = "none"  # none, reward (k1), or as a loss k2, k3, k3_straight, k3_weighted
     kl_coefficient: float = 0.0  # of the KL to the reference
     entropy_coefficient: float = 0.0  # of the entropy bonus, the mean over all tokens, trained or not
     mixed_groups: bool = False  # draw again for groups whose rewards are all the same
     overlong_share: float = 0.0  # share of max_new_tokens before the limit in which a penalty grows to -1; 0 for none
     drop_truncated: bool = False  # leave out answers without an end
+    reads: str = "none"  # reward of its own: none, probability (RLPR), consistency (CARE), diversity, choice (URPO)
+    answer_mark: str = ""  # text that an answer follows in a completion; with reads=probability, none for its end
+    form_share: float = 0.1  # reads=probability: share of the reward function, which judges the form
+    spread: float = 0.0  # RLPR's beta: groups that deviate less than this part of the running mean are left out
+    diversity_bonus: float = 0.001  # reads=diversity: what full difference adds to a right answer's reward
+    diversity_entropy: float = 0.0  # of the entropy of right answers, weighed by their difference (DSDR)
+    judge: str = VERDICT  # reads=choice: how the better of two answers is asked for
+    verdict_tokens: int = 8  # reads=choice: the most tokens of the reply, of which the first 1 or 2 counts
+    sage: int = 0  # answers of each group that are drawn by SAGE, where the model is sure of its reasoning; 0 for none
+    sage_width: int = 2  # SAGE's m: chains that are kept, of 2m continuations of each
+    sage_tolerance: float = 1.0  # SAGE's TR: of the 2m likeliest continuations, the share that may end the reasoning
+    step_mark: str = "\n\n"  # SAGE: text that ends a step
+    think_mark: str = "</think>"  # SAGE: text that ends the reasoning
     nucleus: float = 0.0  # tokens are drawn from the nucleus of this share of a mask policy alone; 0 for all tokens
 
     def __post_init__(self) -> None:
@@ -81,27 +100,41 @@ class Method:
             "reduction": REDUCTIONS,
             "units": UNITS,
             "kl": KL_TERMS,
+            "reads": READS,
         }
         for field, names in known.items():
             if getattr(self, field) not in names:
                 raise ConfigError(
                     f"method.{field}={getattr(self, field)!r}: {nearest(getattr(self, field), list(names))}"
                 )
-        coefficients = ("kl_coefficient", "entropy_coefficient")
-        for field in ("low", "high", "dual", "weight_cap", "log_ratio_bound", "fixed_length", *coefficients):
+        coefficients = ("kl_coefficient", "entropy_coefficient", "diversity_bonus", "diversity_entropy", "spread")
+        for field in ("low", "high", "sage", "dual", "weight_cap", "log_ratio_bound", "fixed_length", *coefficients):
             if not getattr(self, field) >= 0:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must not be below 0")
-        for field in ("share", "temperature", "scale", "cap"):
+        for field in ("share", "temperature", "scale", "cap", "verdict_tokens"):
             if not getattr(self, field) > 0:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must be above 0")
-        for field in ("share", "overlong_share", "nucleus"):
+        for field in ("share", "overlong_share", "nucleus", "form_share"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must be a share, from 0 to 1")
+        if self.sage and self.nucleus:
+            raise ConfigError("method.sage draws from all tokens: leave method.nucleus out")
         if self.weight_cap > 0 and self.surrogate in TO_THE_SAMPLER:
             raise ConfigError(
                 f"method.weight_cap is above 0, and the loss of {self.surrogate} has a correction of its own for the "
                 "policy that sampled: leave it at 0"
             )
+        if self.diversity_entropy and self.reads != "diversity":
+            raise ConfigError("method.diversity_entropy weighs answers by their difference: set method.reads=diversity")
+        if self.reads != "none" and self.advantages == STEPS:
+            raise ConfigError(
+                f"method.reads={self.reads} is a reward of answers, and method.advantages=steps reads steps"
+            )
+        missing = [part for part in ("{prompt}", "{first}", "{second}") if part not in self.judge]
+        if missing:
+            raise ConfigError(f"method.judge={self.judge!r} has no {missing[0]}: it asks for the better of two answers")
+        if self.drop_above_cap and not self.weight_cap:
+            raise ConfigError("method.drop_above_cap leaves out what is above method.weight_cap: set that, as to 5")
         if self.kl_coefficient > 0 and self.kl == "none":
             raise ConfigError("method.kl_coefficient is above 0 and method.kl is none: say where the KL goes, as kl=k3")
         if self.kl == "reward" and (self.surrogate in GROUPED or self.advantages in JUDGED):
@@ -148,6 +181,8 @@ class Batch:
     """(B, C), in nats."""
     reference: Tensor | None = None
     """(B, C), of the reference policy."""
+    entropy_weights: Tensor | None = None
+    """(B,), of the entropy of whole answers; their sum over a group is the group's size, or 0."""
 
     def rows(self, which: Tensor) -> Batch:
         """Some of the rows."""
@@ -336,6 +371,17 @@ SURROGATES: dict[str, Callable[[Method, Batch], tuple[Tensor, Tensor | None]]] =
     "rrhf": _rrhf,
 }
 
+
+def _weighed_entropy(batch: Batch) -> Tensor:
+    """Terms of minus the entropy of answers, of samples of the proximal policy: w rho log pi (B, C).
+
+    Source: "DSDR" (2602.19895), its local term.
+    """
+    assert batch.entropy_weights is not None
+    rho = pg.ratio(pg.log_ratio(batch.log_prob, batch.proximal, batch.mask))
+    return batch.entropy_weights.unsqueeze(-1) * rho * batch.log_prob
+
+
 KL_TERMS: dict[str, Callable[[Batch, Tensor], Tensor] | None] = {
     "none": None,
     "reward": None,
@@ -393,7 +439,8 @@ def loss(
     terms, clipped = SURROGATES[method.surrogate](method, batch)
     if method.weight_cap:  # terms of whole answers have one weight each
         level = "unit" if not method.of_sequences else "sequence" if method.ratio == "sequence" else "chain"
-        terms = terms * pg.behaviour_weight(batch.proximal, batch.behaviour, batch.mask, level, high=method.weight_cap)
+        high, drop = method.weight_cap, method.drop_above_cap
+        terms = terms * pg.behaviour_weight(batch.proximal, batch.behaviour, batch.mask, level, high=high, reject=drop)
     found = total(terms, "token_sum" if method.of_sequences and method.reduction == "mean" else method.reduction)
     metrics = pg.ratio_metrics(pg.log_ratio(batch.log_prob, batch.proximal, batch.mask), None, batch.mask)
     if clipped is not None:
@@ -401,6 +448,8 @@ def loss(
         metrics["clip_fraction"] = masked_mean(clipped.to(mask.dtype), mask)
     if method.entropy_coefficient:  # over tokens whatever the reduction, so that its coefficient keeps its meaning
         found = found - method.entropy_coefficient * reduce(batch.entropy, batch.mask, "mean", denominator=all_tokens)
+    if method.diversity_entropy and batch.entropy_weights is not None:
+        found = found + method.diversity_entropy * total(_weighed_entropy(batch), "sequence_mean")
     estimate = KL_TERMS[method.kl]
     if estimate is not None and batch.reference is not None and method.kl_coefficient:
         mode = "sequence_mean" if method.of_sequences else method.reduction

@@ -36,6 +36,10 @@ class Answers:
         self.returns = torch.tensor(RETURNS, dtype=torch.float64)
         self.groups = torch.arange(8) // GROUP
 
+    def entropy_weights(self) -> list[float]:
+        """Shares of right answers, those of a group summing to 1."""
+        return [0.3, 0.0, 0.0, 0.7, 0.0, 1.0, 0.0, 0.0, *[0.0] * (len(self.mask) - 8)]
+
     def batch(self, one: Method) -> Batch:
         kl = (self.beh - self.ref) if one.kl == "reward" else None
         ends = self.mask * (torch.arange(6) % 2 == 0)
@@ -44,7 +48,11 @@ class Answers:
         batch = Batch(
             self.new, self.old, self.beh, self.mask, self.mask, found, self.returns, self.groups, self.entropy, self.ref
         )
-        return dataclasses.replace(batch, units=selected(one, batch, FINISHED))
+        if one.diversity_entropy:
+            batch = dataclasses.replace(
+                batch, entropy_weights=torch.tensor(self.entropy_weights(), dtype=torch.float64) * GROUP
+            )
+        return dataclasses.replace(batch, units=selected(one, batch, FINISHED[torch.arange(len(self.mask)) % 8]))
 
 
 # -- the second implementation: for each answer and token, with numbers out of python -----------------------------
@@ -272,10 +280,28 @@ def rlpr(a: Answers) -> Tensor:
     return token_mean(ppo(a, by_group("meanstd", RETURNS), 0.2, 0.27))
 
 
+def care(a: Answers) -> Tensor:
+    return answer_mean(ppo(a, by_group("meanstd", RETURNS)))
+
+
+urpo = care
+
+
+def dsdr(a: Answers) -> Tensor:
+    weights = a.entropy_weights()
+
+    def moved(row: int, t: int) -> Tensor:
+        return (a.new[row, t] - a.old[row, t]).exp() * a.new[row, t]
+
+    of_answers = [weights[row] * mean([moved(row, t) for t in tokens(row)]) for row in range(8)]
+    entropy = -sum(of_answers) / 2  # of two groups
+    return token_mean(ppo(a, by_group("meanstd", RETURNS), 0.2, 0.28)) - 0.001 * entropy
+
+
 def async_ppo(a: Answers) -> Tensor:
     terms = ppo(a, by_group("meanstd", RETURNS))
-    weight = (a.old - a.beh).exp().clamp(max=2.0)
-    return token_mean(lambda row, t: weight[row, t] * terms(row, t))
+    weight = (a.old - a.beh).exp()
+    return token_mean(lambda row, t: (weight[row, t] if weight[row, t] <= 5 else 0.0) * terms(row, t))
 
 
 def nlpo(a: Answers) -> Tensor:
@@ -315,5 +341,5 @@ def process(a: Answers) -> Tensor:
 EXPECTED = {one.__name__: one for one in (
     grpo, dr_grpo, dapo_clip, lite_ppo, rloo, reinforce_pp, reinforce_pp_baseline, stable_reinforce, loop, gspo, luspo,
     vespo, cispo, sapo, oapl, pacs, raft, rrhf, rwr, entropy_tokens, stapo, gui_g1, rlpr, async_ppo,
-    nlpo, brpo, process,
-)} | {"gspo_token": gspo}  # fmt: skip
+    nlpo, brpo, process, care, dsdr,
+)} | {"gspo_token": gspo, "urpo": urpo}  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import importlib.util
 import json
 import pathlib
+import sys
 import types
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 
 from surefoot.core.base.errors import ConfigError, MissingExtraError
 from surefoot.llm import method
+from surefoot.llm.conformance import engine
 from surefoot.llm.conformance.implementation import random_case
 from surefoot.llm.export import (
     check_trl,
@@ -46,7 +49,7 @@ def test_a_loss_for_verl_is_ours_with_the_batchs_denominators(name: str) -> None
         response_mask=case.mask.long(),
         config=config,
     )
-    one = method(name, kl="none", kl_coefficient=0.0, weight_cap=0.0)
+    one = method(name, kl="none", kl_coefficient=0.0, weight_cap=0.0, drop_above_cap=False)
     expected, _ = loss(one, case.batch(), 13, case.tokens, case.rows)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
     gradients = [torch.autograd.grad(value, case.log_prob)[0] for value in (found, expected)]
@@ -124,6 +127,61 @@ def test_settings_of_trl_that_the_method_does_not_have_or_read_are_refused() -> 
     ):
         with pytest.raises(ConfigError, match=why):
             check_trl(method(name), types.SimpleNamespace(**{**usual, **changes}))
+
+
+class Recorded:
+    """What `trl_trainer` reads of TRL's GRPOTrainer: a forward pass, which is recorded, and places for metrics."""
+
+    def __init__(self, *, args: Any = None) -> None:
+        self.args, self.model = args, types.SimpleNamespace(training=True)
+        self.current_gradient_accumulation_steps, self.max_completion_length = 1, 3
+        self.accelerator = types.SimpleNamespace(num_processes=1)
+        self._metrics = {"train": collections.defaultdict(list)}
+        self.aux_loss_enabled, self.router_aux_loss_coef = False, 0.5
+        self.log_prob = torch.tensor([[-1.0, -2.0, -0.5], [-0.3, -1.0, 0.0]], requires_grad=True)
+        self.seen: dict[str, Any] = {}
+
+    def _get_per_token_logps_and_entropies(self, *given: Any, **seen: Any) -> tuple[Any, Any, Any]:
+        self.seen = seen
+        return self.log_prob, torch.zeros(2, 3), torch.tensor(4.0)
+
+
+def test_what_trl_gives_its_loss_reaches_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of the sampler, pictures and a router's loss, by hand; without TRL."""
+    monkeypatch.setitem(sys.modules, "trl", types.SimpleNamespace(GRPOTrainer=Recorded))
+    args = types.SimpleNamespace(scale_rewards="none", beta=0.0, steps_per_generation=1)
+    trainer = trl_trainer("dr_grpo")(args=args)
+    ids, mask = torch.ones(2, 3, dtype=torch.long), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    inputs = {"prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": mask}
+    inputs |= {"advantages": torch.tensor([2.0, -1.0]), "num_items_in_batch": torch.tensor(5.0)}
+    plain = trainer._compute_loss(None, inputs)
+    # every ratio is 1: the sum of -A over tokens, by the length of 3 and two answers
+    assert float(plain.detach()) == pytest.approx(-(3 * 2 - 2 * 1) / 3 / 2)
+    weights = torch.tensor([[0.5, 1.0, 2.0], [3.0, 0.0, 7.0]])
+    weighed = trainer._compute_loss(None, inputs | {"importance_sampling_ratio": weights})
+    assert float(weighed.detach()) == pytest.approx(-(3.5 * 2 - 3 * 1) / 3 / 2)
+    gradient = torch.autograd.grad(weighed, trainer.log_prob)[0]
+    torch.testing.assert_close(gradient, torch.tensor([[-1.0, -2.0, -4.0], [3.0, 0.0, 0.0]]) / 6)
+    assert trainer.seen == {"compute_entropy": True}
+    trainer.aux_loss_enabled = True
+    pictures = {"pixel_values": torch.zeros(1), "image_grid_thw": torch.ones(1)}
+    with_router = trainer._compute_loss(None, inputs | pictures)
+    assert float(with_router.detach()) == pytest.approx(float(plain.detach()) + 0.5 * 4.0)
+    assert set(trainer.seen) == {"compute_entropy", "compute_aux_loss", *pictures}
+    with pytest.raises(ConfigError, match="scale_rewards='none'"):
+        trl_trainer("dr_grpo")(args=types.SimpleNamespace(scale_rewards="group", beta=0.0))
+
+
+def test_an_engine_whose_own_packages_are_missing_is_told_by_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Halfway(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise ModuleNotFoundError("No module named 'tensordict.nn'", name="tensordict.nn")
+
+    for engine_name, call in (("trl", lambda: trl_trainer("dr_grpo")), ("trl", lambda: engine("trl"))):
+        for module in (engine_name, f"{engine_name}.trainer", f"{engine_name}.trainer.grpo_trainer"):
+            monkeypatch.setitem(sys.modules, module, Halfway(module))
+        with pytest.raises(MissingExtraError, match=r"tensordict.nn.* needs the package 'tensordict'"):
+            call()
 
 
 @pytest.mark.skipif(installed("verl") is None, reason="verl is not installed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 
 import pytest
@@ -22,6 +24,8 @@ from plain_losses import (
 from surefoot.core.base.errors import ConfigError
 from surefoot.llm import METHODS, method
 from surefoot.llm.losses.method import denominators, loss
+from surefoot.llm.losses.reward_shaping import overlong_penalty
+from surefoot.llm.losses.selection import mixed_groups
 
 
 def test_every_method_has_a_second_implementation() -> None:
@@ -56,9 +60,9 @@ def test_a_batch_in_parts_of_whole_groups_has_the_loss_of_the_whole(name: str) -
     torch.testing.assert_close(sum(parts), whole, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("rwr", "rrhf", "process")])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("rwr", "rrhf", "process", "dsdr")])
 def test_equal_rewards_teach_nothing(name: str) -> None:
-    """But where an answer is imitated for its own reward (RWR), or for being first (RRHF's and RAFT's best)."""
+    """But where an answer is imitated for its reward (RWR) or for being first (RRHF, RAFT), and DSDR's entropy."""
     one = method(name, kl="none", kl_coefficient=0.0)
     answers = Answers(6)
     answers.returns = torch.full((8,), 0.4, dtype=torch.float64)
@@ -99,7 +103,7 @@ def test_an_answer_without_a_score_does_not_change_what_pacs_teaches_its_group()
 def test_weights_of_one_change_no_loss(name: str) -> None:
     answers = Answers(3)
     answers.beh = answers.old
-    plain, weighed = method(name, weight_cap=0.0), method(name, weight_cap=2.0)
+    plain, weighed = method(name, weight_cap=0.0, drop_above_cap=False), method(name, weight_cap=2.0)
     expected, found = (loss(one, answers.batch(one), LONGEST)[0] for one in (plain, weighed))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
 
@@ -199,3 +203,66 @@ def test_unknown_names_settings_and_the_two_methods_called_dapo_are_named() -> N
         method("grpo", surrogate="ppo")
     with pytest.raises(ConfigError, match="say where the KL goes"):
         method("dapo_clip", kl_coefficient=0.1)
+
+
+BESIDE = (
+    "title",
+    "source",
+    "lagged",
+    "nucleus",
+    "reads",
+    "answer_mark",
+    "form_share",
+    "spread",
+    "judge",
+    "verdict_tokens",
+    "sage",
+)
+"""Settings that neither the loss nor a filter reads: what a method is called, and how answers come and are scored."""
+
+
+class Wide(Answers):
+    """A third group, all of whose rewards are the same; ratios beyond every clip range; a rare token, a stale one."""
+
+    def __init__(self) -> None:
+        super().__init__(11, 0.5)
+
+        def longer(value: torch.Tensor) -> torch.Tensor:
+            return torch.cat([value, value[:4]])
+
+        self.old[0, :2] -= 7
+        self.beh[5, 0] = self.old[5, 0] - 2  # a weight of 7.4
+        moved = torch.linspace(-2.2, 2.2, 48, dtype=torch.float64)[torch.randperm(48, generator=torch.manual_seed(3))]
+        new = self.old + moved.view(8, 6)
+        new[2, 0] = self.old[2, 0] + 7.5  # a ratio of 1,800
+        self.old, self.beh, self.ref, self.entropy = map(longer, (self.old, self.beh, self.ref, self.entropy))
+        self.mask, self.new = longer(self.mask), longer(new).requires_grad_()
+        self.returns = torch.cat([self.returns, torch.full((4,), 0.5, dtype=torch.float64)])
+        self.groups = torch.arange(12) // 4
+
+
+def gradient_of(name: str) -> torch.Tensor:
+    """Of a step on the wide batch: with penalty of long answers, groups that differ, and answers that end."""
+    one, answers = method(name), Wide()
+    if one.overlong_share:
+        answers.returns = answers.returns + overlong_penalty(answers.mask.sum(-1), 7, round(one.overlong_share * 10))
+    rows = torch.arange(12)
+    if one.mixed_groups:
+        rows = rows[mixed_groups(answers.returns, answers.groups) != 0]
+    batch = answers.batch(one)
+    found, _ = loss(one, batch.rows(rows), LONGEST)
+    return torch.autograd.grad(found, answers.new)[0]
+
+
+def test_methods_whose_loss_or_filter_differs_differ_in_their_gradients() -> None:
+    gradients = {name: gradient_of(name) for name in METHODS}
+    alike = set()
+    for first, second in itertools.combinations(METHODS, 2):
+        told = [[v for k, v in dataclasses.asdict(METHODS[n]).items() if k not in BESIDE] for n in (first, second)]
+        same = torch.allclose(gradients[first], gradients[second], rtol=1e-9, atol=1e-12)
+        if told[0] == told[1]:
+            assert same, (first, second)
+            continue
+        if same:
+            alike.add((first, second))
+    assert alike == {("gspo", "gspo_token")}  # equal where all tokens of an answer have one advantage, by its paper

@@ -18,6 +18,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.evaluation import hierarchical_interval
 from surefoot.evaluation.tables import format_share
 from surefoot.language import runs as language_runs
+from surefoot.language.plan import plan
 from surefoot.llm.characters import character_policy
 
 SETTINGS = ["steps=4", "prompts_per_step=2", "group=4", "max_new_tokens=4", "learning_rate=1e-3", "checkpoint_every=2"]
@@ -78,6 +79,57 @@ def test_a_run_of_several_seeds_leaves_a_folder_that_is_evaluated_and_gone_on_wi
     assert json.loads(capsys.readouterr().out)["samples"] == 8
     assert main([*asked, "--policy-seed", "1"]) == 2
     assert "has no seed 1; it has [0, 3]" in capsys.readouterr().err
+
+
+def test_one_seed_is_a_list_of_one(place: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = place / "prompts.jsonl"
+    given = {"model": "tiny", "prompts": str(name), "reward": "my_llm_rewards:exact"}
+    assert plan({**given, "seed": "5"})[0].seeds == plan({**given, "seeds": "[5]"})[0].seeds == (5,)
+    assert plan({**given, "seed": "0"})[0].seeds == (0,)
+    for wrong, said in (({"seed": "1", "seeds": "3"}, "give one of them"), ({"seed": "x"}, "seeds=")):
+        with pytest.raises(ConfigError, match=said):
+            plan({**given, **wrong})
+
+
+def test_methods_whose_reward_reads_the_policy_run_from_the_command_line(
+    place: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"prompt": f"{n}=", "answer": str(n), "kind": "open" if n % 2 else "known"} for n in range(6)]
+    (place / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (place / "my_assistants.py").write_text(
+        "def corrupted(completions, **columns):\n    return ['' for _ in completions]\n"
+    )
+    pairs = [{"prompt": f"{n}=", "chosen": str(n), "rejected": str(9 - n)} for n in range(10)]
+    (place / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    assert main(["llm", "reward", "model=tiny", "data=pairs.jsonl", "out=judge", "steps=2", "-q"]) == 0
+    plain = ["llm", "train", "model=tiny", "prompts=prompts.jsonl", *SETTINGS, "--quiet"]
+    exact = "reward=my_llm_rewards:exact"
+    for name, more in (
+        ("rlpr", ["method.answer_mark="]),
+        ("care", [exact, "method.answer_mark==", "held_out=prompts.jsonl"]),
+        ("dsdr", [exact]),
+        ("urpo", [exact, "method.judge={prompt}{first}{second}", "method.verdict_tokens=2"]),
+        ("grpo", ["reward=judge", "rule=my_llm_rewards:exact", "corrupt=my_assistants:corrupted"]),
+    ):
+        assert main([*plain, f"method={name}", *more, f"out=of_{name}"]) == 0, name
+        assert main(["llm", "train", "--resume", f"of_{name}", "--trust", "--quiet"]) == 0
+    assert (place / "of_grpo" / "seeds" / "0" / "judge" / "reward.json").is_file()
+    capsys.readouterr()
+    assert main(["report", "of_rlpr", "-o", "page.html"]) == 0
+    capsys.readouterr()
+    for more, said in (
+        (["method=grpo"], "reward= is missing"),
+        (["method=rlpr", "held_out=prompts.jsonl"], "held_out needs a reward"),
+        ([exact, "rule=my_llm_rewards:exact"], "rule= and corrupt= go together"),
+        (
+            [exact, "rule=my_llm_rewards:exact", "corrupt=my_assistants:corrupted"],
+            "reward=my_llm_rewards:exact is none",
+        ),
+        ([exact, "method=oapl"], "say lag="),
+    ):
+        assert main([*plain, *more, "out=wrong"]) == 2, said
+        assert said in capsys.readouterr().err
+        assert not (place / "wrong").exists()
 
 
 @pytest.fixture
@@ -178,7 +230,7 @@ def test_a_run_that_is_stopped_keeps_its_last_step_and_goes_on_to_the_same_end(
         (["prompts="], "prompts= is missing"),
         (["seeds=0"], "train at least 1 seed"),
         (["seeds=some"], "give a count, as in seeds=3"),
-        (["seed=3"], "unknown setting 'seed': did you mean"),
+        (["seed=3", "seeds=2"], "seed=3 and seeds=2: give one of them"),
         (["reward=my_llm_rewards:raises"], "reward function raises"),
         (["steps"], "'steps' is not of the form name=value"),
         (["device=gpu"], "device='gpu' is no device: give cpu or cuda"),

@@ -158,6 +158,9 @@ def test_what_is_refused() -> None:
             Team(policies, PROMPTS, sevens, GRPO, SMALL, CORY)
     with pytest.raises(ConfigError, match="prompts are texts"):
         Team([tiny(0), tiny(1)], [Prompt([{"role": "user", "content": "1="}])], sevens, GRPO, SMALL, CORY)
+    for changes in ({"reads": "diversity"}, {"sage": 1}, {"spread": 0.5}):
+        with pytest.raises(ConfigError, match=rf"method.{next(iter(changes))}=.*: a team's answers are drawn plainly"):
+            Team([tiny(0), tiny(1)], PROMPTS, sevens, dataclasses.replace(GRPO, **changes), SMALL, CORY)
     with pytest.raises(ConfigError, match="must be sum or last"):
         TeamConfig(credit="first")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="credit=last"):

@@ -8,18 +8,20 @@ import math
 import pathlib
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.llm import METHODS, LMPolicy, Prompt, TrainConfig, evaluate, method, train
+from surefoot.llm import loop as loop_module
 from surefoot.llm.characters import character_policy
 from surefoot.llm.loop import Loop
 from surefoot.llm.supervised import supervise
 from surefoot.llm.train import CHECKPOINT, METRICS
 
-PROMPTS = [Prompt(text) for text in ("1=", "23=", "4=", "567=")]
+PROMPTS = [Prompt(text, {"answer": "7", "kind": "open"}) for text in ("1=", "23=", "4=", "567=")]
 SMALL = TrainConfig(
     steps=4, prompts_per_step=4, group=4, max_new_tokens=4, learning_rate=1e-3, checkpoint_every=2, evaluate_every=4
 )
@@ -59,8 +61,11 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 def test_every_method_takes_steps_that_change_the_model(name: str) -> None:
     policy = tiny()
     before = weights(policy)
-    one, reward = method(name), AnySeven() if name == "process" else any_seven
-    lines = train(policy, PROMPTS, reward, one, dataclasses.replace(SMALL, steps=2, epochs=2, minibatches=2))
+    of_urpo = {"judge": "{prompt}{first}{second}", "verdict_tokens": 1}
+    marks = {"rlpr": {"answer_mark": ""}, "care": {"answer_mark": "7"}, "urpo": of_urpo}.get(name, {})
+    one, reward = method(name, **marks), AnySeven() if name == "process" else any_seven
+    config = dataclasses.replace(SMALL, steps=2, epochs=2, minibatches=2, lag=int(one.lagged))
+    lines = train(policy, PROMPTS, reward, one, config)
     assert not same(before, weights(policy))
     assert all(math.isfinite(value) for line in lines for value in line.values())
     assert [line["step"] for line in lines] == [1, 2]
@@ -193,6 +198,29 @@ def test_groups_without_a_difference_are_drawn_again() -> None:
     assert [prompt.text for prompt in loop.answered] == ["1="] * 8
     assert line["same"] in (4 / 6, 6 / 8)  # each prompt comes twice in the eight that may be drawn
     assert train(tiny(), PROMPTS, rare, method("grpo"), config)[0]["groups"] == 2
+
+
+@pytest.mark.parametrize("name", ["oapl", "async_ppo"])
+def test_a_method_for_samplers_that_lag_is_refused_where_none_does(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"made for a sampler that lags behind: say lag=.*lag=1 is .* on-policy form"):
+        Loop(tiny(), PROMPTS, sevens, method(name), SMALL)
+    line = train(tiny(), PROMPTS, sevens, method(name), dataclasses.replace(SMALL, steps=1, lag=1))[0]
+    assert line["gap_max"] < 1e-5
+
+
+def test_an_epoch_has_one_permutation(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(seed: int, epoch: int, count: int, *more: int) -> np.ndarray:
+        asked.append(epoch)
+        return np.random.default_rng([seed, epoch, count, *more]).permutation(count)
+
+    monkeypatch.setattr(loop_module, "_order", counted)
+    loop = Loop(tiny(), PROMPTS, sevens, method("grpo"), SMALL)
+    found = [loop._draw(3) for _ in range(4)]
+    assert asked == [0, 1, 2]
+    drawn = [number for part in found for number in part]
+    assert all(sorted(drawn[k : k + 4]) == [0, 1, 2, 3] for k in (0, 4, 8))
 
 
 def test_stale_samples_have_weights_and_too_old_ones_count_for_nothing() -> None:

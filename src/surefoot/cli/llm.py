@@ -92,7 +92,8 @@ def _settings() -> str:
     for kind, prefix in ((Plan, ""), (TrainConfig, ""), (Method, "method.")):
         for row in config.described(kind):
             if row["name"] not in ("changes", "loop", "title", "source"):
-                lines.append(f"  {prefix + row['name'] + '=' + str(row['default']):<36}{row['what']}")
+                shown = f"{prefix}{row['name']}={row['default']}".replace("\n", "\\n")
+                lines.append(f"  {shown:<36}{row['what']}")
     return "\n".join([*lines, "", f"methods: {', '.join(METHODS)}"])
 
 
@@ -237,7 +238,8 @@ def _methods(arguments: argparse.Namespace) -> int:
         if arguments.json:
             output.print_json(values)
         else:
-            output.print_facts(values)
+            shown = {k: v.replace("\n", "\\n") if isinstance(v, str) else v for k, v in values.items()}
+            output.print_facts(shown)
         return 0
     rows = [
         {"name": name, "title": one.title, "advantages": one.advantages, "ratio": one.ratio, "surrogate": one.surrogate}

@@ -14,6 +14,7 @@ from surefoot.core.base.files import write_json
 from surefoot.llm import TrainConfig, load_policy, method
 from surefoot.llm.feedback import Pair, read_feedback
 from surefoot.llm.losses.method import Method
+from surefoot.llm.own_rewards import WITHOUT
 from surefoot.llm.reward_models import Kind, RewardModel, RewardTraining, accuracy, train_reward_model
 from surefoot.runs.folders import claim_new
 from surefoot.runs.plan import seeds_of
@@ -21,7 +22,7 @@ from surefoot.runs.plan import seeds_of
 Progress = Callable[[dict[str, Any]], None]
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples")
 """Settings of the loop that a run is not named after."""
-TOLD = ("temperature", "dtype", "lora", "lora_alpha", "lora_targets")
+TOLD = ("rule", "corrupt", "judge_learning_rate", "temperature", "dtype", "lora", "lora_alpha", "lora_targets")
 """Settings beside the loop's that it is."""
 
 
@@ -32,6 +33,9 @@ class Plan:
     model: str = ""  # folder of a model, as save_pretrained writes it; its config.json: begin at random weights
     prompts: str = ""  # .jsonl, each line {"prompt": text or messages, more columns for the reward}
     reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model
+    rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
+    corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
+    judge_learning_rate: float = 1e-5  # of that reward model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
     method: str = "grpo"  # `surefoot llm methods` lists them
     seeds: tuple[int, ...] = (0,)  # of all random numbers, each a training of its own: 3 for 0, 1 and 2, or [0,5]
@@ -103,20 +107,27 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
             changes[short] = _value(name, text, str(settings[short].type))
         elif name == "seeds":
             first[name] = _seeds(text)
+        elif name == "seed":
+            if "seeds" in words:
+                raise ConfigError(f"seed={text} and seeds={words['seeds']}: give one of them; seed=5 is seeds=[5]")
+            first["seeds"] = _seeds(f"[{text}]")
         elif name in own:
             first[name] = _value(name, text, str(own[name].type))
         elif name in loop:
             second[name] = _value(name, text, str(loop[name].type))
         else:
-            known = [*own, *loop, "out", *(f"method.{setting}" for setting in settings)]
+            known = [*own, *loop, "seed", "out", *(f"method.{setting}" for setting in settings)]
             raise ConfigError(f"unknown setting {name!r}: {nearest(name, known)}")
-    for name in ("model", "prompts", "reward"):
+    own_reward = method(first.get("method", "grpo"), **changes).reads in WITHOUT
+    for name in ("model", "prompts", *(() if own_reward else ("reward",))):
         if not first.get(name):
             raise ConfigError(f"{name}= is missing; `surefoot llm train --help` says what it takes")
     for name in ("model", "prompts", "held_out"):
         if first.get(name):
             first[name] = str(pathlib.Path(first[name]).expanduser().resolve())
-    if (pathlib.Path(first["reward"]).expanduser() / "config.json").is_file():
+    if bool(first.get("rule")) != bool(first.get("corrupt")):
+        raise ConfigError("rule= and corrupt= go together: what is right, and what makes wrong answers of right ones")
+    if first.get("reward") and (pathlib.Path(first["reward"]).expanduser() / "config.json").is_file():
         first["reward"] = str(pathlib.Path(first["reward"]).expanduser().resolve())
     made = Plan(**first, changes=changes, loop=TrainConfig(**second))
     method(made.method, **changes)

@@ -36,6 +36,9 @@ from surefoot.evaluation.runs import CONFIG_FORMAT, METRICS_FORMAT, SUMMARY_FORM
 from surefoot.language.plan import Plan, Progress
 from surefoot.llm import load_policy, load_reward, method, read_prompts, train
 from surefoot.llm.adapters import with_lora
+from surefoot.llm.cooper import Cooper
+from surefoot.llm.reward_models import RewardModel, RewardTraining, load_function
+from surefoot.llm.rewards import RewardFunction
 from surefoot.llm.train import Stopped
 from surefoot.runs import trust
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new
@@ -68,7 +71,8 @@ CONFIG = Record(
 
 def begin(made: Plan, out: str | None, progress: Progress | None = None) -> pathlib.Path:
     """Train all seeds in a new folder; gives the folder."""
-    trust.allow(trust.FunctionName(made.reward))
+    for name in functions_of(made):
+        trust.allow(name)
     named = folder_name(made.method, made.prompts)
     with claim_named(named) if out is None else claim_new(out) as claim:
         return _carry_out(made, claim, progress, new=True)
@@ -84,9 +88,32 @@ def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Prog
     path = pathlib.Path(folder)
     made = plan_of(path)
     trust.refuse_links(path, trusted)
-    trust.demand(trust.FunctionName(made.reward), path / "config.json", trusted)
+    for name in functions_of(made):
+        trust.demand(name, path / "config.json", trusted)
     with claim_begun(path) as claim:
         return _carry_out(made, claim, progress, new=False)
+
+
+def functions_of(made: Plan) -> list[trust.FunctionName]:
+    """What a plan names that would be called."""
+    return [trust.FunctionName(name) for name in (made.reward, made.rule, made.corrupt) if name]
+
+
+def reward_of(made: Plan) -> RewardFunction | None:
+    """The reward that a plan names; with `rule` a reward model that is trained. None for a method's own alone.
+
+    Raises:
+        ConfigError: there is none of that name, or `rule` without a reward model.
+    """
+    found = load_reward(made.reward, made.device) if made.reward else None
+    if not made.rule:
+        return found
+    if not isinstance(found, RewardModel):
+        raise ConfigError(f"rule={made.rule} trains a reward model, and reward={made.reward} is none: give its folder")
+    corrupt: Any = load_function(made.corrupt, "corrupt")
+    return Cooper(
+        found, load_function(made.rule, "rule"), corrupt, RewardTraining(learning_rate=made.judge_learning_rate)
+    )
 
 
 def plan_of(folder: pathlib.Path) -> Plan:
@@ -128,21 +155,21 @@ def model_of(folder: pathlib.Path, seed: int | None = None) -> pathlib.Path:
 
 
 def _advice(folder: pathlib.Path, made: Plan) -> str:
-    trusted = " --trust" if trust.module_of(trust.FunctionName(made.reward)) else ""
+    trusted = " --trust" if any(trust.module_of(name) for name in functions_of(made)) else ""
     return f"go on with: surefoot llm train --resume {shlex.quote(str(folder))}{trusted}"
 
 
 def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -> pathlib.Path:
     """Train the seeds that have no result yet, one after another, then sum up."""
     folder = claim.folder
-    reward, prompts = load_reward(made.reward, made.device), read_prompts(made.prompts)
+    prompts = read_prompts(made.prompts)
     held_out = read_prompts(made.held_out) if made.held_out else None
     chosen, live = method(made.method, **made.changes), LiveMetrics(folder)
     for seed in made.seeds:
         place = seed_folder(folder, seed)
         if (place / "result.json").is_file():
             continue
-        config = dataclasses.replace(made.loop, seed=seed)
+        config, reward = dataclasses.replace(made.loop, seed=seed), reward_of(made)
         policy = load_policy(made.model, made.temperature, made.device, made.dtype, seed)
         if made.lora:
             policy = with_lora(policy, made.lora, made.lora_alpha, made.lora_targets, seed)
@@ -172,6 +199,8 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
                     for name in ("metrics.jsonl", "config.json"):  # nothing was trained: the claim takes all back
                         (folder / name).unlink(missing_ok=True)
                 raise
+        if isinstance(reward, Cooper):
+            reward.model.save(place / "judge")
         write_json(place / "result.json", result(seed, lines))
     _sum_up(folder, made)
     return folder
@@ -259,7 +288,7 @@ def _sum_up(folder: pathlib.Path, made: Plan) -> None:
             "algorithm": made.method,
             "options": made.told,
             "dataset": made.prompts,
-            "environment": made.reward,
+            "environment": made.reward or made.method,
             "steps": made.loop.steps,
             "steps_of": STEPS_OF,
             "seeds": list(made.seeds),
