@@ -102,18 +102,23 @@ class RunningMoments:
 
     def _update_by_one(self, values: Tensor) -> None:
         """The same for one value of each stream, to the same bits: numpy's calls on few numbers are cheaper."""
-        count, mean, squares = self.count.numpy(), self.mean.numpy(), self.squares.numpy()
+        count, mean, squares = self.numbers()
         total = count + 1
         shift = values[:, 0].numpy() - mean
         squares += shift * shift * count / total
         mean += shift / total
         count[:] = total
 
+    def numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Count, mean and squares as numpy sees them, on a CPU: not copied."""
+        return self.count.numpy(), self.mean.numpy(), self.squares.numpy()
+
     def scale(self, epsilon: float = 1e-8) -> Tensor:
         """(S, width) standard deviations, sqrt(variance + epsilon); 1 for a stream without values."""
         if self.count.device.type == "cpu":  # numpy's calls on few numbers are cheaper; its roots are rounded otherwise
-            variance = torch.from_numpy(self.squares.numpy() / np.maximum(self.count.numpy(), 1) + epsilon)
-            if self.count.numpy().all():
+            count, _, squares = self.numbers()
+            variance = torch.from_numpy(squares / np.maximum(count, 1) + epsilon)
+            if count.all():
                 return variance.sqrt()
         else:
             variance = self.squares / self.count.clamp(min=1) + epsilon

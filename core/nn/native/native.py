@@ -300,6 +300,32 @@ def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
     return True
 
 
+class Forward:
+    """What `forward` gives of an MLP without norms for a fixed number of rows again and again: its call is prepared.
+
+    Parameters are read where they lie, so that changes in place count at once.
+    """
+
+    inputs: np.ndarray
+    """(B, in) float32, which the caller fills."""
+    outputs: np.ndarray
+    """(B, out), which each call overwrites."""
+
+    def __init__(self, rows: int, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> None:
+        """Of tensors that `fits` holds for."""
+        inputs = torch.zeros(rows, weights[0].shape[-1])
+        outputs = torch.zeros(rows, weights[-1].shape[-2])
+        network = _network(inputs, weights, biases, hidden, NO_NORMS, None)
+        self._kept = (*weights, *biases)
+        self._call, places = _module().mlp_forward, (inputs.data_ptr(), inputs.stride(0), 0, outputs.data_ptr())
+        self._arguments = (*network.parts, *places, *network.how, 0, 0, 0)
+        self.inputs, self.outputs = inputs.numpy(), outputs.numpy()
+
+    def __call__(self) -> None:
+        """Fill `outputs`."""
+        self._call(*self._arguments)
+
+
 class RowNetwork(NamedTuple):
     """A network for one row at a time."""
 
