@@ -32,7 +32,8 @@ class TransitionBuffer(RingBuffer):
         if "valid" not in batch:
             first = self.position
             rows = super().add(batch)
-            self._valid[first : first + self.num_envs] = True
+            valid = self._valid if self._arrays is None else self._valid.numpy()
+            valid[first : first + self.num_envs] = True
         else:
             valid = torch.as_tensor(batch["valid"], device=self.device).bool()
             ends = torch.as_tensor(batch["truncations"], device=self.device).bool() | ~valid

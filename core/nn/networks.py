@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -137,6 +137,16 @@ class MLP(nn.Module):
             return None
         fits = native.fits(inputs, weights, biases)
         return native.Forward(rows, weights, biases, self.activation) if fits else None
+
+    def in_torch(self) -> Callable[[Tensor], Tensor] | None:
+        """What plain PyTorch gives for (B, in) inputs, as a function for many calls; None: of members or norms.
+
+        Its parameters must stay where they are: changes in place count at once.
+        """
+        if self.members is not None or len(self.scales):
+            return None
+        weights, biases = _tensors(self.weights), _tensors(self.biases)
+        return lambda inputs: self._plain(inputs, weights, biases, (), ())
 
     def _check_masks(self, masks: Tensor) -> None:
         units, rows = sum(self.hidden), tuple(masks.shape)

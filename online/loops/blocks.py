@@ -23,6 +23,7 @@ from surefoot.core.base.random import drawn
 from surefoot.core.base.spec import VECTOR, named
 from surefoot.core.engine.learner import Learner
 from surefoot.core.nn.encoders import on_vectors
+from surefoot.core.nn.native.native import RunningNormalizer
 from surefoot.core.nn.normalizer import RunningMoments, normalised
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
@@ -262,6 +263,7 @@ class Blocks:
         """As `_stepped`, in numpy: torch's calls take several times as long as these few numbers."""
         acting, horizon, rows = self.acting, self.horizon, (self.seeds, self.num_envs)
         noise, held, decide = self._noise(number), self.agent.config.held, self._decision()
+        statistics = self._statistics_by_one()
         made: Block = {}
         columns: dict[str, Array] = {}
 
@@ -280,10 +282,7 @@ class Blocks:
             actions, kept = decide(seen, noise[time // held])
             done = acting.act(actions.flatten(0, 1))
             received = np.asarray(done.observations, np.float32)
-            if not (fine := np.isfinite(received).all(-1)).all():  # before it is acted on
-                raise acting.not_finite(int(np.flatnonzero(~fine)[0]), number * horizon + time)
-            self._learn_statistics(torch.from_numpy(received), None)
-            following = self._normalised_here(received.reshape(seen.shape))
+            following = self._observed_here(received, statistics, number * horizon + time)
             after = following
             if done.next_observations is not done.observations:
                 after = self._normalised_here(np.asarray(done.next_observations, np.float32).reshape(seen.shape))
@@ -333,6 +332,25 @@ class Blocks:
             return torch.from_numpy(actions), {}
 
         return quick
+
+    def _statistics_by_one(self) -> RunningNormalizer | None:
+        """What takes the observations of a lone environment of each seed into the statistics and normalises them."""
+        if not self.learns_statistics or self.num_envs > 1:
+            return None
+        mean, scale = (self.learner.buffers[f"normalizer.{name}"] for name in ("mean", "scale"))
+        return self.moments.by_one(mean, scale, self.agent.normalizer.limit)
+
+    def _observed_here(self, received: Array, statistics: RunningNormalizer | None, step: int) -> Array:
+        """(S, N, O) normalised observations, after the statistics have learned from them."""
+        shape = (self.seeds, self.num_envs, -1)
+        if statistics is not None:
+            statistics.values[:] = received
+            if statistics.take():
+                return statistics.normalised.reshape(shape).copy()
+        if not (fine := np.isfinite(received).all(-1)).all():  # before it is acted on
+            raise self.acting.not_finite(int(np.flatnonzero(~fine)[0]), step)
+        self._learn_statistics(torch.from_numpy(received), None)
+        return self._normalised_here(received.reshape(shape))
 
     def _normalised_here(self, observations: Array) -> Array:
         """(S, N, O) as `normalised`."""

@@ -326,6 +326,49 @@ class Forward:
         self._call(*self._arguments)
 
 
+class RunningNormalizer:
+    """Takes one value of each of S streams into running moments, and normalises it by them, in one call.
+
+    The same bits as `core.nn.normalizer.RunningMoments` and `normalised` on a CPU.
+    """
+
+    values: np.ndarray
+    """(S, width) float32, which the caller fills."""
+    normalised: np.ndarray
+    """(S, width) float32, which each call overwrites."""
+
+    def __init__(
+        self, moments: tuple[Tensor, Tensor, Tensor], used: tuple[Tensor, Tensor], epsilon: float, limit: float
+    ) -> None:
+        """Of memory that is changed in place.
+
+        Args:
+            moments: (S, 1) count, (S, width) mean and sum of squared deviations, float64.
+            used: (S, width) float32 mean and scale that follow them.
+            epsilon: added to the variance.
+            limit: normalised values are clipped to +- this; infinite for none.
+        """
+        streams, width = moments[1].shape
+        values, out = torch.zeros(streams, width), torch.zeros(streams, width)
+        self._kept = (*moments, *used)
+        self.values, self.normalised = values.numpy(), out.numpy()
+        places = (values.data_ptr(), *(one.data_ptr() for one in moments))
+        self._arguments = (streams, width, *places, epsilon, limit, *(one.data_ptr() for one in used), out.data_ptr())
+        self._take = _module().take_one
+
+    @staticmethod
+    def fits(moments: Sequence[Tensor], used: Sequence[Tensor]) -> bool:
+        """Whether native code was built and these are as it takes them."""
+        kinds = [torch.float64] * 3 + [torch.float32] * 2
+        tensors = (*moments, *used)
+        plain = all(t.is_contiguous() and t.device.type == "cpu" for t in tensors)
+        return library() is not None and plain and [t.dtype for t in tensors] == kinds
+
+    def take(self) -> bool:
+        """Take `values` in; False, with nothing changed, where one is not finite."""
+        return bool(self._take(*self._arguments))
+
+
 class RowNetwork(NamedTuple):
     """A network for one row at a time."""
 
