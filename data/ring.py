@@ -135,7 +135,8 @@ class RingBuffer:
         self.rewritten += self._position < self._size
         self._position = rows.stop % self.capacity
         self._size = max(self._size, rows.stop)
-        return torch.arange(rows.start, rows.stop, device=self.device)
+        written = torch.from_numpy(np.arange(rows.start, rows.stop))
+        return written if self.device.type == "cpu" else written.to(self.device)
 
     def _write(self, values: Mapping[str, Tensor], rows: slice, before: slice) -> None:
         """Put checked columns of a step into its rows."""

@@ -47,7 +47,7 @@ class EpisodeMeans:
     ) -> None:
         """Take in one step of (S * N,) rewards and ends and, where there are, masks (or counts of steps) and costs."""
         if ended.device.type == "cpu" and valid is None:
-            self._add_here(rewards.numpy(), ended, None if costs is None else costs.numpy())
+            self.add_arrays(rewards.numpy(), ended.numpy(), None if costs is None else costs.numpy())
             return
         shape = (self.seeds, self.num_envs)
         self._running[0] += rewards.view(shape)
@@ -61,7 +61,7 @@ class EpisodeMeans:
         self._count(self._running, there, 2)
         self._running.masked_fill_(there, 0)
 
-    def _add_here(self, rewards: Array, ended: Tensor, costs: Array | None) -> None:
+    def add_arrays(self, rewards: Array, ended: Array, costs: Array | None = None) -> None:
         """The same on a CPU, where an operation of numpy takes a fifth of the time of torch's."""
         running = self._running.numpy().reshape(3, -1)
         running[0] += rewards
@@ -69,8 +69,8 @@ class EpisodeMeans:
         if costs is not None:
             self.has_costs = True
             running[2] += costs
-        if ended.numpy().any():
-            there = ended.view(self.seeds, self.num_envs)
+        if ended.any():
+            there = torch.from_numpy(ended).view(self.seeds, self.num_envs)
             self._count(self._running, there, 2)
             self._running.masked_fill_(there, 0)
 

@@ -209,13 +209,12 @@ class Experience:
         )
         acting.received = torch.from_numpy(received)
         self.taken += self.num_envs
-        over = torch.from_numpy(ended)
-        self.episodes.add_step(torch.from_numpy(given), over)
+        self.episodes.add_arrays(given, ended)
         if "diverged" in done.info:
             diverged = int(np.count_nonzero(done.info["diverged"]))
             if diverged:
                 self._diverged += diverged
-        return over
+        return torch.from_numpy(ended)
 
     def store(
         self,
