@@ -128,9 +128,27 @@ def table(record: dict[str, Any]) -> list[str]:
         physics = f"{middle[1, 'physics']:.0f}" if middle[1, "physics"] else "-"
         numbers = " | ".join(f"{cell:.0f}" for cell in cells)
         lines.append(f"| {name} | {numbers} | {physics} | {found:.2f} | {min(ratios):.2f}, {max(ratios):.2f} | {met} |")
+    lines.append("")
+    for name, pairs in record["rounds"].items():
+        wanted = MEASURES[name][2]
+        if wanted is not None and statistics.median(b["loop"] / a["loop"] for b, a in pairs) < wanted:
+            lines.append(_missed(name, pairs))
     same = all(before["digest"] == after["digest"] for pairs in record["rounds"].values() for before, after in pairs)
     lines += ["", f"What a resumed run would need was {'equal to the bit' if same else 'NOT EQUAL'} after these steps."]
     return lines
+
+
+def _missed(name: str, pairs: list[list[dict[str, Any]]]) -> str:
+    """Where the time of a loop is that is not as fast as it is to be."""
+    before, after, acting, was, physics = (
+        statistics.median(pair[side][key] for pair in pairs)
+        for side, key in ((0, "loop"), (1, "loop"), (1, "acting"), (0, "acting"), (1, "physics"))
+    )
+    return (
+        f"- {name}: acting took {was:.0f} of {before:.0f} before, so that without any acting the loop would be "
+        f"{before / (before - was):.2f} times as fast. Of {after:.0f} after, {after - acting:.0f} are training steps, "
+        f"{physics:.0f} physics and {acting - physics:.0f} the rest of acting."
+    )
 
 
 def main() -> None:
@@ -142,10 +160,15 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=4, help="of PPO's steps")
     parser.add_argument("--steps", type=int, default=3000, help="of SAC's")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
+    parser.add_argument("--page", action="store_true", help="write the page of the committed results anew")
     parser.add_argument("--one", nargs=3, metavar=("ALGORITHM", "ENVIRONMENT", "STEPS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one is not None:
         print(json.dumps(one(given.one[0], given.one[1], int(given.one[2]))))
+        return
+    if given.page:
+        lines = table(json.loads((RESULTS / "acting_speed.json").read_text(encoding="utf-8")))
+        (RESULTS / "acting_speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return
     if given.quick:
         print(json.dumps({name: one(*MEASURES[name][:2], BLOCK if "PPO" in name else 50) for name in MEASURES}))
