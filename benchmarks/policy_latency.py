@@ -34,8 +34,8 @@ from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity
 from surefoot.core.policy.policy import Policy
 
 OBSERVATIONS, ACTIONS, HIDDEN, WIDE, STEPS = 17, 6, (256, 256), (512, 512, 512), 4
-BARS = {"Gaussian": 12.0, "flow": 400.0}
-"""In microseconds, of the median."""
+BAR = 1.1
+"""Most that `select_action` may take, onnxruntime's median being 1."""
 SIZES = (OBSERVATIONS, ACTIONS)
 KINDS: dict[str, Callable[[], Actor]] = {
     "Gaussian": lambda: TanhGaussianActor(*SIZES, HIDDEN),
@@ -150,16 +150,24 @@ def table(found: dict[str, dict[str, list[dict[str, float]]]], repeats: int) -> 
         "| policy | way | microseconds of a call: median | 99 % |",
         "|---|---|---|---|",
     ]
-    ours = {}
-    for kind, acting in found.items():
-        for name, runs in acting.items():
-            middle = {q: statistics.median(one[q] for one in runs) for q in ("p50", "p99")}
-            ours |= {kind: middle["p50"]} if name == "select_action" else {}
+    medians = {
+        kind: {
+            name: {q: statistics.median(one[q] for one in runs) for q in ("p50", "p99")} for name, runs in ways.items()
+        }
+        for kind, ways in found.items()
+    }
+    for kind, ways in medians.items():
+        for name, middle in ways.items():
             lines.append(f"| {kind} | {name} | {middle['p50']:.1f} | {middle['p99']:.1f} |")
     lines.append("")
-    for kind, bar in BARS.items():
-        met = "met" if ours[kind] <= bar else "NOT met"
-        lines.append(f"- `select_action`, {kind}, checks included: {ours[kind]:.1f}, at most {bar:g}: {met}")
+    for kind, ways in medians.items():
+        if "onnxruntime" in ways:
+            share = ways["select_action"]["p50"] / ways["onnxruntime"]["p50"]
+            met = "met" if share <= BAR else "NOT met"
+            lines.append(
+                f"- `select_action`, {kind}, checks and draws included: {share:.2f} of onnxruntime's time, at most "
+                f"{BAR:g}: {met}"
+            )
     return lines
 
 

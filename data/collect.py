@@ -30,8 +30,10 @@ class TransitionBuffer(RingBuffer):
     def add(self, batch: Mapping[str, Tensor | np.ndarray]) -> Tensor:
         """As `RingBuffer.add`; a `valid` (num_envs,) bool in the batch says which rows are transitions."""
         if "valid" not in batch:
+            first = self.position
             rows = super().add(batch)
-            self._valid[rows] = True
+            valid = self._valid if self._arrays is None else self._valid.numpy()
+            valid[first : first + self.num_envs] = True
         else:
             valid = torch.as_tensor(batch["valid"], device=self.device).bool()
             ends = torch.as_tensor(batch["truncations"], device=self.device).bool() | ~valid

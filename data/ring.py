@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,10 +58,15 @@ class RingBuffer:
         self._store = Store.allocate(
             capacity, {key: (tuple(shape), kinds[key]) for key, shape in shapes.items()}, device, dtype
         )
+        self._columns = [key for key in self.keys if key != OBSERVATION_ACTIONS]
+        self._wanted = {key: (num_envs, *self.fields[key].shape) for key in self._columns}
+        """Key -> shape of what a step must have."""
+        self._wanted |= {key: (num_envs,) for key in END_KEYS}
         # An unwritten row counts as an end, and so does the newest row of each environment: no sequence
         # runs into rows that are not there, or round the ring from the newest step into the oldest.
         self._ends = torch.ones(capacity, dtype=torch.bool, device=self.device)
         self._newest_done = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+        self._arrays = _arrays({**{key: self._store[key] for key in self._columns}, "ends": self._ends})
         self._position = 0  # row that the next step of environment 0 goes to
         self._size = 0
         self.rewritten = 0
@@ -117,20 +123,46 @@ class RingBuffer:
         Raises:
             DataError: a column is missing or has another shape; nothing is written then.
         """
-        values = self._checked(batch)
-        self.rewritten += self._position < self._size
         rows = slice(self._position, self._position + self.num_envs)
+        newest = (self._position - self.num_envs) % self.capacity
+        before = slice(newest, newest + self.num_envs)
+        wanted = {key: batch[key] for key in self._wanted if key in batch}
+        numbers = None if self._arrays is None else _in_memory(wanted)
+        if numbers is not None:  # of few numbers numpy's calls take a fifth of the time of torch's
+            self._write_arrays(numbers, rows, before)
+        else:
+            self._write(self._checked(batch), rows, before)
+        self.rewritten += self._position < self._size
+        self._position = rows.stop % self.capacity
+        self._size = max(self._size, rows.stop)
+        written = torch.from_numpy(np.arange(rows.start, rows.stop))
+        return written if self.device.type == "cpu" else written.to(self.device)
+
+    def _write(self, values: Mapping[str, Tensor], rows: slice, before: slice) -> None:
+        """Put checked columns of a step into its rows."""
         for key in self._columns:
             self._store[key][rows].copy_(values[key])
-        newest = self._position - self.num_envs
         if self._size:  # the step before was no end after all, unless its episode was over
-            before = slice(newest % self.capacity, newest % self.capacity + self.num_envs)
             self._ends[before] = self._newest_done
         self._ends[rows] = True
         self._newest_done.copy_(values["terminations"].bool() | values["truncations"].bool())
-        self._position = rows.stop % self.capacity
-        self._size = max(self._size, rows.stop)
-        return torch.arange(rows.start, rows.stop, device=self.device)
+
+    def _write_arrays(self, values: Mapping[str, np.ndarray], rows: slice, before: slice) -> None:
+        """As `_write`, of columns in memory, which are checked here."""
+        assert self._arrays is not None
+        self._check_shapes(values)
+        ends = self._arrays["ends"]
+        for key in self._columns:
+            self._arrays[key][rows] = values[key]
+        done = self._newest_done.numpy()
+        if self._size:
+            ends[before] = done
+        ends[rows] = True
+        np.logical_or(values["terminations"], values["truncations"], out=done)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of, whose arrays lie elsewhere."""
+        return {**self.__dict__, "_arrays": None}
 
     def rewrite(self, key: str, rows: Tensor, values: Tensor) -> None:
         """Put other values into one column of rows that are there.
@@ -195,25 +227,21 @@ class RingBuffer:
         self._size = size
         self.rewritten += 1
 
-    @property
-    def _columns(self) -> list[str]:
-        return [key for key in self.keys if key != OBSERVATION_ACTIONS]
-
     def _checked(self, batch: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
         """The columns of a step as tensors of the right shapes."""
-        wanted = {key: (self.num_envs, *self.fields[key].shape) for key in self._columns}
-        wanted |= {key: (self.num_envs,) for key in END_KEYS}
-        values = {}
-        for key, shape in wanted.items():
-            if key not in batch:
-                raise DataError(f"the step has no {key!r}: the ring buffer needs {', '.join(wanted)}")
-            values[key] = torch.as_tensor(batch[key])
-            if tuple(values[key].shape) != shape:
+        values = {key: torch.as_tensor(batch[key]) for key in self._wanted if key in batch}
+        self._check_shapes(values)
+        ends = {key: values[key].to(self.device) for key in END_KEYS}
+        return values | ends
+
+    def _check_shapes(self, values: Mapping[str, Tensor | np.ndarray]) -> None:
+        for key, shape in self._wanted.items():
+            if key not in values:
+                raise DataError(f"the step has no {key!r}: the ring buffer needs {', '.join(self._wanted)}")
+            if values[key].shape != shape:
                 raise DataError(
                     f"{key!r} of the step has shape {tuple(values[key].shape)}; the ring buffer holds {shape}"
                 )
-        ends = {key: values[key].to(self.device) for key in END_KEYS}
-        return values | ends
 
     def _check_state(self, state: Mapping[str, Tensor]) -> None:
         expected = {COLUMN_PREFIX + key for key in self._columns} | {
@@ -240,3 +268,23 @@ class RingBuffer:
         full = size == capacity and position % self.num_envs == 0 and 0 <= position < capacity
         if not full and not (size < capacity and position == size and size % self.num_envs == 0):
             raise CheckpointError(f"the state's position {position} does not fit its {size} written rows")
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray] | None:
+    """Tensors as numpy sees them, where it can."""
+    if any(value.device.type != "cpu" or value.dtype == torch.bfloat16 for value in tensors.values()):
+        return None
+    return {key: value.numpy() for key, value in tensors.items()}
+
+
+def _in_memory(batch: Mapping[str, Tensor | np.ndarray]) -> dict[str, np.ndarray] | None:
+    """The same of a batch, in which some are arrays already."""
+    found: dict[str, np.ndarray] = {}
+    for key, value in batch.items():
+        if isinstance(value, np.ndarray):
+            found[key] = value
+        elif not isinstance(value, Tensor) or value.device.type != "cpu" or value.dtype == torch.bfloat16:
+            return None
+        else:
+            found[key] = value.detach().numpy()
+    return found

@@ -195,6 +195,22 @@ class TanhGaussianActor(MLPActor):
         mean, log_std = self(observations)
         return torch.tanh(mean if noise is None else mean + log_std.exp() * noise)
 
+    def in_torch(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """`act` with noise in plain PyTorch, as a function for many calls; None: of a network with norms.
+
+        Its parameters must stay where they are: changes in place count at once.
+        """
+        network = self.mlp.in_torch()
+        if network is None or type(self) is not TanhGaussianActor:
+            return None
+        bound, limits = self.bound, self.log_std_range
+
+        def act(observations: Tensor, noise: Tensor) -> Tensor:
+            mean, free = network(observations).chunk(2, dim=-1)
+            return torch.tanh(mean + bound(free, *limits).exp() * noise)
+
+        return act
+
 
 class UnboundedGaussianActor(DistributionActor):
     """Normal with mean MLP(s), not squashed, and a standard deviation that does not depend on the state (PPO).

@@ -112,6 +112,11 @@ def words_by_numpy(seeds: np.ndarray, first: int, counters: int, block: int, pur
     return np.stack([c0, c1, c2, c3], -1).reshape(len(seeds), -1).view(np.int64)
 
 
+def purpose_word(purpose: str) -> int:
+    """The word that stands for a purpose in counters."""
+    return zlib.crc32(purpose.encode())
+
+
 class CounterGenerator:
     """Draws for S seeds at once, tensors (S, ...) on a device, by the names that `numpy.random.Generator` has for them.
 
@@ -129,7 +134,7 @@ class CounterGenerator:
             first: counter to begin at: each is four words.
         """
         self.device, self.seeds, self.block = device, len(seeds), block % 2**64
-        self.purpose = zlib.crc32(purpose.encode())
+        self.purpose = purpose_word(purpose)
         self._own = tuple(seeds)
         self._taken = first
         self._ready: Tensor | None = None
@@ -264,7 +269,7 @@ def _single(dtype: Any) -> None:
 def _counters(counts: tuple[tuple[str, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """(n,) int64 numbers and purposes of the counters of several purposes, one after another."""
     sizes = [-(-count // 4) for _, count in counts]
-    purposes = [zlib.crc32(purpose.encode()) for purpose, _ in counts]
+    purposes = [purpose_word(purpose) for purpose, _ in counts]
     numbers = torch.cat([torch.arange(size, device=device) for size in sizes])
     words = [torch.full((n,), word, dtype=torch.int64, device=device) for n, word in zip(sizes, purposes, strict=True)]
     return numbers, torch.cat(words)

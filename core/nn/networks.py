@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -124,6 +124,29 @@ class MLP(nn.Module):
         if self.members is not None:
             scales, shifts = [s.unsqueeze(-2) for s in scales], [s.unsqueeze(-2) for s in shifts]
         return self._plain(inputs, weights, biases, scales, shifts, masks)
+
+    def prepared(self, rows: int) -> native.Forward | None:
+        """What the kernels give for (rows, in) inputs, as a call that is made again and again; None: they give nothing.
+
+        Of a network without members and norms whose parameters stay where they are.
+        """
+        weights, biases = _tensors(self.weights), _tensors(self.biases)
+        plain = self.members is None and len(self.scales) == 0 and not self.unit_features
+        inputs = torch.empty(rows, weights[0].shape[-1])
+        if not plain or self.activation not in native.HIDDEN or native.library() is None:
+            return None
+        fits = native.fits(inputs, weights, biases)
+        return native.Forward(rows, weights, biases, self.activation) if fits else None
+
+    def in_torch(self) -> Callable[[Tensor], Tensor] | None:
+        """What plain PyTorch gives for (B, in) inputs, as a function for many calls; None: of members or norms.
+
+        Its parameters must stay where they are: changes in place count at once.
+        """
+        if self.members is not None or len(self.scales):
+            return None
+        weights, biases = _tensors(self.weights), _tensors(self.biases)
+        return lambda inputs: self._plain(inputs, weights, biases, (), ())
 
     def _check_masks(self, masks: Tensor) -> None:
         units, rows = sum(self.hidden), tuple(masks.shape)

@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.nn.native import native
+
+EPSILON = 1e-8
+"""Added to running variances."""
 FIT_ROWS = 262_144
 """Rows whose statistics are computed at once."""
 
@@ -102,18 +106,36 @@ class RunningMoments:
 
     def _update_by_one(self, values: Tensor) -> None:
         """The same for one value of each stream, to the same bits: numpy's calls on few numbers are cheaper."""
-        count, mean, squares = self.count.numpy(), self.mean.numpy(), self.squares.numpy()
+        count, mean, squares = self.numbers()
         total = count + 1
         shift = values[:, 0].numpy() - mean
         squares += shift * shift * count / total
         mean += shift / total
         count[:] = total
 
-    def scale(self, epsilon: float = 1e-8) -> Tensor:
+    def by_one(self, mean: Tensor, scale: Tensor, limit: float) -> native.RunningNormalizer | None:
+        """`update` by one value of each stream, `scale` and `normalised` in one native call; None where there is none.
+
+        Args:
+            mean: (S, width) float32 that is to follow the mean.
+            scale: likewise.
+            limit: of `normalised`.
+        """
+        moments = (self.count, self.mean, self.squares)
+        if not native.RunningNormalizer.fits(moments, (mean, scale)):
+            return None
+        return native.RunningNormalizer(moments, (mean, scale), EPSILON, limit)
+
+    def numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Count, mean and squares as numpy sees them, on a CPU: not copied."""
+        return self.count.numpy(), self.mean.numpy(), self.squares.numpy()
+
+    def scale(self, epsilon: float = EPSILON) -> Tensor:
         """(S, width) standard deviations, sqrt(variance + epsilon); 1 for a stream without values."""
         if self.count.device.type == "cpu":  # numpy's calls on few numbers are cheaper; its roots are rounded otherwise
-            variance = torch.from_numpy(self.squares.numpy() / np.maximum(self.count.numpy(), 1) + epsilon)
-            if self.count.numpy().all():
+            count, _, squares = self.numbers()
+            variance = torch.from_numpy(squares / np.maximum(count, 1) + epsilon)
+            if count.all():
                 return variance.sqrt()
         else:
             variance = self.squares / self.count.clamp(min=1) + epsilon

@@ -58,7 +58,8 @@ class Policy(PolicyModule):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of: it prepares its own quick way."""
-        return {**self.__dict__, "_single": None, "_prepared": False}
+        memory = self._memory and {name: value.clone() for name, value in self._memory.items()}
+        return {**self.__dict__, "_single": None, "_prepared": False, "_memory": memory}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write PATH.safetensors and PATH.json (PATH may carry either ending).

@@ -27,6 +27,8 @@ PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
 FARTHEST = 1e18
 """Deviations from the data beyond which a discrete policy refuses an observation: its scores may overflow unseen."""
+NOISE = "policy"
+"""Purpose of the noise that a policy draws for itself."""
 ONE_MORE = torch.tensor([0, 1])
 """Added to a memory's (1, 2) seed and number of calls."""
 
@@ -40,7 +42,7 @@ def policy_noise(rows: int, width: int, seed: int, call: int) -> Tensor:
         seed: of the policy.
         call: how many it has drawn for before.
     """
-    return drawn([seed], "policy", call, torch.device("cpu"), lambda source: source.standard_normal((rows, width)))[0]
+    return drawn([seed], NOISE, call, torch.device("cpu"), lambda source: source.standard_normal((rows, width)))[0]
 
 
 class PolicyModule(ControlLoop, nn.Module):

@@ -1,4 +1,4 @@
-"""One action at a time of a flow policy: one native call for all steps of a flow, and buffers that are used again.
+"""One action at a time of a flow policy: one native call for scaling, noise, all steps of the flow and its memory.
 
 Torch's calls cost several microseconds each by themselves, and a flow of four steps takes a hundred of them. Without
 the native module, or with an activation that it lacks, products are numpy's and activations torch's.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,17 +17,15 @@ from torch import Tensor, nn
 from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.counter import purpose_word
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.losses.flow import times
-from surefoot.core.nn.native.native import OneRow
+from surefoot.core.nn.native.native import RowFlow, RowNetwork, RowPolicy
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.residual import ResidualMLP
 from surefoot.core.nn.velocity import EmbeddedVelocity, PlainVelocity, ShortcutVelocity
 from surefoot.core.policy.control_loop import as_array
-from surefoot.core.policy.scaling import Scaling
-
-if TYPE_CHECKING:
-    from surefoot.core.policy.policy_module import PolicyModule
+from surefoot.core.policy.policy_module import NOISE, PolicyModule, policy_noise
 
 Array = np.ndarray[Any, Any]
 ONE = np.ones((), np.float32)
@@ -92,125 +90,148 @@ class _Residual:
 
 
 class _Numpy:
-    """What `core.nn.native.native.OneRow` does, in numpy."""
+    """What `core.nn.native.native.RowPolicy` does, in numpy."""
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str, residual: bool) -> None:
-        self.body = (_Residual if residual else _Plain)(weights, biases, activation)
-        self.inputs, self.outputs = (np.zeros(width, np.float32) for width in (weights[0].shape[1], len(biases[-1])))
+    def __init__(self, flow: RowFlow, memory: Memory, observation: Array, action: Array) -> None:
+        self.flow, self.observation, self.action = flow, observation, action
+        self.memory = {name: value.numpy() for name, value in memory.items()}
+        self.body = _body(flow.network)
+        self.condition = None if flow.condition is None else _body(flow.condition)
+        self.mean, self.scale, self.low, self.high = (t.numpy() for t in (*flow.normalizer, *flow.bounds))
+        self.inputs = np.zeros(flow.network.weights[0].shape[1], np.float32)
+        self.width = len(flow.network.biases[-1])
 
-    def forward(self) -> None:
-        np.copyto(self.outputs, self.body(self.inputs))
+    def act(self) -> int:
+        seen = (self.observation - self.mean) / self.scale
+        if not np.isfinite(seen).all():
+            return 1
+        memory, count = self.memory, len(self.action)
+        plays = "queue" in memory and memory["queued"][0] > 0
+        planned = memory["queue"].reshape(-1).copy() if plays else self._planned(seen)
+        np.multiply((self.high - self.low) / 2, planned[:count], out=self.action)
+        self.action += (self.high + self.low) / 2
+        np.minimum(np.maximum(self.action, self.low), self.high, out=self.action)  # rounding may lead beyond a bound
+        if not np.isfinite(self.action).all():
+            return 2
+        memory["draws"][0, 1] += 1
+        if "queue" in memory:
+            queue = memory["queue"].reshape(-1)
+            queue[: self.width - count], queue[self.width - count :] = planned[count:], 0
+            memory["queued"][:] = (memory["queued"] if plays else self.flow.execute) - 1
+        return 0
 
-    def follow(self, steps: int, clip: bool, place: int, features: int, at: int) -> Array:
-        self.clip, self.place, self.at = clip, place, at
-        self.features, self.size = np.zeros((steps, features), np.float32), np.float32(1 / steps)
-        return self.features
+    def _planned(self, seen: Array) -> Array:
+        flow, given, seed_and_count = self.flow, self.inputs, self.memory["draws"][0].tolist()
+        noise = policy_noise(1, self.width, *seed_and_count)[0].numpy()
+        condition = seen if self.condition is None else self.condition(seen)
+        features = flow.features + condition if flow.summed else flow.features
+        at, place, feature_place = flow.places
+        if not flow.summed:
+            given[at : at + len(condition)] = condition
+        x = noise
+        for row in features:
+            given[place : place + len(x)] = x
+            given[feature_place : feature_place + len(row)] = row
+            x = x + np.float32(1 / len(features)) * self.body(given)
+            if flow.clip_each:
+                x = np.minimum(np.maximum(x, -ONE), ONE)
+        if len(features) == 0:
+            given[place : place + len(x)] = x
+            x = self.body(given)
+        return np.minimum(np.maximum(x, -ONE), ONE)
 
-    def flow(self) -> None:
-        x, given = self.outputs, self.inputs
-        for row in self.features:
-            given[self.place : self.place + len(x)] = x
-            given[self.at : self.at + len(row)] = row
-            x += self.size * self.body(given)
-            if self.clip:
-                np.minimum(np.maximum(x, -ONE, out=x), ONE, out=x)
+
+def _body(network: RowNetwork) -> Callable[[Array], Array]:
+    kind = _Residual if network.residual else _Plain
+    return kind(network.weights, network.biases, network.activation)
 
 
-def one_row(network: MLP | ResidualMLP) -> OneRow | _Numpy:
-    """The quickest that there is of a network without norms."""
+def row_network(network: MLP | ResidualMLP) -> RowNetwork:
+    """A network without norms, for one row at a time."""
     if isinstance(network, ResidualMLP):
         linear: list[Any] = [network.first, *network.blocks, network.last]
         weights, biases = [one.weight.detach() for one in linear], [one.bias.detach() for one in linear]
     else:
         weights, biases = [w.detach() for w in network.weights], [b.detach() for b in network.biases]
-    how = (network.activation, isinstance(network, ResidualMLP))
-    return OneRow.of(weights, biases, *how) or _Numpy(weights, biases, *how)
+    return RowNetwork(weights, biases, network.activation, isinstance(network, ResidualMLP))
 
 
-class _Straight:
-    """A flow whose network reads [observation, x, time]."""
-
-    def __init__(self, actor: FlowActor, network: PlainVelocity, seen: int) -> None:
-        self.row, self.seen = one_row(network.mlp), seen
-        table = self.row.follow(actor.steps, actor.clip_each, seen, 1, seen + actor.action_dim)
-        table[:, 0] = times(actor.steps)
-
-    def __call__(self, seen: Array, noise: Array) -> Array:
-        row = self.row
-        row.inputs[: self.seen], row.outputs[:] = seen, noise
-        row.flow()
-        return row.outputs
-
-
-class _Embedded:
-    """A flow whose network reads [x, embedding of the time, embedding of the observation], or the sum of both."""
+class _Times:
+    """Embeddings of the steps' times: the same at each call, until their weights are changed."""
 
     def __init__(self, actor: FlowActor, network: EmbeddedVelocity) -> None:
-        self.network, self.summed = network, isinstance(network, ShortcutVelocity)
-        self.row = one_row(network.body)
-        self.condition = None if network.encode is None else one_row(network.encode)
-        self.table = self.row.follow(actor.steps, actor.clip_each, 0, network.time_width, actor.action_dim)
+        self.network = network
         self.times = torch.tensor(times(actor.steps))
-        self.sizes = torch.full_like(self.times, 1 / actor.steps)
+        sizes = torch.full_like(self.times, 1 / actor.steps)
+        self.given = (self.times, sizes) if isinstance(network, ShortcutVelocity) else (self.times,)
         self.read = [network.sinusoids.frequencies, *network.embed.parameters()]
-        self.version, self.embedded = -1, self.table.copy()
+        self.table, self.version = np.zeros((actor.steps, network.time_width), np.float32), -1
 
-    def __call__(self, seen: Array, noise: Array) -> Array:
-        version = sum(tensor._version for tensor in self.read)
-        if version != self.version:  # the times' embedding is the same at each call, until its weights are changed
+    def refresh(self) -> None:
+        """Compute `table` anew where a weight has changed."""
+        version = 0
+        for tensor in self.read:
+            version += tensor._version
+        if version != self.version:
             with torch.no_grad():
-                both = (self.times, self.sizes) if self.summed else (self.times,)
-                self.embedded[:] = self.network.time_features(*both).numpy()
-            self.table[:], self.version = self.embedded, version
-        row, condition = self.row, seen
-        if self.condition is not None:
-            self.condition.inputs[:] = seen
-            self.condition.forward()
-            condition = self.condition.outputs
-        if self.summed:
-            np.add(self.embedded, condition, out=self.table)
-        else:
-            row.inputs[-len(condition) :] = condition
-        row.outputs[:] = noise
-        row.flow()
-        return row.outputs
-
-
-class _OneStep:
-    """A network that reads [observation, noise]."""
-
-    def __init__(self, actor: OneStepActor, seen: int) -> None:
-        self.row, self.seen = one_row(actor.mlp), seen
-
-    def __call__(self, seen: Array, noise: Array) -> Array:
-        row = self.row
-        row.inputs[: self.seen], row.inputs[self.seen :] = seen, noise
-        row.forward()
-        return row.outputs
+                self.table[:] = self.network.time_features(*self.given).numpy()
+            self.version = version
 
 
 class SingleFlow:
     """(O,) observation -> (A,) float32 action of a flow policy, with the noise that the policy draws; or None.
 
     It reads the policy's own tensors where they lie, so weights that are changed in place count at once. Its results
-    are those of `Policy.act` up to rounding, and the policy's memory goes on as there. Several threads may call it:
-    they take turns, in one episode.
+    are those of `Policy.act` up to rounding, and the policy's memory goes on as there, in tensors that it changes in
+    place. Several threads may call it: they take turns, in one episode.
     """
 
     def __init__(self, policy: PolicyModule) -> None:
         """Take views of the policy's tensors; of a policy for which `fits` is true."""
-        self.chunk: Any = policy.actor if isinstance(policy.actor, ChunkActor) else None
-        actor: Any = policy.actor if self.chunk is None else self.chunk.inner
-        self.policy, seen = policy, policy.observation_dim
-        self.mean, self.scale = policy.normalizer.mean.numpy(), policy.normalizer.scale.numpy()
-        self.no_numbers, self.scaled, self.turn = np.zeros(seen, np.float32), Scaling(policy), threading.Lock()
-        self.made: Callable[[Array, Array], Array]
-        if isinstance(actor, OneStepActor):
-            self.made = _OneStep(actor, seen)
-        elif isinstance(actor.network, EmbeddedVelocity):
-            self.made = _Embedded(actor, actor.network)
-        else:
-            self.made = _Straight(actor, actor.network, seen)
+        self.policy, self.turn = policy, threading.Lock()
+        self.observation = np.zeros(policy.observation_dim, np.float32)
+        self.action = np.zeros(policy.action_dim, np.float32)
+        self.shape = self.observation.shape
+        self.memory = policy.begin(1, policy._seed)
+        self.times: _Times | None = None
+        flow = self._flow()
+        kind = RowPolicy if flow.fits else _Numpy
+        self.row = kind(flow, self.memory, self.observation, self.action)
+
+    def _flow(self) -> RowFlow:
+        policy, chunk = self.policy, self.policy.actor
+        actor: Any = chunk.inner if isinstance(chunk, ChunkActor) else chunk
+        seen, width = policy.observation_dim, actor.noise_dim
+        parts: dict[str, Any]
+        if isinstance(actor, OneStepActor):  # reads [observation, noise]
+            parts = {
+                "network": row_network(actor.mlp),
+                "places": (0, seen, 0),
+                "features": np.zeros((0, 0), np.float32),
+            }
+        elif isinstance(
+            actor.network, EmbeddedVelocity
+        ):  # [x, embedded time, embedded observation], or the sum of both
+            network = actor.network
+            self.times = _Times(actor, network)
+            parts = {
+                "network": row_network(network.body),
+                "condition": None if network.encode is None else row_network(network.encode),
+                "summed": isinstance(network, ShortcutVelocity),
+                "places": (width + network.time_width, 0, width),
+                "features": self.times.table,
+            }
+        else:  # [observation, x, time]
+            features = np.array(times(actor.steps), np.float32).reshape(-1, 1)
+            parts = {"network": row_network(actor.network.mlp), "places": (0, seen, seen + width), "features": features}
+        return RowFlow(
+            **{"condition": None, "summed": False, **parts},
+            clip_each=getattr(actor, "clip_each", False),
+            normalizer=(policy.normalizer.mean, policy.normalizer.scale),
+            bounds=(policy.action_low, policy.action_high),
+            purpose=purpose_word(NOISE),
+            execute=chunk.execute if isinstance(chunk, ChunkActor) else 0,
+        )
 
     def __call__(self, observation: Array) -> Array | None:
         """The action; None, with the memory as it was, where the observation or the action is not as it should be."""
@@ -219,40 +240,23 @@ class SingleFlow:
                 observation = as_array(observation, np.float32)
             except EnvironmentMismatchError:
                 return None
-        if observation.shape != self.mean.shape:
+        if observation.shape != self.shape:
             return None
         with self.turn:
-            return self._next(observation)
+            if self.policy._memory is not self.memory:
+                self._begin()
+            if self.times is not None:
+                self.times.refresh()
+            np.copyto(self.observation, observation)
+            return None if self.row.act() else self.action.copy()
 
-    def _next(self, observation: Array) -> Array | None:
-        seen = (observation - self.mean) / self.scale
-        if seen.dot(self.no_numbers):  # NaN and infinity times 0 are NaN, which is true
-            return None
+    def _begin(self) -> None:
+        """Go on from the policy's memory, which another way of acting or `restore` has left, or from none."""
         policy = self.policy
         before = policy.begin(1, policy._seed) if policy._memory is None else policy._memory
-        noise, memory = policy._drawn(1, before)
-        if self.chunk is None:
-            out = self._clipped(seen, noise[0].numpy())
-        else:
-            out, memory = self._played(seen, noise[0].numpy(), memory)
-        action = self.scaled(out)
-        if action is not None:
-            policy._memory = memory
-        return action
-
-    def _played(self, seen: Array, noise: Array, memory: Memory) -> tuple[Array, Memory]:
-        """The first action of the queue, after planning where it is empty, and the memory after it."""
-        queue, queued = memory["queue"].numpy()[0], float(memory["queued"].numpy()[0])
-        if queued == 0:
-            queue, queued = self._clipped(seen, noise).reshape(queue.shape), float(self.chunk.execute)
-        rest = np.zeros((1, *queue.shape), np.float32)
-        rest[0, :-1] = queue[1:]
-        following = {"queue": torch.from_numpy(rest), "queued": torch.full((1,), queued - 1)}
-        return queue[0], {**memory, **following}
-
-    def _clipped(self, seen: Array, noise: Array) -> Array:
-        out = self.made(seen, noise)
-        return np.minimum(np.maximum(out, -ONE, out=out), ONE, out=out)
+        for name, value in self.memory.items():
+            value.copy_(before[name])
+        policy._memory = self.memory
 
 
 def fits(policy: PolicyModule) -> bool:

@@ -20,6 +20,7 @@ void bind_tape(nb::module_& m);
 void bind_gather(nb::module_& m);
 void bind_one_row(nb::module_& m);
 void bind_counter(nb::module_& m);
+void bind_moments(nb::module_& m);
 void bind_stream(nb::module_& m);
 void bind_plan(nb::module_& m);
 }
@@ -72,6 +73,7 @@ NB_MODULE(_surefoot_native, m) {
   surefoot::bind_gather(m);
   surefoot::bind_one_row(m);
   surefoot::bind_counter(m);
+  surefoot::bind_moments(m);
   surefoot::bind_stream(m);
   surefoot::bind_plan(m);
 }

@@ -1,10 +1,15 @@
-// Binds levels/one_row.cpp: python passes addresses of float32 memory, and has checked widths.
+// Binds levels/one_row.cpp, and makes policies of its networks: python passes addresses of float32 memory, and has
+// checked widths.
 #include "one_row.h"
+
+#include "counter.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <vector>
 
@@ -39,7 +44,7 @@ class OneRow {
     }
     for (std::size_t k = 2; residual && k + 1 < count; k += 2)
       if (outputs[k] != outputs[0]) throw std::invalid_argument("a block gives as many numbers as it reads");
-    scratch_.resize(static_cast<std::size_t>(network_.scratch_floats() + outputs.back()));
+    scratch_.resize(static_cast<std::size_t>(network_.scratch_floats()));
   }
 
   void forward(std::uintptr_t input, std::uintptr_t output) {
@@ -47,20 +52,132 @@ class OneRow {
     SUREFOOT_CALL(row_forward, network_, to(input), to(output), scratch_.data());
   }
 
-  void flow(int steps, float size, bool clip, long place, long feature_place, long feature_count,
-            std::uintptr_t features, std::uintptr_t input, std::uintptr_t x) {
-    const long count = network_.layers.back().outputs, width = network_.layers.front().inputs;
-    if (place < 0 || place + count > width || feature_place < 0 || feature_count < 0 ||
-        feature_place + feature_count > width)
-      throw std::invalid_argument("the flow's numbers lie outside of the network's input");
-    const RowFlow how = {steps, size, clip, count, place, feature_place, feature_count};
-    const nb::gil_scoped_release release;
-    SUREFOOT_CALL(row_flow, network_, how, to(features), to(input), to(x), scratch_.data());
-  }
+  const RowNetwork& network() const { return network_; }
 
  private:
   RowNetwork network_;
   std::vector<float> scratch_;
+};
+
+/// What became of a call.
+enum class Outcome { acted = 0, far_observation = 1, far_action = 2 };
+
+/// One observation to one action in the environment's units, by a network that turns noise into actions: scaling, draws,
+/// the network or the steps of a flow, and the queue of a chunk. What it reads and remembers lies in memory of others,
+/// who may change it between calls; for one thread at a time.
+class RowPolicy {
+ public:
+  RowPolicy(const OneRow& network, const OneRow* condition, long observations, long actions, int steps, bool clip_each,
+            bool summed, long seen_place, long place, long feature_place, long feature_count, std::uint32_t purpose,
+            float execute, const Addresses& read, std::uintptr_t draws, std::uintptr_t queue, std::uintptr_t queued,
+            std::uintptr_t observation, std::uintptr_t action)
+      : network_(network.network()),
+        flow_{steps, 1.0f / static_cast<float>(steps > 0 ? steps : 1), clip_each, network_.layers.back().outputs, place,
+              feature_place, feature_count},
+        summed_(summed),
+        conditioned_(condition != nullptr),
+        seen_place_(seen_place),
+        actions_(actions),
+        purpose_(purpose),
+        execute_(execute),
+        draws_(reinterpret_cast<std::int64_t*>(draws)),
+        queue_(to(queue)),
+        queued_(to(queued)),
+        observation_(to(observation)),
+        action_(to(action)) {
+    if (conditioned_) condition_ = condition->network();
+    const long width = network_.layers.front().inputs, count = flow_.count;
+    const long seen = conditioned_ ? condition_.layers.back().outputs : observations;
+    const auto lies_within = [width](long from, long many) { return from >= 0 && many >= 0 && from + many <= width; };
+    if (!lies_within(place, count) || !lies_within(feature_place, feature_count) ||
+        !(summed || lies_within(seen_place, seen)))
+      throw std::invalid_argument("numbers lie outside of the network's input");
+    if (steps < 0 || (summed && seen != feature_count) ||
+        (conditioned_ && condition_.layers.front().inputs != observations))
+      throw std::invalid_argument("a flow has 0 steps or more, and a condition is made of the observation");
+    if (actions < 1 || count % actions != 0 || (count != actions && queue == 0) || (queue == 0) != (queued == 0))
+      throw std::invalid_argument("the network makes an action, or a chunk of them, which needs a queue");
+    if (read.size() != 5) throw std::invalid_argument("mean, scale, low, high and features are read");
+    mean_ = to(read[0]), scale_ = to(read[1]), low_ = to(read[2]), high_ = to(read[3]), features_ = to(read[4]);
+    seen_.resize(static_cast<std::size_t>(observations));
+    input_.resize(static_cast<std::size_t>(width));
+    out_.resize(static_cast<std::size_t>(count));
+    condition_out_.resize(static_cast<std::size_t>(seen));
+    table_.resize(static_cast<std::size_t>(steps * feature_count));
+    const long scratch = network_.scratch_floats() + count;
+    const long other = conditioned_ ? condition_.scratch_floats() : 0;
+    scratch_.resize(static_cast<std::size_t>(scratch > other ? scratch : other));
+  }
+
+  /// Memory changes only where it acted.
+  int act() {
+    const nb::gil_scoped_release release;
+    return static_cast<int>(made());
+  }
+
+ private:
+  Outcome made() {
+    for (std::size_t i = 0; i < seen_.size(); ++i) {
+      seen_[i] = (observation_[i] - mean_[i]) / scale_[i];
+      if (!std::isfinite(seen_[i])) return Outcome::far_observation;
+    }
+    const bool plays = queue_ != nullptr && *queued_ != 0.0f;
+    if (!plays) plan();
+    const float* const first = plays ? queue_ : out_.data();
+    for (long i = 0; i < actions_; ++i) {
+      const float middle = (high_[i] + low_[i]) / 2.0f, half = (high_[i] - low_[i]) / 2.0f;
+      const float product = half * first[i], found = product + middle;
+      action_[i] = found < low_[i] ? low_[i] : found > high_[i] ? high_[i] : found;  // rounding may lead beyond a bound
+      if (!std::isfinite(action_[i])) return Outcome::far_action;
+    }
+    ++draws_[1];
+    if (queue_ == nullptr) return Outcome::acted;
+    const std::size_t rest = out_.size() - static_cast<std::size_t>(actions_);
+    std::memmove(queue_, first + actions_, rest * sizeof(float));
+    std::memset(queue_ + rest, 0, static_cast<std::size_t>(actions_) * sizeof(float));
+    *queued_ = (plays ? *queued_ : execute_) - 1.0f;
+    return Outcome::acted;
+  }
+
+  /// `out_`: an action, or a chunk of them, in [-1, 1].
+  void plan() {
+    const float* condition = seen_.data();
+    if (conditioned_) {
+      SUREFOOT_CALL(row_forward, condition_, seen_.data(), condition_out_.data(), scratch_.data());
+      condition = condition_out_.data();
+    }
+    const float* features = features_;
+    if (summed_) {
+      for (std::size_t i = 0; i < table_.size(); ++i)
+        table_[i] = features_[i] + condition[i % static_cast<std::size_t>(flow_.feature_count)];
+      features = table_.data();
+    } else {
+      std::memcpy(input_.data() + seen_place_, condition, condition_out_.size() * sizeof(float));
+    }
+    const auto count = static_cast<std::uint64_t>(draws_[1]);
+    const Place place = {static_cast<std::uint64_t>(draws_[0]), 0, static_cast<std::uint32_t>(count),
+                         static_cast<std::uint32_t>(count >> 32), purpose_};
+    float* const noise = flow_.steps > 0 ? out_.data() : input_.data() + flow_.place;
+    SUREFOOT_CALL(counted, Counted::normal, place, flow_.count, Range{0, 1}, noise);
+    if (flow_.steps > 0)
+      SUREFOOT_CALL(row_flow, network_, flow_, features, input_.data(), out_.data(), scratch_.data());
+    else
+      SUREFOOT_CALL(row_forward, network_, input_.data(), out_.data(), scratch_.data());
+    for (float& x : out_) x = x < -1.0f ? -1.0f : x > 1.0f ? 1.0f : x;  // NaN stays
+  }
+
+  RowNetwork network_, condition_{};
+  RowFlow flow_;
+  bool summed_, conditioned_;
+  long seen_place_, actions_;
+  std::uint32_t purpose_;
+  float execute_;
+  std::int64_t* draws_;
+  float *queue_, *queued_;
+  const float* observation_;
+  float* action_;
+  const float *mean_, *scale_, *low_, *high_, *features_;
+  std::vector<float> seen_, input_, out_, condition_out_, table_, scratch_;
 };
 
 }  // namespace
@@ -71,10 +188,17 @@ void bind_one_row(nb::module_& m) {
                     bool>(),
            nb::arg("inputs"), nb::arg("outputs"), nb::arg("weights"), nb::arg("biases"), nb::arg("activation"),
            nb::arg("residual"))
-      .def("forward", &OneRow::forward, nb::arg("input"), nb::arg("output"), "Outputs of one row of inputs.")
-      .def("flow", &OneRow::flow, nb::arg("steps"), nb::arg("size"), nb::arg("clip"), nb::arg("place"),
-           nb::arg("feature_place"), nb::arg("feature_count"), nb::arg("features"), nb::arg("input"), nb::arg("x"),
-           "Carry x along the network's velocity, in place; `input` holds what does not change.");
+      .def("forward", &OneRow::forward, nb::arg("input"), nb::arg("output"), "Outputs of one row of inputs.");
+  nb::class_<RowPolicy>(m, "RowPolicy", "One observation to one action, with noise drawn; for one thread at a time.")
+      .def(nb::init<const OneRow&, const OneRow*, long, long, int, bool, bool, long, long, long, long, std::uint32_t,
+                    float, const Addresses&, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
+                    std::uintptr_t>(),
+           nb::arg("network"), nb::arg("condition").none(), nb::arg("observations"), nb::arg("actions"),
+           nb::arg("steps"), nb::arg("clip_each"), nb::arg("summed"), nb::arg("seen_place"), nb::arg("place"),
+           nb::arg("feature_place"), nb::arg("feature_count"), nb::arg("purpose"), nb::arg("execute"), nb::arg("read"),
+           nb::arg("draws"), nb::arg("queue"), nb::arg("queued"), nb::arg("observation"), nb::arg("action"))
+      .def("act", &RowPolicy::act,
+           "Fill `action`; 0, or 1 where the observation and 2 where the action is not finite: then nothing is drawn.");
 }
 
 }  // namespace surefoot

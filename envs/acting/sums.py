@@ -46,6 +46,9 @@ class EpisodeMeans:
         self, rewards: Tensor, ended: Tensor, valid: Tensor | None = None, costs: Tensor | None = None
     ) -> None:
         """Take in one step of (S * N,) rewards and ends and, where there are, masks (or counts of steps) and costs."""
+        if ended.device.type == "cpu" and valid is None:
+            self.add_arrays(rewards.numpy(), ended.numpy(), None if costs is None else costs.numpy())
+            return
         shape = (self.seeds, self.num_envs)
         self._running[0] += rewards.view(shape)
         self._running[1] += 1 if valid is None else valid.view(shape)
@@ -57,6 +60,19 @@ class EpisodeMeans:
         there = ended.view(shape)
         self._count(self._running, there, 2)
         self._running.masked_fill_(there, 0)
+
+    def add_arrays(self, rewards: Array, ended: Array, costs: Array | None = None) -> None:
+        """The same on a CPU, where an operation of numpy takes a fifth of the time of torch's."""
+        running = self._running.numpy().reshape(3, -1)
+        running[0] += rewards
+        running[1] += 1
+        if costs is not None:
+            self.has_costs = True
+            running[2] += costs
+        if ended.any():
+            there = torch.from_numpy(ended).view(self.seeds, self.num_envs)
+            self._count(self._running, there, 2)
+            self._running.masked_fill_(there, 0)
 
     def add_block(self, block: Mapping[str, Tensor]) -> None:
         """Take in a block of (S, T, N) rewards, terminations, truncations and, where there are, costs and mask.

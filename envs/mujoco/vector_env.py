@@ -128,6 +128,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     def _set_gaps(self, gap: str | Sequence[str | None] | None) -> None:
         chosen = gaps.parse_all(gap if gap is None or isinstance(gap, str) else list(gap), self.num_envs)
         self._noise = np.array([one.noise for one in chosen])
+        self._noisy = bool(self._noise.any())
         found = {one: one.changes(self.model) for one in set(chosen)}
         changes = [found[one] for one in chosen]
         for name in sorted({name for change in changes for name in change}):
@@ -173,15 +174,20 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._begun:
             raise EnvironmentMismatchError("step before reset: call reset() on all environments first")
         moving = self.active.copy()
+        everyone = bool(moving.all())
         actions = self._actions(actions, moving)
         self.sim.remember()
-        self.sim.ctrl[moving] = actions[moving]
-        diverged = self._advance(moving)
+        if everyone:
+            self.sim.ctrl[...] = actions
+        else:
+            self.sim.ctrl[moving] = actions[moving]
+        diverged = self._advance(moving, everyone)
         rewards, terminations, info = self.task.step(self.sim, actions)
         observations = np.array(self.task.observe(self.sim), dtype=np.float64)
-        diverged |= moving & ~(np.isfinite(observations).all(axis=1) & np.isfinite(rewards))
-        still = ~moving | diverged
-        if still.any():
+        if not (np.isfinite(observations).all() and np.isfinite(rewards).all()):
+            diverged |= moving & ~(np.isfinite(observations).all(axis=1) & np.isfinite(rewards))
+        still = None if everyone and not diverged.any() else ~moving | diverged
+        if still is not None:
             observations[still] = self._last[still]
             rewards = np.where(still, 0.0, rewards)
             terminations &= ~still
@@ -216,7 +222,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         if not np.isfinite(actions).all():
             row = int(np.flatnonzero(~np.isfinite(actions).all(axis=1))[0])
             raise EnvironmentMismatchError(f"the action of environment {row} is not finite; check the policy's weights")
-        if self._noise.any():
+        if self._noisy:
             noisy = np.flatnonzero(moving & (self._noise > 0))
             actions = actions.copy()
             low, high = self.single_action_space.low, self.single_action_space.high  # type: ignore[attr-defined]
@@ -226,9 +232,9 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
                 actions[row] = gaps.noisy(actions[row], self._noise[row], generator, low, high)
         return actions
 
-    def _advance(self, moving: Array) -> Array:
+    def _advance(self, moving: Array, everyone: bool) -> Array:
         """The physics; (N,) bool of rows that diverged or in which MuJoCo raised an error."""
-        ids = None if moving.all() else np.flatnonzero(moving).astype(np.int32)
+        ids = None if everyone else np.flatnonzero(moving).astype(np.int32)
         diverged = np.zeros(self.num_envs, np.bool_)
         try:
             if ids is None or len(ids):
@@ -236,7 +242,9 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         except self._simulation_error as error:  # the other rows have completed
             diverged[error.ids] = True
         self.sim.ran(moving)
-        diverged |= moving & (self.batch.warning[:, self._bad, 1] > 0).any(axis=1)
+        warned = self.batch.warning
+        if np.count_nonzero(warned):  # of any kind; numpy's indexing takes longer than this
+            diverged |= moving & (warned[:, self._bad, 1] > 0).any(axis=1)
         if self._contact:
             self._read_contact_forces(moving & ~diverged)
         return diverged
@@ -255,18 +263,19 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
             mujoco.mj_rnePostConstraint(model, self._scratch)
             self.sim.contact_forces[row] = self._scratch.cfrc_ext
 
-    def _complete(self, info: Info, still: Array, moving: Array, diverged: Array) -> dict[str, Any]:
-        """The task's info with 0 where nothing was simulated, masks as gymnasium has them, and ours.
+    def _complete(self, info: Info, still: Array | None, moving: Array, diverged: Array) -> dict[str, Any]:
+        """The task's info with 0 in the rows that are `still`, if any, masks as gymnasium has them, and ours.
 
         Where a simulation diverged the cost is 1 and the margin as low as other engines' there.
         """
         complete: dict[str, Any] = {}
-        some = still.any()
         for key, value in info.items():
-            complete[key] = np.where(_broadcast(still, value), 0, value).astype(value.dtype) if some else value
+            if still is not None:
+                value = np.where(_broadcast(still, value), 0, value).astype(value.dtype)
+            complete[key] = value
             complete[f"_{key}"] = moving.copy()
         complete["valid"], complete["diverged"] = moving, diverged
-        if some and diverged.any():
+        if still is not None and diverged.any():
             from surefoot.cuda_ext.twin import DIVERGED_MARGIN  # with torch, which registering must not import
 
             for key, unsafe in (("cost", 1.0), ("margin", DIVERGED_MARGIN)):  # an unknown state is no safe one
@@ -358,6 +367,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         self.batch.warning[:] = 0
         self._elapsed[:], self.active[:] = state["elapsed"], state["active"]
         self._last, self._noise = np.array(state["observations"]), np.array(state["noise"])
+        self._noisy = bool(self._noise.any())
         self.next_seeds = [None if seed < 0 else int(seed) for seed in state["next_seeds"]]
         self._generators = generators.unpack(state["generators"])
         self._noise_generators = generators.unpack(state["noise_generators"])

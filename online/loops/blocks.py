@@ -8,22 +8,26 @@ call; elsewhere it is stepped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actors.heads import UnboundedGaussianActor
 from surefoot.core.actors.memory import Memory, begun_anew
 from surefoot.core.base.errors import DivergenceError, EnvironmentMismatchError
 from surefoot.core.base.random import drawn
-from surefoot.core.base.spec import named
+from surefoot.core.base.spec import VECTOR, named
 from surefoot.core.engine.learner import Learner
 from surefoot.core.nn.encoders import on_vectors
+from surefoot.core.nn.native.native import RunningNormalizer
 from surefoot.core.nn.normalizer import RunningMoments, normalised
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import Acting, EpisodeMeans, RecentEpisodes, bad_costs, under
-from surefoot.envs.interface import PolicyBlock, RollsOut
+from surefoot.envs.interface import Array, PolicyBlock, RollsOut
 from surefoot.online.base.on_policy_agent import BEGINS, KEPT, MEMORY, OnPolicyAgent
 
 Block = dict[str, Tensor]
@@ -60,6 +64,7 @@ class Blocks:
         self.learns_statistics = bool(config.normalise_observations) and not agent.normalizer.fixed and width > 0
         self.moments = RunningMoments(self.seeds, width, device)
         self._policies = self._inside()
+        self._plain = self._is_plain()
         self._warm = False
         self.taken = torch.zeros(self.seeds, dtype=torch.int64)
         """(S,) environment steps of each seed so far; unequal only where episodes cut chunks short."""
@@ -193,6 +198,8 @@ class Blocks:
 
     @torch.no_grad()
     def _stepped(self, number: int) -> Block:
+        if self._plain:
+            return self._stepped_here(number)
         acting, block = self.acting, Block()
         noise, held = self._noise(number), self.agent.config.held
         seen = self.normalised(acting.rows(acting.received))
@@ -245,6 +252,113 @@ class Blocks:
         self.episodes.add_block(block)
         return block
 
+    def _is_plain(self) -> bool:
+        """Whether a step is no more than one vector, an action and a reward a row, in numpy's memory on a CPU."""
+        acting, agent = self.acting, self.agent
+        inserts = acting.inserts_rows or getattr(self.env, "chunk", 1) > 1
+        vectors = VECTOR in acting.arrays and agent.encoder is None and not acting.as_torch
+        return self.device.type == "cpu" and vectors and not inserts and not agent.begin(1)
+
+    def _stepped_here(self, number: int) -> Block:
+        """As `_stepped`, in numpy: torch's calls take several times as long as these few numbers."""
+        acting, horizon, rows = self.acting, self.horizon, (self.seeds, self.num_envs)
+        noise, held, decide = self._noise(number), self.agent.config.held, self._decision()
+        statistics = self._statistics_by_one()
+        made: Block = {}
+        columns: dict[str, Array] = {}
+
+        def write(name: str, value: Array, time: int) -> None:
+            if name not in columns:
+                if time > 0 and name != "costs":
+                    raise _other_columns(acting.name, time, [*columns, name], list(columns))
+                array = np.zeros((self.seeds, horizon, *value.shape[1:]), value.dtype)
+                made[name], columns[name] = torch.from_numpy(array), array.swapaxes(0, 1)
+            columns[name][time] = value
+
+        seen = self._normalised_here(acting.received.numpy().reshape(*rows, -1))
+        for time in range(horizon):
+            if self.meanwhile is not None:
+                self.meanwhile(time * self.num_envs)
+            actions, kept = decide(seen, noise[time // held])
+            done = acting.act(actions.flatten(0, 1))
+            received = np.asarray(done.observations, np.float32)
+            following = self._observed_here(received, statistics, number * horizon + time)
+            after = following
+            if done.next_observations is not done.observations:
+                after = self._normalised_here(np.asarray(done.next_observations, np.float32).reshape(seen.shape))
+            write("observations", seen, time)
+            write("actions", actions.numpy(), time)
+            for name, value in kept.items():
+                write(f"{KEPT}{name}", value.numpy(), time)
+            write("rewards", np.asarray(done.rewards, np.float32).reshape(rows), time)
+            write("terminations", np.asarray(done.terminations).reshape(rows), time)
+            write("truncations", np.asarray(done.truncations).reshape(rows), time)
+            write("next_observations", after, time)
+            if "cost" in done.info:
+                write("costs", np.asarray(done.info["cost"], np.float32).reshape(rows), time)
+            elif "costs" in columns:
+                raise _other_columns(acting.name, time, [one for one in columns if one != "costs"], list(columns))
+            acting.received, seen = torch.from_numpy(received), following
+        if self.episodes.has_costs and "costs" not in made:
+            made["costs"] = torch.zeros_like(made["rewards"])
+        self.episodes.add_block(made)
+        return made
+
+    def _decision(self) -> Callable[[Array, Tensor], tuple[Tensor, Block]]:
+        """What the policies decide in this block, for (S, N, O) normalised observations and noise, to the same bits.
+
+        Of a network and a deviation that observations do not change one native call is prepared; parameters stay as
+        they are until the block is full.
+        """
+        agent, learner = self.agent, self.learner
+
+        def general(seen: Array, noise: Tensor) -> tuple[Tensor, Block]:
+            actions, kept, _ = learner.apply("decide", torch.from_numpy(seen), self.memory, noise)
+            return actions, kept
+
+        actor, base = agent.actor, OnPolicyAgent
+        usual = type(agent).decide is base.decide and type(agent).sample is base.sample
+        if learner.stacked or learner.slots is None or not usual or type(actor) is not UnboundedGaussianActor:
+            return general
+        network = actor.mlp.prepared(self.num_envs)
+        if network is None:
+            return general
+        deviation = actor.log_std.clamp(*actor.log_std_range).exp().numpy()
+
+        def quick(seen: Array, noise: Tensor) -> tuple[Tensor, Block]:
+            network.inputs[:] = seen[0]
+            network()
+            actions = network.outputs + deviation * noise.numpy()
+            return torch.from_numpy(actions), {}
+
+        return quick
+
+    def _statistics_by_one(self) -> RunningNormalizer | None:
+        """What takes the observations of a lone environment of each seed into the statistics and normalises them."""
+        if not self.learns_statistics or self.num_envs > 1:
+            return None
+        mean, scale = (self.learner.buffers[f"normalizer.{name}"] for name in ("mean", "scale"))
+        return self.moments.by_one(mean, scale, self.agent.normalizer.limit)
+
+    def _observed_here(self, received: Array, statistics: RunningNormalizer | None, step: int) -> Array:
+        """(S, N, O) normalised observations, after the statistics have learned from them."""
+        shape = (self.seeds, self.num_envs, -1)
+        if statistics is not None:
+            statistics.values[:] = received
+            if statistics.take():
+                return statistics.normalised.reshape(shape).copy()
+        if not (fine := np.isfinite(received).all(-1)).all():  # before it is acted on
+            raise self.acting.not_finite(int(np.flatnonzero(~fine)[0]), step)
+        self._learn_statistics(torch.from_numpy(received), None)
+        return self._normalised_here(received.reshape(shape))
+
+    def _normalised_here(self, observations: Array) -> Array:
+        """(S, N, O) as `normalised`."""
+        buffers, limit = self.learner.buffers, self.agent.normalizer.limit
+        mean, scale = (buffers[f"normalizer.{name}"].numpy().reshape(self.seeds, 1, -1) for name in ("mean", "scale"))
+        found = (observations - mean) / scale
+        return found if limit == math.inf else np.clip(found, -limit, limit)
+
     def _remember(self, memory: Memory, ended: Tensor, valid: Tensor | None) -> None:
         """Take up the memory after a step, begun anew where an episode begins: behind an end, or an inserted row."""
         if valid is not None:
@@ -262,10 +376,7 @@ class Blocks:
             for name, value in step.items():
                 block[name] = value.new_empty((self.seeds, self.horizon, *value.shape[1:]))
         elif step.keys() != block.keys():
-            raise EnvironmentMismatchError(
-                f"{self.acting.name}: step {time} of a block has {', '.join(step)}, and the first {', '.join(block)}: "
-                "give info['cost'] in every step or in none"
-            )
+            raise _other_columns(self.acting.name, time, list(step), list(block))
         for name, value in step.items():
             block[name][:, time] = value
 
@@ -370,3 +481,11 @@ class Blocks:
             self.memory = {n: torch.stack([one[n] for one in held]).to(self.device) for n in self.memory}
             self.begins = torch.stack([state["blocks/begins"] for state in states]).to(self.device)
         return lost
+
+
+def _other_columns(name: str, time: int, found: Sequence[str], first: Sequence[str]) -> EnvironmentMismatchError:
+    """What to raise where a step of an environment gave other columns than the steps before it."""
+    return EnvironmentMismatchError(
+        f"{name}: step {time} of a block has {', '.join(found)}, and the first {', '.join(first)}: "
+        "give info['cost'] in every step or in none"
+    )

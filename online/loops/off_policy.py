@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.masked_actors import masked
 from surefoot.core.actors.memory import Memory, begun_anew
 from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
+from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.capture import STEPS_PER_GRAPH
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Stores
@@ -138,6 +140,7 @@ class OffPolicyLoop:
         self.memory = self._begun() if self.agent.remembers else {}
         """Name -> (S, N, ...) what agents that `remembers` act by."""
         self._drawn: dict[str, tuple[int, Tensor]] = {}
+        self._quick = self._prepared()
         self.read_transforms()
 
     def run(self, steps: int) -> dict[str, list[float]]:
@@ -261,10 +264,22 @@ class OffPolicyLoop:
 
     def _explore(self, observations: Tensor, noise: Tensor, method: str = "explore", *memory: Memory) -> Any:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
+        if method == "explore" and self._quick is not None:
+            return self._quick(observations[0], noise[0]).unsqueeze(0)
         many = self.num_envs * self.agent.rows_each >= FEW_ROWS
         with self._full_precision():
             again = method == "explore"  # a network, with nothing that is decided on the host, as planners do
             return self.learner.apply(method, observations, *memory, noise, fused=many, again=again)
+
+    def _prepared(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """`explore` of a lone agent that draws from a squashed normal for few rows, without what is looked up at each
+        call; None of others. The Learner keeps parameters where they are."""
+        agent, learner = self.agent, self.learner
+        usual = type(agent).explore is OffPolicyAgent.explore and type(agent).act is Agent.act
+        few = self.num_envs * agent.rows_each < FEW_ROWS and self.device.type == "cpu"
+        if not usual or not few or learner.stacked or learner.mixed_precision:
+            return None
+        return agent.actor.in_torch() if type(agent.actor) is TanhGaussianActor else None
 
     def _begun(self) -> Memory:
         """(S, N, ...) the memory at the first steps of episodes."""

@@ -27,7 +27,16 @@ from surefoot.online.loops.loop import acting_of, make_loop
 
 FEW = 4
 """Numbers that may be read at once: a loss of each seed, a counter."""
-ON_A_CPU_ALONE = {"RunningMoments.scale", "LossLog.__init__"}
+ON_A_CPU_ALONE = {
+    "RunningMoments.scale",
+    "RunningMoments.numbers",
+    "LossLog.__init__",
+    "EpisodeMeans.add_step",
+    "EpisodeMeans.add_arrays",
+    "RingBuffer._write_arrays",
+    "TransitionBuffer.add",
+    "_in_memory",
+}
 """What reads through numpy behind a test of `device.type == "cpu"`, where that copies nothing."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "ppo": {"num_envs": ROWS, "horizon": 16, "hidden": (8, 6), "epochs": 2, "minibatches": 2},

@@ -6,7 +6,8 @@ Float32 on a CPU, one thread, the same bits for the same inputs. `core.nn.native
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -87,7 +88,7 @@ HIDDEN = ("relu", "tanh", "gelu_tanh", "silu")
 
 
 ROW_HIDDEN = ("relu", "tanh", "silu", "gelu_tanh", "mish")
-"""Activations of hidden layers of `OneRow`, in the order of native/one_row.h."""
+"""Activations of hidden layers of a `RowNetwork`, in the order of native/one_row.h."""
 
 
 def name() -> str:
@@ -299,67 +300,178 @@ def gather(table: Tensor, indices: Tensor, out: Tensor) -> bool:
     return True
 
 
-class OneRow:
-    """A network for one row at a time, between two arrays of its own; it reads parameters where they lie.
+class Forward:
+    """What `forward` gives of an MLP without norms for a fixed number of rows again and again: its call is prepared.
+
+    Parameters are read where they lie, so that changes in place count at once.
+    """
+
+    inputs: np.ndarray
+    """(B, in) float32, which the caller fills."""
+    outputs: np.ndarray
+    """(B, out), which each call overwrites."""
+
+    def __init__(self, rows: int, weights: Sequence[Tensor], biases: Sequence[Tensor], hidden: str) -> None:
+        """Of tensors that `fits` holds for."""
+        inputs = torch.zeros(rows, weights[0].shape[-1])
+        outputs = torch.zeros(rows, weights[-1].shape[-2])
+        network = _network(inputs, weights, biases, hidden, NO_NORMS, None)
+        self._kept = (*weights, *biases)
+        self._call, places = _module().mlp_forward, (inputs.data_ptr(), inputs.stride(0), 0, outputs.data_ptr())
+        self._arguments = (*network.parts, *places, *network.how, 0, 0, 0)
+        self.inputs, self.outputs = inputs.numpy(), outputs.numpy()
+
+    def __call__(self) -> None:
+        """Fill `outputs`."""
+        self._call(*self._arguments)
+
+
+class RunningNormalizer:
+    """Takes one value of each of S streams into running moments, and normalises it by them, in one call.
+
+    The same bits as `core.nn.normalizer.RunningMoments` and `normalised` on a CPU.
+    """
+
+    values: np.ndarray
+    """(S, width) float32, which the caller fills."""
+    normalised: np.ndarray
+    """(S, width) float32, which each call overwrites."""
+
+    def __init__(
+        self, moments: tuple[Tensor, Tensor, Tensor], used: tuple[Tensor, Tensor], epsilon: float, limit: float
+    ) -> None:
+        """Of memory that is changed in place.
+
+        Args:
+            moments: (S, 1) count, (S, width) mean and sum of squared deviations, float64.
+            used: (S, width) float32 mean and scale that follow them.
+            epsilon: added to the variance.
+            limit: normalised values are clipped to +- this; infinite for none.
+        """
+        streams, width = moments[1].shape
+        values, out = torch.zeros(streams, width), torch.zeros(streams, width)
+        self._kept = (*moments, *used)
+        self.values, self.normalised = values.numpy(), out.numpy()
+        places = (values.data_ptr(), *(one.data_ptr() for one in moments))
+        self._arguments = (streams, width, *places, epsilon, limit, *(one.data_ptr() for one in used), out.data_ptr())
+        self._take = _module().take_one
+
+    @staticmethod
+    def fits(moments: Sequence[Tensor], used: Sequence[Tensor]) -> bool:
+        """Whether native code was built and these are as it takes them."""
+        kinds = [torch.float64] * 3 + [torch.float32] * 2
+        tensors = (*moments, *used)
+        plain = all(t.is_contiguous() and t.device.type == "cpu" for t in tensors)
+        return library() is not None and plain and [t.dtype for t in tensors] == kinds
+
+    def take(self) -> bool:
+        """Take `values` in; False, with nothing changed, where one is not finite."""
+        return bool(self._take(*self._arguments))
+
+
+class RowNetwork(NamedTuple):
+    """A network for one row at a time."""
+
+    weights: Sequence[Tensor]
+    """(out, in) of each layer, float32 on the CPU."""
+    biases: Sequence[Tensor]
+    """(out,) of each."""
+    activation: str
+    """Of the hidden layers."""
+    residual: bool = False
+    """Whether the layers are those of a `core.nn.residual.ResidualMLP`."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether native code was built and can run it."""
+        tensors = (*self.weights, *self.biases)
+        plain = all(t.is_contiguous() and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+        return library() is not None and self.activation in ROW_HIDDEN and plain
+
+    def native(self) -> Any:
+        """As native code takes it; of one that `fits`, whose memory must outlive it."""
+        shapes = [tuple(weight.shape) for weight in self.weights]
+        places = ([t.data_ptr() for t in self.weights], [t.data_ptr() for t in self.biases])
+        widths = ([inputs for _, inputs in shapes], [outputs for outputs, _ in shapes])
+        return _module().OneRow(*widths, *places, ROW_HIDDEN.index(self.activation), self.residual)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFlow:
+    """How a policy makes an action of one observation and of noise that it draws."""
+
+    network: RowNetwork
+    """Reads the observation, a noisy action and features of each step, and gives a velocity; without steps, an action
+    itself. Of a chunk these are all its actions, one after the other."""
+    condition: RowNetwork | None
+    """What makes the input of the observation that the network reads; without one it is the observation itself."""
+    summed: bool
+    """Whether that is added to each step's features, instead of standing beside them."""
+    clip_each: bool
+    """To [-1, 1] after each step, not only after the last one."""
+    places: tuple[int, int, int]
+    """Where in the network's input the observation, the noisy action and the features begin."""
+    features: np.ndarray
+    """(K, F) float32, of each of K steps; K is 0 of a network that makes an action itself."""
+    normalizer: tuple[Tensor, Tensor]
+    """(O,) mean and scale of observations."""
+    bounds: tuple[Tensor, Tensor]
+    """(A,) lowest and highest action."""
+    purpose: int
+    """A word: what the noise is for, as `core.base.counter` has it."""
+    execute: int = 0
+    """How many actions of a chunk are played."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether native code was built and can run it."""
+        return self.network.fits and (self.condition is None or self.condition.fits)
+
+
+class RowPolicy:
+    """What `RowFlow` describes, in one native call; it reads parameters and features where they lie.
 
     For one thread at a time.
     """
 
-    inputs: np.ndarray
-    """(in,) float32, which the caller fills."""
-    outputs: np.ndarray
-    """(out,) float32."""
-
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str, residual: bool) -> None:
-        """As `of`, of a network that it takes."""
-        self._kept: tuple[Any, ...] = (*weights, *biases)  # their memory must outlive the addresses
-        shapes = [tuple(weight.shape) for weight in weights]
-        places = ([t.data_ptr() for t in weights], [t.data_ptr() for t in biases])
-        widths = ([inputs for _, inputs in shapes], [outputs for outputs, _ in shapes])
-        self._native = _module().OneRow(*widths, *places, ROW_HIDDEN.index(activation), residual)
-        self.inputs, self.outputs = np.zeros(widths[0][0], np.float32), np.zeros(widths[1][-1], np.float32)
-        self._ends = (self.inputs.ctypes.data, self.outputs.ctypes.data)
-        self._flow: tuple[Any, ...] = ()
-
-    @classmethod
-    def of(
-        cls, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str, residual: bool = False
-    ) -> OneRow | None:
-        """The network, or None where the native module was not built or lacks this activation.
+    def __init__(
+        self, flow: RowFlow, memory: Mapping[str, Tensor], observation: np.ndarray, action: np.ndarray
+    ) -> None:
+        """Of a flow that `fits`.
 
         Args:
-            weights: (out, in) of each layer, float32 on the CPU.
-            biases: (out,) of each.
-            activation: of the hidden layers.
-            residual: whether the layers are those of a `core.nn.residual.ResidualMLP`.
+            flow: what is computed.
+            memory: of one row: "draws", and of a chunk "queue" and "queued"; changed in place where an action is made.
+            observation: (O,) float32, which the caller fills.
+            action: (A,) float32, which `act` fills.
         """
-        plain = all(t.is_contiguous() and t.dtype == torch.float32 and not t.is_cuda for t in (*weights, *biases))
-        if library() is None or activation not in ROW_HIDDEN or not plain:
-            return None
-        return cls(weights, biases, activation, residual)
-
-    def forward(self) -> None:
-        """Fill `outputs`."""
-        self._native.forward(*self._ends)
-
-    def follow(self, steps: int, clip: bool, place: int, features: int, at: int) -> np.ndarray:
-        """Say what `flow` does; (K, F) float32 for the caller to fill, what stands in the input at each of its steps.
-
-        Args:
-            steps: K, each 1 / K long.
-            clip: to [-1, 1] after each step.
-            place: where in `inputs` the row stands that is carried.
-            features: F.
-            at: where these stand.
-        """
-        table = np.zeros((steps, features), np.float32)
-        self._kept = (*self._kept, table)
-        self._flow = (steps, 1 / steps, clip, place, at, features, table.ctypes.data, *self._ends)
-        return table
-
-    def flow(self) -> None:
-        """Carry `outputs`, where the caller wrote noise, along the network's velocity."""
-        self._native.flow(*self._flow)
+        self._kept = (flow, dict(memory), observation, action)  # their memory must outlive the addresses
+        seen, place, feature_place = flow.places
+        read = [*(t.data_ptr() for t in (*flow.normalizer, *flow.bounds)), flow.features.ctypes.data]
+        self._native = _module().RowPolicy(
+            network=flow.network.native(),
+            condition=None if flow.condition is None else flow.condition.native(),
+            observations=len(observation),
+            actions=len(action),
+            steps=len(flow.features),
+            clip_each=flow.clip_each,
+            summed=flow.summed,
+            seen_place=seen,
+            place=place,
+            feature_place=feature_place,
+            feature_count=flow.features.shape[1],
+            purpose=flow.purpose,
+            execute=flow.execute,
+            read=read,
+            draws=memory["draws"].data_ptr(),
+            queue=_address(memory.get("queue")),
+            queued=_address(memory.get("queued")),
+            observation=observation.ctypes.data,
+            action=action.ctypes.data,
+        )
+        self.act: Callable[[], int] = self._native.act
+        """Makes an action and gives 0; or 1 or 2, with the memory as it was, where the observation or the action is not
+        finite."""
 
 
 _recorder: Recording | None = None
