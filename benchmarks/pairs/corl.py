@@ -56,9 +56,7 @@ def two_steps(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
 PAIRS: dict[str, Pair] = {
     "iql-corl": Pair("iql", {"preset": "corl"}, *CORL, *HOPPER),
-    "td3bc": Pair(
-        "td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS, updates=3_000, seeds=(0, 1)
-    ),
+    "td3bc": Pair("td3bc", {}, *CORL, *HOPPER, {"target_noise": 0.0}, networks=TD3_NETWORKS, updates=3_000),
     "rebrac-corl": Pair(
         "rebrac",
         {},
