@@ -185,6 +185,36 @@ class Recorder(TorchDispatchMode):
         self.kept.append((out, operands))
         self.calls.append(("element", (name, list(shape), places, steps)))
 
+    def product(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+        """Write down out = a b + bias, of float32 matrices.
+
+        Args:
+            out: (rows, columns) or (members, rows, columns) with adjacent numbers in its rows, overwritten.
+            a: (rows, depth) or (members, rows, depth).
+            b: (depth, columns) or (members, depth, columns).
+            bias: of the shape of `out` with adjacent numbers in its rows, or None.
+        """
+        operands = [out, a, b, *([] if bias is None else [bias])]
+        strides = [[*([0] if tensor.dim() == 2 else []), *tensor.stride()] for tensor in operands]
+        sizes = [1 if out.dim() == 2 else len(out), *out.shape[-2:], a.shape[-1]]
+        self.kept.append(operands)
+        self.calls.append(("product", (sizes, [self._place(tensor) for tensor in operands], strides)))
+
+    def rows(self, name: str, columns: int, *operands: Tensor | None, epsilon: float = 0.0) -> None:
+        """Write down name(operands) on rows of `columns` numbers.
+
+        Args:
+            name: of the instruction, of native/row_operations.h.
+            columns: numbers in a row.
+            operands: contiguous float32, those that are written first; None where one is absent.
+            epsilon: what a layer norm adds to the variance.
+        """
+        first = operands[0]
+        assert first is not None
+        places = [(0, 0) if tensor is None else self._place(tensor) for tensor in operands]
+        self.kept.append(operands)
+        self.calls.append(("rows", (name, first.numel() // max(columns, 1), columns, epsilon, places)))
+
     # -- what the native module does -----------------------------------------------------------------------
 
     def mlp_forward(

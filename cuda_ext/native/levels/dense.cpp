@@ -8,26 +8,17 @@
 
 #include <cmath>
 #include <cstring>
-#include <utility>
+
+#include "../vectors.h"
 
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
 
-constexpr long width = register_floats;
-constexpr int tile_rows = register_bytes == 64 ? 8 : 6;
-constexpr int tile_vectors = 2;
-constexpr long tile_lanes = tile_vectors * width;
 constexpr long few = 2;  // so few outputs of a layer, or inputs beside full tiles, are done by dot products
 constexpr long near_floats = 1 << 18;  // that the second-level cache keeps beside what streams through it
 constexpr long most_whole = 256, least_part = 128;  // rows of a batch that go back through the layers together
 constexpr long least_packed = 4;       // panels from which on it pays to copy a weight's columns together
-
-typedef float Vector __attribute__((vector_size(width * sizeof(float))));
-typedef float Unaligned __attribute__((vector_size(width * sizeof(float)), aligned(4), may_alias));
-
-inline Vector load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
-inline void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to) = value; }
 
 /// tanh by the rational function of maths.h; NaN stays NaN.
 inline Vector tanh_of(Vector x) {
@@ -94,47 +85,6 @@ inline void activate_panel(Hidden hidden, float* values, float* slopes, long fea
   if (hidden == Hidden::silu) activate_panel<Hidden::silu>(values, slopes, features);
 }
 
-/// A register tile: M rows of V vectors.
-template <int M, int V = tile_vectors>
-struct Tile {
-  Vector sum[M][V];
-};
-
-/// tile[m][lane] += sum over k < depth of a[m * a_row + k * a_step] * b[k * lanes + lane].
-template <int M, int V>
-[[gnu::always_inline]] inline void multiply(Tile<M, V>& tile, const float* a, long a_row, long a_step, const float* b,
-                                            long depth) {
-  for (long k = 0; k < depth; ++k) {
-    Vector row[V];
-    for (int v = 0; v < V; ++v) row[v] = load(b + k * lanes + v * width);
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const float scale = a[m * a_row + k * a_step];
-      for (int v = 0; v < V; ++v) tile.sum[m][v] += scale * row[v];
-    }
-  }
-}
-
-template <int M>
-struct Count {
-  static constexpr int value = M;
-};
-
-/// Rows of the next tile where `left` are left: at most `most`; the last two tiles share what is left, since one of a few
-/// rows would wait for its own sums.
-constexpr long taken(long left, long most) { return left >= 2 * most ? most : left > most ? (left + 1) / 2 : left; }
-
-/// Call `f(Count<count>)` for 1 <= count <= most.
-template <int most, class F>
-[[gnu::always_inline]] inline void with_rows(long count, const F& f) {
-  if constexpr (most >= 1) {
-    if (count >= most)
-      f(Count<most>{});
-    else
-      with_rows<most - 1>(count, f);
-  }
-}
-
 /// out[n][lane] = activation(bias[n] + sum_k weight[n][k] in[k][lane]) for one panel; NaN stays NaN.
 template <Activation activation>
 void layer_forward(const float* weight, const float* bias, const float* in, float* out, long inputs, long outputs) {
@@ -148,7 +98,7 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
         for (int m = 0; m < M; ++m) {
           for (int v = 0; v < tile_vectors; ++v) tile.sum[m][v] = Vector{} + bias[n + m];
         }
-        multiply(tile, weight + n * inputs, inputs, 1, in + lane, inputs);
+        multiply<lanes>(tile, weight + n * inputs, inputs, 1, in + lane, inputs);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           for (int v = 0; v < tile_vectors; ++v) {
@@ -190,7 +140,7 @@ void layer_down(const float* weight, const float* above, const float* activated,
           constexpr int M = decltype(count)::value;
           const long place = (panel * inputs + k) * lanes + lane;
           Tile<M> tile = {};
-          multiply(tile, together ? packed + k * outputs : weight + k, 1, together ? M : inputs, from + lane, outputs);
+          multiply<lanes>(tile, together ? packed + k * outputs : weight + k, 1, together ? M : inputs, from + lane, outputs);
 #pragma GCC unroll 16
           for (int m = 0; m < M; ++m) {
             for (int v = 0; v < tile_vectors; ++v) {
@@ -203,33 +153,6 @@ void layer_down(const float* weight, const float* above, const float* activated,
         });
       }
     }
-  }
-}
-
-/// a[first], b[first], a[first + 1], b[first + 1], ...
-template <int first, std::size_t... i>
-[[gnu::always_inline]] inline Vector interleave(Vector a, Vector b, std::index_sequence<i...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, (static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...);
-#else  // g++ has the other builtin since version 12 only
-  typedef int Indices __attribute__((vector_size(width * sizeof(int))));
-  return __builtin_shuffle(a, b, Indices{(static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...});
-#endif
-}
-
-/// rows[i] becomes what was column i.
-inline void transpose(Vector (&rows)[width]) {
-  constexpr auto all = std::make_index_sequence<width>();
-#pragma GCC unroll 4
-  for (long round = 1; round < width; round *= 2) {
-    Vector next[width];
-#pragma GCC unroll 16
-    for (int i = 0; i < width / 2; ++i) {
-      next[2 * i] = interleave<0>(rows[i], rows[i + width / 2], all);
-      next[2 * i + 1] = interleave<width / 2>(rows[i], rows[i + width / 2], all);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < width; ++i) rows[i] = next[i];
   }
 }
 
@@ -312,7 +235,7 @@ void gradient_columns(const float* above, const float* column, float* gradient, 
       }
       for (long first = 0; first < rows; first += lanes) {
         const long some = rows - first < lanes ? rows - first : lanes;
-        multiply(tile, above + first * outputs + n * lanes, lanes, 1, column + first * lanes, some);
+        multiply<lanes>(tile, above + first * outputs + n * lanes, lanes, 1, column + first * lanes, some);
       }
       if (whole) {
 #pragma GCC unroll 16
