@@ -321,6 +321,8 @@ class Recorder(TorchDispatchMode):
 
     def _place(self, tensor: Tensor) -> Place:
         start = tensor.untyped_storage().data_ptr()
+        if tensor.numel() == 0:  # torch gives it no address
+            return 0, 0
         if start not in self.storages:
             return 0, tensor.data_ptr()
         return 1 + self.storages.index(start), tensor.data_ptr() - start

@@ -351,38 +351,45 @@ def _gelu(instruction: str, *names: str) -> How:
     return how
 
 
-def _in_rows(*tensors: Tensor | None) -> None:
-    """Raise Unknown unless all are float32 and lie in order."""
-    for tensor in tensors:
-        if tensor is not None and not (tensor.dtype == torch.float32 and tensor.is_contiguous()):
-            raise Unknown("rows that do not lie one after the other, or are not float32")
+def _in_order(to: Writer, tensor: Tensor | None) -> Tensor | None:
+    """The float32 numbers that an operation on rows reads, one row after the other: copied first where they are not."""
+    if tensor is None:
+        return None
+    if tensor.dtype != torch.float32:
+        raise Unknown(f"rows of {tensor.dtype}")
+    if tensor.is_contiguous():
+        return tensor
+    copied = torch.empty(tensor.shape)
+    to.element("copy", copied, tensor)
+    return copied
+
+
+def _rows(
+    to: Writer, name: str, columns: int, results: Sequence[Tensor | None], read: Sequence[Tensor | None], epsilon: float
+) -> None:
+    """An operation on rows of `columns` numbers, of which the first result is always wanted."""
+    if results[0] is None or any(one is not None and not one.is_contiguous() for one in results):
+        raise Unknown(f"{name} without its first result, or into rows that do not lie one after the other")
+    to.rows(name, columns, *results, *(_in_order(to, tensor) for tensor in read), epsilon=epsilon)
 
 
 def _softmax(instruction: str, *names: str) -> How:
     """Of the last dimension."""
 
     def how(to: Writer, result: Tensor, given: Given) -> None:
-        operands = [given[name] for name in names]
-        _in_rows(result, *operands)
         if result.dim() == 0 or given["dim"] % result.dim() != result.dim() - 1:
             raise Unknown("softmax of another dimension than the last")
-        to.rows(instruction, result.shape[-1], result, *operands)
+        _rows(to, instruction, result.shape[-1], [result], [given[name] for name in names], 0.0)
 
     return how
 
 
-def _layer_norm(to: Writer, result: tuple[Tensor, ...], given: Given) -> None:
-    operands = (*result, given["input"], given["weight"], given["bias"])
-    _in_rows(*operands)
-    to.rows("layer_norm", math.prod(given["normalized_shape"]), *operands, epsilon=given["eps"])
+def _layer_norm(instruction: str, *names: str) -> How:
+    def how(to: Writer, result: tuple[Tensor | None, ...], given: Given) -> None:
+        columns, read = math.prod(given["normalized_shape"]), [given[name] for name in names]
+        _rows(to, instruction, columns, result, read, given.get("eps", 0.0))
 
-
-def _layer_norm_backward(to: Writer, result: tuple[Tensor | None, ...], given: Given) -> None:
-    operands = (*result, *(given[name] for name in ("grad_out", "input", "mean", "rstd", "weight")))
-    _in_rows(*operands)
-    if result[0] is None:
-        raise Unknown("a layer norm whose input's gradient is not wanted")
-    to.rows("layer_norm_backward", math.prod(given["normalized_shape"]), *operands)
+    return how
 
 
 WITHOUT_EFFECT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "resize"}
@@ -434,8 +441,10 @@ OPERATIONS: dict[str, How] = {
     "gelu_backward": _gelu("gelu_backward", "grad_output", "self"),
     "_softmax": _softmax("softmax", "self"),
     "_softmax_backward_data": _softmax("softmax_backward", "grad_output", "output"),
-    "native_layer_norm": _layer_norm,
-    "native_layer_norm_backward": _layer_norm_backward,
+    "native_layer_norm": _layer_norm("layer_norm", "input", "weight", "bias"),
+    "native_layer_norm_backward": _layer_norm(
+        "layer_norm_backward", "grad_out", "input", "mean", "rstd", "weight"
+    ),
     "cat": _cat,
     "stack": _stack,
     "select_backward": _select_backward,

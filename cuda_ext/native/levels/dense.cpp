@@ -223,6 +223,9 @@ void gradient_columns(const float* above, const float* column, float* gradient, 
       constexpr int M = decltype(count)::value;
       Tile<M, V> tile = {};
       float* to = gradient + n * inputs;
+      for (int m = 0; m < M; ++m) {  // it is on its way while the sums are made
+        for (int v = 0; v < V; ++v) __builtin_prefetch(to + m * inputs + v * width, 1);
+      }
       const bool whole = there == V * width;
       if (!fresh && whole) {
 #pragma GCC unroll 16
@@ -482,7 +485,8 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, const Rows& masks, float* s
 void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const Rows& output_gradients,
                   const Gradients& wanted, float* scratch) {
   const long most = widest(mlp), fitting = near_floats / (8 * most) / lanes * lanes;
-  const long part = mlp.rows <= most_whole ? most_whole : fitting < least_part ? least_part : fitting;
+  const long least = most / 2 > least_part ? most / 2 / lanes * lanes : least_part;  // else gradients of wide layers pass by
+  const long part = mlp.rows <= most_whole ? most_whole : fitting < least ? least : fitting;  // once for each few rows
   const long count_all = panels(mlp.rows);
   const long wide = panels(part < mlp.rows ? part : mlp.rows) * round_up(most, lanes) * lanes;
   float* above = scratch;

@@ -89,16 +89,48 @@ void pack_rows(const float* from, long row, long column, float* to, long rows, l
       constexpr int M = decltype(count)::value;
       const float* source = from + i * row;
       float* place = to + i * depth;
-      if (row == 1) {
-        for (long k = 0; k < depth; ++k) std::memcpy(place + k * M, source + k * column, M * sizeof(float));
-        return;
-      }
-      for (long k = 0; k < depth; ++k) {
-        for (long m = 0; m < M; ++m) place[k * M + m] = source[m * row + k * column];
+      for (long k = 0; k < depth; ++k, source += column, place += M) {
+        if (row == 1) {
+          std::memcpy(place, source, M * sizeof(float));
+        } else {
+          for (long m = 0; m < M; ++m) place[m] = source[m * row];
+        }
       }
     });
   }
 }
+
+/// A part of an operand that is read next: it is asked for while tiles are computed, a few lines of the cache at a time.
+/// Nothing else would: the parts' rows are too short for the processor to see them coming.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const float* from, long row, long column, long rows, long columns) {
+    if (row != 1 && column != 1) return;
+    const bool turned = column != 1;
+    at_ = reinterpret_cast<const char*>(from);
+    step_ = (turned ? column : row) * static_cast<long>(sizeof(float));
+    bytes_ = (turned ? rows : columns) * static_cast<long>(sizeof(float));
+    left_ = turned ? columns : rows;
+  }
+  long lines() const { return left_ * ((bytes_ + line - 1) / line); }
+  void ask(long lines) {
+    for (; lines > 0 && left_ > 0; --lines) {
+      __builtin_prefetch(at_ + place_, 0, 2);
+      place_ += line;
+      if (place_ >= bytes_) {
+        place_ = 0;
+        at_ += step_;
+        --left_;
+      }
+    }
+  }
+
+ private:
+  static constexpr long line = 64;
+  const char* at_ = nullptr;
+  long step_ = 0, bytes_ = 0, left_ = 0, place_ = 0;
+};
 
 /// Results of a part of the operands.
 struct Part {
@@ -114,9 +146,10 @@ struct Part {
 
 /// A panel of `there` <= V * width columns.
 template <int V>
-void panel_of(const Part& p, const float* b, long lane, long there) {
+void panel_of(const Part& p, const float* b, long lane, long there, Ahead& ahead, long lines) {
   for (long i = 0, some; i < p.rows; i += some) {
     some = taken(p.rows - i, tile_rows);
+    ahead.ask(lines);
     with_rows<tile_rows>(some, [&](auto count) {
       constexpr int M = decltype(count)::value;
       const float* a = p.packed ? p.a + i * p.depth : p.a + i * p.a_row;
@@ -137,6 +170,22 @@ void run_product(const Product& p, const float* a, const float* b, const float* 
   const long parts = p.depth > most_deep ? (p.depth + most_deep - 1) / most_deep : 1;
   const long deep = p.depth > 0 ? (p.depth + parts - 1) / parts : 1;
   const bool pack = p.a.column != 1;
+  const auto smaller = [](long a, long b) { return a < b ? a : b; };
+  const auto next = [&](long e, long k, long j, long i) {  // seen from part i, j, k of member e, where a and b point
+    const long depth = smaller(p.depth - k, deep);
+    if (i + most_rows < p.rows)
+      return Ahead(a + (i + most_rows) * p.a.row + k * p.a.column, p.a.row, p.a.column,
+                   smaller(p.rows - i - most_rows, most_rows), depth);
+    if (j + most_columns < p.columns)
+      return Ahead(b + k * p.b.row + (j + most_columns) * p.b.column, p.b.row, p.b.column, depth,
+                   smaller(p.columns - j - most_columns, most_columns));
+    if (k + deep < p.depth)
+      return Ahead(b + (k + deep) * p.b.row, p.b.row, p.b.column, smaller(p.depth - k - deep, deep),
+                   smaller(p.columns, most_columns));
+    if (e + 1 < p.members)
+      return Ahead(b + p.b.member, p.b.row, p.b.column, smaller(p.depth, deep), smaller(p.columns, most_columns));
+    return Ahead();
+  };
   for (long e = 0; e < p.members; ++e, a += p.a.member, b += p.b.member, c += p.c_member) {
     for (long k = 0; k == 0 || k < p.depth; k += deep) {
       const long depth = p.depth - k < deep ? p.depth - k : deep;
@@ -155,12 +204,15 @@ void run_product(const Product& p, const float* a, const float* b, const float* 
           const float* added = p.biased ? bias + e * p.bias_member + i * p.bias_row + j : nullptr;
           const Part part = {pack ? packed_a : left, p.a.row, pack, added, p.bias_row, c + i * p.c_row + j,
                              p.c_row, rows, depth, k == 0};
+          Ahead ahead = next(e, k, j, i);
+          const long tiles = (columns + tile_lanes - 1) / tile_lanes * ((rows + tile_rows - 1) / tile_rows);
+          const long lines = (ahead.lines() + tiles - 1) / tiles;
           for (long lane = 0; lane < columns; lane += tile_lanes) {
             const long there = columns - lane < tile_lanes ? columns - lane : tile_lanes;
             if (there > width)
-              panel_of<2>(part, packed_b + lane * depth, lane, there);
+              panel_of<2>(part, packed_b + lane * depth, lane, there, ahead, lines);
             else
-              panel_of<1>(part, packed_b + lane * depth, lane, there);
+              panel_of<1>(part, packed_b + lane * depth, lane, there, ahead, lines);
           }
         }
       }

@@ -1,7 +1,6 @@
 // Elementwise operations and reductions of a tape: a few hundred numbers each, so what counts is that nothing is around.
 #include "../tape.h"
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <tuple>
@@ -75,32 +74,70 @@ inline T* at(const Element& e, char* const* places, int operand, long i, long j,
   return reinterpret_cast<T*>(places[operand]) + i * s[0] + j * s[1] + k * s[2];
 }
 
-constexpr long block = 256;  // numbers for which an operand that stays the same is written out, so that loops vectorise
+constexpr long block = 256;  // numbers of an operand that are copied together; or, of one that lies across, 16 rows of 16
+constexpr long across = 16;
+
+/// An operand's numbers beside each other, so that loops vectorise: where they lie, or copied from where they don't.
+template <class T>
+class Line {
+ public:
+  /// at[k * row + x * step]
+  Line(const T* at, long row, long step) : at_(at), row_(row), step_(step) {}
+
+  bool lies_across() const { return step_ != 0 && step_ != 1; }
+
+  /// Have `rows` rows from k on, and `some` numbers of each from x on.
+  void have(long k, long rows, long x, long some) {
+    k_ = k;
+    x_ = x;
+    if (step_ == 1 || (step_ == 0 && row_ == 0 && filled_ >= some * rows)) return;
+    filled_ = some * rows;
+    apart_ = some;
+    for (long i = 0; step_ == 0 && i < rows; ++i) {
+      const T same = at_[(k + i) * row_];
+      for (long l = 0; l < some; ++l) numbers_[i * some + l] = same;
+    }
+    for (long l = 0; step_ != 0 && l < some; ++l) {
+      for (long i = 0; i < rows; ++i) numbers_[i * some + l] = at_[(k + i) * row_ + (x + l) * step_];
+    }
+  }
+
+  const T* row(long i) const { return step_ == 1 ? at_ + (k_ + i) * row_ + x_ : numbers_ + i * apart_; }
+
+ private:
+  const T* at_;
+  long row_, step_, k_ = 0, x_ = 0, filled_ = 0, apart_ = 0;
+  T numbers_[block];
+};
 
 template <class Out, class... In, class F, std::size_t... I>
 inline void map(const Element& e, char* const* places, const F& f, std::index_sequence<I...>) {
   const long n = e.sizes[3], step = e.strides[0][3];
-  const bool in_order = step == 1 && ((e.strides[I + 1][3] == 1 || e.strides[I + 1][3] == 0) && ...);
-  outer(e, [&](long i, long j, long k) {
-    Out* out = at<Out>(e, places, 0, i, j, k);
-    const std::tuple<const In*...> in(at<const In>(e, places, I + 1, i, j, k)...);
-    if (!in_order) {
-      for (long x = 0; x < n; ++x) out[x * step] = f(std::get<I>(in)[x * e.strides[I + 1][3]]...);
-      return;
-    }
-    std::tuple<std::array<In, block>...> same;  // filled where it is read
-    const auto fill = [&](auto& numbers, const auto* from, long stride) {
-      for (long x = 0; stride == 0 && x < n && x < block; ++x) numbers[x] = *from;
-    };
-    (fill(std::get<I>(same), std::get<I>(in), e.strides[I + 1][3]), ...);
-    for (long first = 0; first < n; first += block) {
-      const long some = n - first < block ? n - first : block;
-      const std::tuple<const In*...> from(
-          (e.strides[I + 1][3] == 0 ? std::get<I>(same).data() : std::get<I>(in) + first)...);
+  for (long i = 0; i < e.sizes[0]; ++i) {
+    for (long j = 0; j < e.sizes[1]; ++j) {
+      std::tuple<Line<In>...> lines(
+          Line<In>(at<const In>(e, places, I + 1, i, j, 0), e.strides[I + 1][2], e.strides[I + 1][3])...);
+      const bool turned = (std::get<I>(lines).lies_across() || ...);
+      const long most_rows = turned ? across : 1, most = block / most_rows;
+      for (long k = 0; k < e.sizes[2]; k += most_rows) {
+        const long rows = e.sizes[2] - k < most_rows ? e.sizes[2] - k : most_rows;
+        for (long x = 0; x < n; x += most) {
+          const long some = n - x < most ? n - x : most;
+          (std::get<I>(lines).have(k, rows, x, some), ...);
+          for (long row = 0; row < rows; ++row) {
+            Out* out = at<Out>(e, places, 0, i, j, k + row) + x * step;
+            const std::tuple<const In*...> in(std::get<I>(lines).row(row)...);
+            if (step == 1) {
 #pragma omp simd
-      for (long x = 0; x < some; ++x) out[first + x] = f(std::get<I>(from)[x]...);
+              for (long l = 0; l < some; ++l) out[l] = f(std::get<I>(in)[l]...);
+            } else {
+              for (long l = 0; l < some; ++l) out[l * step] = f(std::get<I>(in)[l]...);
+            }
+          }
+        }
+      }
     }
-  });
+  }
 }
 
 template <class Out, class... In, class F>
