@@ -111,15 +111,19 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
 }
 
 /// to[k outputs + n M + m] = weight[n][k + m], for the tiles of M rows that begin at row k: the columns that a tile reads
-/// lie together. Those of a wide weight would all fall into a few sets of the cache.
+/// lie together. Those of a wide weight would all fall into a few sets of the cache; so would more rows at once here.
 void pack_columns(const float* weight, float* to, long inputs, long outputs) {
-  for (long k = 0, rows; k < inputs; k += rows) {
-    rows = taken(inputs - k, tile_rows);
-    with_rows<tile_rows>(rows, [&](auto count) {
-      constexpr int M = decltype(count)::value;
-      for (long n = 0; n < outputs; ++n)
-        std::memcpy(to + k * outputs + n * M, weight + n * inputs + k, M * sizeof(float));
-    });
+  constexpr long together = 8;
+  for (long first = 0; first < outputs; first += together) {
+    const long end = outputs - first < together ? outputs : first + together;
+    for (long k = 0, rows; k < inputs; k += rows) {
+      rows = taken(inputs - k, tile_rows);
+      with_rows<tile_rows>(rows, [&](auto count) {
+        constexpr int M = decltype(count)::value;
+        for (long n = first; n < end; ++n)
+          std::memcpy(to + k * outputs + n * M, weight + n * inputs + k, M * sizeof(float));
+      });
+    }
   }
 }
 
@@ -211,14 +215,14 @@ void dots(const float* values, const float* factor, long factor_stride, float* o
   }
 }
 
-/// gradient[n][k] for k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over the batch, which
-/// go on from what `gradient` holds unless `fresh`.
+/// gradient[n][k] for first <= n < end and k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over
+/// the batch, which go on from what `gradient` holds unless `fresh`.
 template <int V>
 void gradient_columns(const float* above, const float* column, float* gradient, long there, long inputs, long outputs,
-                      long rows, bool fresh) {
+                      long first_row, long end, long rows, bool fresh) {
   constexpr int most = tile_rows * tile_vectors / V;
-  for (long n = 0, some_rows; n < outputs; n += some_rows) {
-    some_rows = taken(outputs - n, most);
+  for (long n = first_row, some_rows; n < end; n += some_rows) {
+    some_rows = taken(end - n, most);
     with_rows<most>(some_rows, [&](auto count) {
       constexpr int M = decltype(count)::value;
       Tile<M, V> tile = {};
@@ -264,15 +268,20 @@ void weight_gradient(const float* above, const float* in, float* gradient, long 
     return;
   }
   batch_major(in, turned, inputs, rows);
-  for (long k = 0; k < inputs; k += tile_lanes) {
-    const float* column = turned + k / lanes * count * lanes * lanes + k % lanes;
-    const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
-    const long beside = there > width ? there - width : 0;
-    const bool two = there > width && beside > few;
-    if (two)
-      gradient_columns<2>(above, column, gradient + k, there, inputs, outputs, rows, fresh);
-    else
-      gradient_columns<1>(above, column, gradient + k, there < width ? there : width, inputs, outputs, rows, fresh);
+  const long near = rows * outputs <= near_floats / 2 ? outputs : near_floats / 8 / rows;
+  const long some = near < tile_rows ? tile_rows : near;
+  for (long n = 0; n < outputs; n += some) {  // numbers of `above` that stay near while the columns pass by
+    const long end = outputs - n < some ? outputs : n + some;
+    for (long k = 0; k < inputs; k += tile_lanes) {
+      const float* column = turned + k / lanes * count * lanes * lanes + k % lanes;
+      const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
+      const long beside = there > width ? there - width : 0;
+      if (there > width && beside > few)
+        gradient_columns<2>(above, column, gradient + k, there, inputs, outputs, n, end, rows, fresh);
+      else
+        gradient_columns<1>(above, column, gradient + k, there < width ? there : width, inputs, outputs, n, end, rows,
+                            fresh);
+    }
   }
   const long k = inputs / tile_lanes * tile_lanes + width;  // the first of a few columns beside full tiles
   for (long i = k; i < inputs && inputs - k <= few; ++i)
