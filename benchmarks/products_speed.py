@@ -4,8 +4,8 @@
     python benchmarks/products_speed.py --before /tmp/before   # medians of 5, writes results/products_speed.{json,md}
     python benchmarks/products_speed.py --quick                # this checkout beside itself, once, for CI
 
-Each measurement is a process of its own with one thread on one core, which runs this file with the environment of one of
-the two checkouts; they alternate, and which of them begins changes from round to round. Reported are medians of the
+Each measurement is a process of its own with one thread on one core, which runs this file with the environment of one
+of the two checkouts; they alternate, and which of them begins changes from round to round. Reported are medians of the
 rounds' ratios, and rates per second of CPU time. Batches are there already: neither pays for sampling them.
 
 Shares are of the core's own limit (`native.peak()`), for the multiplications that the products of one update take.
@@ -14,6 +14,7 @@ Shares are of the core's own limit (`native.peak()`), for the multiplications th
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -102,7 +103,7 @@ def way_back(name: str, count: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     sizes, rows = BACKWARD[name]
-    pairs = list(zip(sizes, sizes[1:], strict=False))
+    pairs = list(itertools.pairwise(sizes))
     weights, biases = [torch.randn(b, a) / a**0.5 for a, b in pairs], [torch.randn(b) for _, b in pairs]
     inputs, above = torch.randn(rows, sizes[0]), torch.randn(rows, sizes[-1])
     saved = native.forward(inputs, weights, biases, keep=True)[1]
@@ -135,8 +136,8 @@ def table(record: dict[str, Any]) -> list[str]:
     lines = [
         "# Products outside the plain MLP",
         "",
-        f"{record['before']} and {record['after']} in turn, one core, medians of {record['repeats']} rounds; the ratio is "
-        "the median of the rounds' ratios, with its smallest and largest. "
+        f"{record['before']} and {record['after']} in turn, one core, medians of {record['repeats']} rounds; the ratio "
+        "is the median of the rounds' ratios, with its smallest and largest. "
         "`python benchmarks/products_speed.py --before CHECKOUT`.",
         "",
         "| update | before, a CPU second | after | after / before | from, to | wanted | met |",
@@ -152,7 +153,8 @@ def table(record: dict[str, Any]) -> list[str]:
         )
     lines += [
         "",
-        f"The way back through an MLP, all parameters' gradients, as a share of the core's limit; wanted: {WANTED_SHARE}.",
+        "The way back through an MLP, all parameters' gradients, as a share of the core's limit; "
+        f"wanted: {WANTED_SHARE}.",
         "",
         "| hidden layers | before | after | after / before | met |",
         "|---|---|---|---|---|",
@@ -178,7 +180,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.one:
         name, count = given.one[0], int(given.one[1])
-        print(json.dumps({name: updates(name, count)} if name in UPDATES else {n: way_back(n, count) for n in BACKWARD}))
+        print(
+            json.dumps({name: updates(name, count)} if name in UPDATES else {n: way_back(n, count) for n in BACKWARD})
+        )
         return
     from study import RESULTS, write_table
 

@@ -155,9 +155,7 @@ def test_softmax_and_its_gradient_are_those_of_float64(shape: tuple[int, int], l
 
 @pytest.mark.parametrize("shape", [(5, 1), (3, 13), (40, 128), (2, 257)])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_layer_norms_and_their_gradients_are_those_of_float64(
-    shape: tuple[int, int], scaled: bool, level: str
-) -> None:
+def test_layer_norms_and_their_gradients_are_those_of_float64(shape: tuple[int, int], scaled: bool, level: str) -> None:
     x, above = torch.randn(shape) + 3, torch.randn(shape)
     parameters = [torch.randn(shape[1]) + 1, torch.randn(shape[1])] if scaled else []
     exact = [t.double().requires_grad_() for t in (x, *parameters)]

@@ -4,9 +4,9 @@ The losses' own arithmetic is some hundred operations on a few hundred numbers e
 cost as much as a network's matrix products. A `Recorder` watches one step: every operation that torch
 dispatches, backward included, and every call of `core.nn.native.native`. The tape repeats them at the same addresses
 on other batches, as a CUDA graph does on a GPU, and asks the same of a loss: that it is a function of parameters,
-batch and noise. Elementwise arithmetic is the native module's (`core.nn.native.tape_operations` has the list); any
-other operation (products outside MLPs, indices, sorting, layer norms) is called of torch again, on the tensors that it
-had. What can't be repeated, such as drawing random numbers or reading a number in python, is named: the step stays
+batch and noise. Elementwise arithmetic, products, softmax and layer norms are the native module's
+(`core.nn.native.tape_operations` has the list); any other operation (indices, sorting, convolutions) is called of
+torch again, on the tensors that it had. What can't be repeated, such as drawing random numbers or reading a number in python, is named: the step stays
 eager.
 """
 

@@ -442,9 +442,7 @@ OPERATIONS: dict[str, How] = {
     "_softmax": _softmax("softmax", "self"),
     "_softmax_backward_data": _softmax("softmax_backward", "grad_output", "output"),
     "native_layer_norm": _layer_norm("layer_norm", "input", "weight", "bias"),
-    "native_layer_norm_backward": _layer_norm(
-        "layer_norm_backward", "grad_out", "input", "mean", "rstd", "weight"
-    ),
+    "native_layer_norm_backward": _layer_norm("layer_norm_backward", "grad_out", "input", "mean", "rstd", "weight"),
     "cat": _cat,
     "stack": _stack,
     "select_backward": _select_backward,
