@@ -6,8 +6,8 @@ dispatches, backward included, and every call of `core.nn.native.native`. The ta
 on other batches, as a CUDA graph does on a GPU, and asks the same of a loss: that it is a function of parameters,
 batch and noise. Elementwise arithmetic, products, softmax and layer norms are the native module's
 (`core.nn.native.tape_operations` has the list); any other operation (indices, sorting, convolutions) is called of
-torch again, on the tensors that it had. What can't be repeated, such as drawing random numbers or reading a number in python, is named: the step stays
-eager.
+torch again, on the tensors that it had. What can't be repeated, such as drawing random numbers or reading a number in
+python, is named: the step stays eager.
 """
 
 from __future__ import annotations
