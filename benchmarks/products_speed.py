@@ -48,10 +48,10 @@ WANTED = {"decision transformer": 1.5, "TD-MPC2": 1.3, "EDAC": 1.3}
 WANTED_SHARE = 0.8
 PROFILE = (
     "Where the time of an update goes, measured call by call on a busy Zen 4: of the decision transformer's 183 ms, "
-    "products take 153 (124 at the core's limit: no product can bring it to 1.5 by itself), layer norms and softmax 7, "
-    "GELU 7, copies, sums and other elementwise arithmetic 15; of EDAC's 78 ms, products 43 (34 at the limit), plain MLPs "
-    "24, elementwise arithmetic 10; of TD-MPC2's 406 ms, products 316, elementwise arithmetic 60, layer norms and softmax "
-    "15.",
+    "products take 153 (124 at the core's limit), layer norms and softmax 7, "
+    "GELU 7, copies, sums and other elementwise arithmetic 15; of EDAC's 78 ms, products 43 (34 at the limit), plain "
+    "MLPs 24, elementwise arithmetic 10; of TD-MPC2's 406 ms, products 316, elementwise arithmetic 60, layer norms and "
+    "softmax 15.",
 )
 """Behind the tables."""
 SINGLE = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
