@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from surefoot.core.base.pointwise import pointwise
 from surefoot.core.nn.dense import dense
-from surefoot.core.nn.native import kernels
+from surefoot.core.nn.native import kernels, native
 
 
 def mish(x: Tensor) -> Tensor:
     """x tanh(softplus(x)); beside the kernels in a form that costs a core a third of torch's own."""
-    if kernels.active() is None or x.dtype != torch.float32:
+    taped = native.recorder() is not None  # where torch's is one operation of the tape's
+    if taped or kernels.active() is None or x.dtype != torch.float32:
         return nn.functional.mish(x)
     return _Mish.apply(x)
 

@@ -5,27 +5,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
-#include <memory>
 #include <stdexcept>
 #include <utility>
+
+#include "scratch.h"
 
 namespace nb = nanobind;
 
 namespace surefoot {
 namespace {
-
-/// Memory of this thread that grows to the largest call's need and stays: fresh pages cost more than the arithmetic.
-float* scratch(long size) {
-  thread_local std::unique_ptr<float[]> memory;
-  thread_local long there = 0;
-  constexpr long per_line = 64 / sizeof(float);
-  if (size > there) {
-    memory.reset(new float[size + per_line]);
-    there = size;
-  }
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.get());
-  return memory.get() + (64 - address % 64) % 64 / sizeof(float);
-}
 
 template <class T>
 T* to(std::uintptr_t address) {
@@ -149,7 +137,7 @@ void Adam::step() const {
 }
 
 void bind_dense(nb::module_& m) {
-  m.attr("dense_revision") = 5;  // another number wherever the same inputs may give other bits
+  m.attr("dense_revision") = 6;  // another number wherever the same inputs may give other bits
   m.def("mlp_forward", &forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
         nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
         nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"), nb::arg("norm_after") = false,

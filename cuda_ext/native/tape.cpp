@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "dense.h"
+#include "product.h"
+#include "row_operations.h"
 #include "tape_codes.h"
 
 namespace nb = nanobind;
@@ -80,6 +82,43 @@ class Tape {
                        {address<const float>(output_gradients, bases), gradient_row_stride, gradient_member_stride},
                        {to_weights.data(), to_biases.data(), reinterpret_cast<float*>(input_gradients), to_gains.data(),
                         to_shifts.data()});
+    });
+  }
+
+  void rows(const std::string& name, long rows, long columns, float epsilon, const std::vector<Place>& places) {
+    int code = 0;
+    while (code < static_cast<int>(RowCode::count) && name != row_names[code]) ++code;
+    if (code == static_cast<int>(RowCode::count)) throw std::invalid_argument("no operation on rows " + name);
+    if (static_cast<int>(places.size()) != row_places[code])
+      throw std::invalid_argument(name + " has " + std::to_string(row_places[code]) + " operands");
+    for (const Place& place : places) check(place);
+    const RowOperation operation{static_cast<RowCode>(code), rows, columns, epsilon};
+    calls_.emplace_back([operation, places](const Addresses& bases) {
+      float* at[most_places] = {};
+      for (std::size_t i = 0; i < places.size(); ++i) at[i] = address<float>(places[i], bases);
+      SUREFOOT_CALL(run_rows, operation, at);
+    });
+  }
+
+  void product(const std::vector<long>& sizes, const std::vector<Place>& places,
+               const std::vector<std::vector<long>>& strides) {
+    const bool biased = places.size() == 4;
+    if (sizes.size() != 4 || places.size() < 3 || places.size() > 4 || strides.size() != places.size())
+      throw std::invalid_argument("a product has 4 sizes, a result, two factors and perhaps a bias, each with strides");
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      check(places[i]);
+      if (strides[i].size() != 3) throw std::invalid_argument("a matrix has strides of members, rows and columns");
+      if (i != 1 && i != 2 && strides[i][2] != 1 && sizes[2] > 1)
+        throw std::invalid_argument("numbers of a result's or bias's row are adjacent");
+    }
+    const auto matrices = [&](int i) { return Matrices{strides[i][0], strides[i][1], strides[i][2]}; };
+    const Product p{sizes[0],      sizes[1],      sizes[2], sizes[3],
+                    matrices(1),   matrices(2),   strides[0][0], strides[0][1],
+                    biased,        biased ? strides[3][0] : 0, biased ? strides[3][1] : 0};
+    calls_.emplace_back([p, places](const Addresses& bases) {
+      const float* bias = p.biased ? address<const float>(places[3], bases) : nullptr;
+      multiply(p, address<const float>(places[1], bases), address<const float>(places[2], bases), bias,
+               address<float>(places[0], bases));
     });
   }
 
@@ -160,6 +199,11 @@ void bind_tape(nb::module_& m) {
       .def("run", &Tape::run, nb::arg("inputs"), "Run all calls with the inputs at these addresses.")
       .def("element", &Tape::element, nb::arg("name"), nb::arg("sizes"), nb::arg("places"), nb::arg("strides"),
            "result = name(operands): float32 or bool numbers; strides count numbers, 0 broadcasts or reduces.")
+      .def("rows", &Tape::rows, nb::arg("name"), nb::arg("rows"), nb::arg("columns"), nb::arg("epsilon"),
+           nb::arg("places"), "Softmax or layer norm, or the way back through one, of (rows, columns) adjacent numbers.")
+      .def("product", &Tape::product, nb::arg("sizes"), nb::arg("places"), nb::arg("strides"),
+           "c = a b + bias of float32 matrices: sizes are (members, rows, columns, depth), places those of c, a, b and, "
+           "where there is one, the bias, strides those of members, rows and columns.")
       .def("mlp_forward", &Tape::mlp_forward, nb::arg("sizes"), nb::arg("members"), nb::arg("rows"), nb::arg("hidden"),
            nb::arg("weights"), nb::arg("biases"), nb::arg("gains"), nb::arg("shifts"), nb::arg("inputs"),
            nb::arg("row_stride"), nb::arg("saved"), nb::arg("outputs"), nb::arg("norm_after"),

@@ -33,6 +33,10 @@ struct Element {
   X(unary, sigmoid, 1.0f / (1.0f + surefoot::exp(-a)))                  \
   X(unary, relu, a < 0.0f ? 0.0f : a)                                   \
   X(unary, sign, static_cast<float>((a > 0.0f) - (a < 0.0f)))           \
+  X(unary, mish, mish_of(a))                                            \
+  X(unary, gelu, gelu_of(a))                                            \
+  X(binary, mish_backward, a* mish_slope(b))                            \
+  X(binary, gelu_backward, a* gelu_slope(b))                            \
   X(binary, mul, a* b)                                                  \
   X(binary, div, a / b)                                                 \
   X(binary, pow, std::pow(a, b))                                        \

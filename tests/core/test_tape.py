@@ -87,24 +87,36 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 WEIGHT, BIAS = torch.linspace(-1, 1, 9 * 5).view(5, 9), torch.linspace(-0.3, 0.3, 5)
 PLACES = torch.tensor([3, 0, 0, 5])
-BY_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
+NATIVE: dict[str, Callable[[Tensor], Tensor]] = {
     "affine": lambda x: torch.nn.functional.linear(x, WEIGHT, BIAS),
     "products": lambda x: x @ x.t() + torch.mm(x, WEIGHT.t()).sum(),
+    "batches of products": lambda x: (
+        torch.bmm(x.view(2, 3, 9), x.view(2, 9, 3))
+        + torch.baddbmm(x[:, :3].reshape(2, 3, 3), x.view(2, 3, 9), x.view(2, 3, 9).transpose(1, 2))
+    ),
+    "ensemble": lambda x: torch.einsum("bi,eoi->ebo", x, torch.stack([WEIGHT, -WEIGHT])),
+    "layer norm": lambda x: torch.nn.functional.layer_norm(x, (9,), WEIGHT[0], WEIGHT[1]),
+    "mish": torch.nn.functional.mish,
+    "recurrent": lambda x: torch.gru_cell(x, x[:, :5], torch.ones(15, 9) / 9, torch.ones(15, 5) / 5),
+    "norm without a gain": lambda x: torch.nn.functional.layer_norm(x.view(2, 3, 9), (3, 9)),
+    "plain gelu": torch.nn.functional.gelu,
+    "softmax of rows": lambda x: x.softmax(-1) + (x[:, 1:8] * 1).softmax(1).sum(),
+    "affine without rows": lambda x: torch.nn.functional.linear(x[:0], WEIGHT, BIAS).sum() + x,
+    "transposed": lambda x: x.t() + x.new_full((9, 6), 2.0) - x.view(3, 2, 9).permute(2, 0, 1).reshape(9, 6),
+}
+BY_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "batched products": lambda x: (
         torch.bmm(x.view(2, 3, 9), x.view(2, 9, 3))
         + torch.baddbmm(x[:, :3].view(2, 3, 3), x.view(2, 3, 9), x.view(2, 9, 3), alpha=0.5)
     ),
     "vectors": lambda x: x.mv(x[0]) * x[1].dot(x[2]),
-    "ensemble": lambda x: torch.einsum("bi,eoi->ebo", x, torch.stack([WEIGHT, -WEIGHT])),
     "gather": lambda x: x.gather(1, PLACES.view(4, 1)),
     "index_select": lambda x: x.index_select(0, PLACES),
     "index": lambda x: x[PLACES] + x[:, PLACES].sum(),
     "put": lambda x: x.clone().index_add_(0, PLACES, x[:4]).scatter(1, PLACES.view(4, 1), 2.0),
-    "layer norm": lambda x: torch.nn.functional.layer_norm(x, (9,), WEIGHT[0], WEIGHT[1]),
     "group norm": lambda x: torch.nn.functional.group_norm(x.view(2, 3, 9), 3),
     "silu": torch.nn.functional.silu,
     "gelu": lambda x: torch.nn.functional.gelu(x) + torch.nn.functional.gelu(x, approximate="tanh"),
-    "mish": torch.nn.functional.mish,
     "elu": lambda x: torch.nn.functional.elu(x) + torch.nn.functional.leaky_relu(x, 0.1),
     "softmax": lambda x: x.softmax(-1) * x.log_softmax(0),
     "sorted": lambda x: x.sort(0).values[1] + x.sort(-1, descending=True).values[..., :1],
@@ -117,7 +129,8 @@ BY_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "five dimensions": lambda x: (x.view(1, 2, 1, 3, 9) * x.view(2, 1, 3, 1, 9)).mean((0, 3)),
     "convolution": lambda x: torch.nn.functional.conv1d(x.view(2, 3, 9), WEIGHT[:3, :9].reshape(1, 3, 9)[..., :3]),
     "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(*[x.view(1, 2, 3, 9)] * 3, is_causal=True),
-    "recurrent": lambda x: torch.gru_cell(x, x[:, :5], torch.ones(15, 9) / 9, torch.ones(15, 5) / 5),
+    "products in double precision": lambda x: (x.double() @ x.double().t()).float(),
+    "scaled product": lambda x: torch.addmm(BIAS, x, WEIGHT.t(), alpha=0.5),
     "double precision": lambda x: (x.double().square().sum(-1) + x.double().exp()[:, 0]).float(),
     "windows": lambda x: x.unfold(1, 3, 2).sum(-1) + torch.nn.functional.pad(x, (1, 2)).roll(1, 0)[:, 1:5],
     "losses": lambda x: (
@@ -128,22 +141,36 @@ BY_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", BY_TORCH)
-def test_operations_that_are_not_native_are_repeated_by_torch_with_their_gradients(name: str) -> None:
-    function, weight = BY_TORCH[name], torch.linspace(0.5, 1.5, 9)
+def with_gradient(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """What a function gives, and the gradient of a loss of it."""
+    weight, factors = torch.linspace(0.5, 1.5, 9), torch.linspace(-1, 1, 200)
 
     def gradient(x: Tensor) -> Tensor:
         own = (x * 1).requires_grad_()
         result = function(own)
         with torch.enable_grad():
-            loss = (function(own * weight).flatten() * torch.linspace(-1, 1, result.numel())).sum()
+            loss = (function(own * weight).flatten() * factors[: result.numel()]).sum()
         return torch.cat([result.detach().flatten(), *[g.flatten() for g in torch.autograd.grad(loss, own)]])
 
-    tape, _, problem = record(function, wide(6, 9))
+    return gradient
+
+
+@pytest.mark.parametrize("name", BY_TORCH)
+def test_operations_that_are_not_native_are_repeated_by_torch_with_their_gradients(name: str) -> None:
+    tape, _, problem = record(BY_TORCH[name], wide(6, 9))
     assert tape is not None, problem
     assert tape.calls["torch"] > 0
-    check(function, wide(6, 9), tolerance=2e-5)
-    check(gradient, wide(6, 9), tolerance=2e-5)
+    check(BY_TORCH[name], wide(6, 9), tolerance=2e-5)
+    check(with_gradient(BY_TORCH[name]), wide(6, 9), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_products_and_operations_on_rows_are_repeated_natively_with_their_gradients(name: str) -> None:
+    for function in (NATIVE[name], with_gradient(NATIVE[name])):
+        tape, _, problem = record(function, wide(6, 9))
+        assert tape is not None, problem
+        assert "torch" not in tape.calls
+        check(function, wide(6, 9), tolerance=2e-5)
 
 
 def test_what_torch_reads_of_an_input_follows_it() -> None:

@@ -4,10 +4,10 @@ The losses' own arithmetic is some hundred operations on a few hundred numbers e
 cost as much as a network's matrix products. A `Recorder` watches one step: every operation that torch
 dispatches, backward included, and every call of `core.nn.native.native`. The tape repeats them at the same addresses
 on other batches, as a CUDA graph does on a GPU, and asks the same of a loss: that it is a function of parameters,
-batch and noise. Elementwise arithmetic is the native module's (`core.nn.native.tape_operations` has the list); any
-other operation (products outside MLPs, indices, sorting, layer norms) is called of torch again, on the tensors that it
-had. What can't be repeated, such as drawing random numbers or reading a number in python, is named: the step stays
-eager.
+batch and noise. Elementwise arithmetic, products, softmax and layer norms are the native module's
+(`core.nn.native.tape_operations` has the list); any other operation (indices, sorting, convolutions) is called of
+torch again, on the tensors that it had. What can't be repeated, such as drawing random numbers or reading a number in
+python, is named: the step stays eager.
 """
 
 from __future__ import annotations
@@ -185,6 +185,36 @@ class Recorder(TorchDispatchMode):
         self.kept.append((out, operands))
         self.calls.append(("element", (name, list(shape), places, steps)))
 
+    def product(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+        """Write down out = a b + bias, of float32 matrices.
+
+        Args:
+            out: (rows, columns) or (members, rows, columns) with adjacent numbers in its rows, overwritten.
+            a: (rows, depth) or (members, rows, depth).
+            b: (depth, columns) or (members, depth, columns).
+            bias: of the shape of `out` with adjacent numbers in its rows, or None.
+        """
+        operands = [out, a, b, *([] if bias is None else [bias])]
+        strides = [[*([0] if tensor.dim() == 2 else []), *tensor.stride()] for tensor in operands]
+        sizes = [1 if out.dim() == 2 else len(out), *out.shape[-2:], a.shape[-1]]
+        self.kept.append(operands)
+        self.calls.append(("product", (sizes, [self._place(tensor) for tensor in operands], strides)))
+
+    def rows(self, name: str, columns: int, *operands: Tensor | None, epsilon: float = 0.0) -> None:
+        """Write down name(operands) on rows of `columns` numbers.
+
+        Args:
+            name: of the instruction, of native/row_operations.h.
+            columns: numbers in a row.
+            operands: contiguous float32, those that are written first; None where one is absent.
+            epsilon: what a layer norm adds to the variance.
+        """
+        first = operands[0]
+        assert first is not None
+        places = [(0, 0) if tensor is None else self._place(tensor) for tensor in operands]
+        self.kept.append(operands)
+        self.calls.append(("rows", (name, first.numel() // max(columns, 1), columns, epsilon, places)))
+
     # -- what the native module does -----------------------------------------------------------------------
 
     def mlp_forward(
@@ -291,6 +321,8 @@ class Recorder(TorchDispatchMode):
 
     def _place(self, tensor: Tensor) -> Place:
         start = tensor.untyped_storage().data_ptr()
+        if tensor.numel() == 0:  # torch gives it no address
+            return 0, 0
         if start not in self.storages:
             return 0, tensor.data_ptr()
         return 1 + self.storages.index(start), tensor.data_ptr() - start

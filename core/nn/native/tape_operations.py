@@ -25,6 +25,14 @@ class Writer(Protocol):
         """Write down out = name(operands), as `Recorder.element`."""
         ...
 
+    def product(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+        """Write down out = a b + bias, as `Recorder.product`."""
+        ...
+
+    def rows(self, name: str, columns: int, *operands: Tensor | None, epsilon: float = 0.0) -> None:
+        """Write down name(operands), as `Recorder.rows`."""
+        ...
+
 
 def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Write down `result = func(*args, **kwargs)`, which has been run, as native instructions.
@@ -37,10 +45,12 @@ def write(to: Writer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if name in WITHOUT_EFFECT:
         return
     how = OPERATIONS.get(name)
-    if how is None or not isinstance(result, Tensor) or result.device.type != "cpu":
+    results = [one for one in (result if isinstance(result, tuple) else (result,)) if one is not None]
+    if how is None or not all(isinstance(one, Tensor) and one.device.type == "cpu" for one in results):
         raise Unknown(str(func))
-    if result.dtype not in (torch.float32, torch.bool):
-        raise Unknown(f"{func} giving {result.dtype}")
+    for one in results:
+        if one.dtype not in (torch.float32, torch.bool):
+            raise Unknown(f"{func} giving {one.dtype}")
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     how(to, result, {**named, **kwargs})
 
@@ -91,7 +101,8 @@ WITH_OUT |= {torch.ops.aten.scatter}
 
 Given = dict[str, Any]
 """Arguments by the names of the operation's schema."""
-How = Callable[[Writer, Tensor, Given], None]
+How = Callable[[Writer, Any, Given], None]
+"""Writes an operation of the result, or the tuple of results, and the arguments that are given."""
 
 
 def _number(to: Writer, value: Any) -> Tensor:
@@ -313,6 +324,74 @@ def _slice_backward(to: Writer, result: Tensor, given: Given) -> None:
     _copy(to, part.narrow(given["dim"], 0, len(where)), {"src": given["grad_output"]})
 
 
+def _product(first: str, second: str) -> How:
+    """A product of matrices, and what it is added to in torch's `self`, unless that is a factor."""
+
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        a, b = given[first], given[second]
+        bias = None if first == "self" else given["self"].expand(result.shape)
+        if given.get("alpha", 1) != 1 or given.get("beta", 1) != 1:
+            raise Unknown("a product that is scaled")
+        if any(matrix.dtype != torch.float32 for matrix in (a, b, result)):
+            raise Unknown(f"a product giving {result.dtype}")
+        rows = (result,) if bias is None else (result, bias)
+        if result.shape[-1] > 1 and any(matrix.stride(-1) != 1 for matrix in rows):
+            raise Unknown("a result or bias whose rows' numbers are not adjacent")
+        to.product(result, a, b, bias)
+
+    return how
+
+
+def _gelu(instruction: str, *names: str) -> How:
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        if given.get("approximate", "none") != "none":
+            raise Unknown("GELU by tanh")
+        _floats(instruction, *names)(to, result, given)
+
+    return how
+
+
+def _in_order(to: Writer, tensor: Tensor | None) -> Tensor | None:
+    """The float32 numbers that an operation on rows reads, one row after the other: copied first where they are not."""
+    if tensor is None:
+        return None
+    if tensor.dtype != torch.float32:
+        raise Unknown(f"rows of {tensor.dtype}")
+    if tensor.is_contiguous():
+        return tensor
+    copied = torch.empty(tensor.shape)
+    to.element("copy", copied, tensor)
+    return copied
+
+
+def _rows(
+    to: Writer, name: str, columns: int, results: Sequence[Tensor | None], read: Sequence[Tensor | None], epsilon: float
+) -> None:
+    """An operation on rows of `columns` numbers, of which the first result is always wanted."""
+    if results[0] is None or any(one is not None and not one.is_contiguous() for one in results):
+        raise Unknown(f"{name} without its first result, or into rows that do not lie one after the other")
+    to.rows(name, columns, *results, *(_in_order(to, tensor) for tensor in read), epsilon=epsilon)
+
+
+def _softmax(instruction: str, *names: str) -> How:
+    """Of the last dimension."""
+
+    def how(to: Writer, result: Tensor, given: Given) -> None:
+        if result.dim() == 0 or given["dim"] % result.dim() != result.dim() - 1:
+            raise Unknown("softmax of another dimension than the last")
+        _rows(to, instruction, result.shape[-1], [result], [given[name] for name in names], 0.0)
+
+    return how
+
+
+def _layer_norm(instruction: str, *names: str) -> How:
+    def how(to: Writer, result: tuple[Tensor | None, ...], given: Given) -> None:
+        columns, read = math.prod(given["normalized_shape"]), [given[name] for name in names]
+        _rows(to, instruction, columns, result, read, given.get("eps", 0.0))
+
+    return how
+
+
 WITHOUT_EFFECT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "resize"}
 """Operations after which no number is another."""
 
@@ -352,6 +431,18 @@ OPERATIONS: dict[str, How] = {
     **{name: _constant(0.0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{name: _constant() for name in ("full", "full_like", "new_full", "fill", "scalar_tensor")},
     "arange": _same_always,
+    "mm": _product("self", "mat2"),
+    "bmm": _product("self", "mat2"),
+    "addmm": _product("mat1", "mat2"),
+    "baddbmm": _product("batch1", "batch2"),
+    "mish": _floats("mish", "self"),
+    "mish_backward": _floats("mish_backward", "grad_output", "self"),
+    "gelu": _gelu("gelu", "self"),
+    "gelu_backward": _gelu("gelu_backward", "grad_output", "self"),
+    "_softmax": _softmax("softmax", "self"),
+    "_softmax_backward_data": _softmax("softmax_backward", "grad_output", "output"),
+    "native_layer_norm": _layer_norm("layer_norm", "input", "weight", "bias"),
+    "native_layer_norm_backward": _layer_norm("layer_norm_backward", "grad_out", "input", "mean", "rstd", "weight"),
     "cat": _cat,
     "stack": _stack,
     "select_backward": _select_backward,

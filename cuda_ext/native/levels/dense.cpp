@@ -8,26 +8,17 @@
 
 #include <cmath>
 #include <cstring>
-#include <utility>
+
+#include "../vectors.h"
 
 namespace surefoot {
 namespace SUREFOOT_NAMESPACE {
 namespace {
 
-constexpr long width = register_floats;
-constexpr int tile_rows = register_bytes == 64 ? 8 : 6;
-constexpr int tile_vectors = 2;
-constexpr long tile_lanes = tile_vectors * width;
 constexpr long few = 2;  // so few outputs of a layer, or inputs beside full tiles, are done by dot products
 constexpr long near_floats = 1 << 18;  // that the second-level cache keeps beside what streams through it
 constexpr long most_whole = 256, least_part = 128;  // rows of a batch that go back through the layers together
 constexpr long least_packed = 4;       // panels from which on it pays to copy a weight's columns together
-
-typedef float Vector __attribute__((vector_size(width * sizeof(float))));
-typedef float Unaligned __attribute__((vector_size(width * sizeof(float)), aligned(4), may_alias));
-
-inline Vector load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
-inline void store(float* to, Vector value) { *reinterpret_cast<Unaligned*>(to) = value; }
 
 /// tanh by the rational function of maths.h; NaN stays NaN.
 inline Vector tanh_of(Vector x) {
@@ -94,47 +85,6 @@ inline void activate_panel(Hidden hidden, float* values, float* slopes, long fea
   if (hidden == Hidden::silu) activate_panel<Hidden::silu>(values, slopes, features);
 }
 
-/// A register tile: M rows of V vectors.
-template <int M, int V = tile_vectors>
-struct Tile {
-  Vector sum[M][V];
-};
-
-/// tile[m][lane] += sum over k < depth of a[m * a_row + k * a_step] * b[k * lanes + lane].
-template <int M, int V>
-[[gnu::always_inline]] inline void multiply(Tile<M, V>& tile, const float* a, long a_row, long a_step, const float* b,
-                                            long depth) {
-  for (long k = 0; k < depth; ++k) {
-    Vector row[V];
-    for (int v = 0; v < V; ++v) row[v] = load(b + k * lanes + v * width);
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const float scale = a[m * a_row + k * a_step];
-      for (int v = 0; v < V; ++v) tile.sum[m][v] += scale * row[v];
-    }
-  }
-}
-
-template <int M>
-struct Count {
-  static constexpr int value = M;
-};
-
-/// Rows of the next tile where `left` are left: at most `most`; the last two tiles share what is left, since one of a few
-/// rows would wait for its own sums.
-constexpr long taken(long left, long most) { return left >= 2 * most ? most : left > most ? (left + 1) / 2 : left; }
-
-/// Call `f(Count<count>)` for 1 <= count <= most.
-template <int most, class F>
-[[gnu::always_inline]] inline void with_rows(long count, const F& f) {
-  if constexpr (most >= 1) {
-    if (count >= most)
-      f(Count<most>{});
-    else
-      with_rows<most - 1>(count, f);
-  }
-}
-
 /// out[n][lane] = activation(bias[n] + sum_k weight[n][k] in[k][lane]) for one panel; NaN stays NaN.
 template <Activation activation>
 void layer_forward(const float* weight, const float* bias, const float* in, float* out, long inputs, long outputs) {
@@ -148,7 +98,7 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
         for (int m = 0; m < M; ++m) {
           for (int v = 0; v < tile_vectors; ++v) tile.sum[m][v] = Vector{} + bias[n + m];
         }
-        multiply(tile, weight + n * inputs, inputs, 1, in + lane, inputs);
+        multiply<lanes>(tile, weight + n * inputs, inputs, 1, in + lane, inputs);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           for (int v = 0; v < tile_vectors; ++v) {
@@ -161,15 +111,19 @@ void layer_forward(const float* weight, const float* bias, const float* in, floa
 }
 
 /// to[k outputs + n M + m] = weight[n][k + m], for the tiles of M rows that begin at row k: the columns that a tile reads
-/// lie together. Those of a wide weight would all fall into a few sets of the cache.
+/// lie together. Those of a wide weight would all fall into a few sets of the cache; so would more rows at once here.
 void pack_columns(const float* weight, float* to, long inputs, long outputs) {
-  for (long k = 0, rows; k < inputs; k += rows) {
-    rows = taken(inputs - k, tile_rows);
-    with_rows<tile_rows>(rows, [&](auto count) {
-      constexpr int M = decltype(count)::value;
-      for (long n = 0; n < outputs; ++n)
-        std::memcpy(to + k * outputs + n * M, weight + n * inputs + k, M * sizeof(float));
-    });
+  constexpr long together = 8;
+  for (long first = 0; first < outputs; first += together) {
+    const long end = outputs - first < together ? outputs : first + together;
+    for (long k = 0, rows; k < inputs; k += rows) {
+      rows = taken(inputs - k, tile_rows);
+      with_rows<tile_rows>(rows, [&](auto count) {
+        constexpr int M = decltype(count)::value;
+        for (long n = first; n < end; ++n)
+          std::memcpy(to + k * outputs + n * M, weight + n * inputs + k, M * sizeof(float));
+      });
+    }
   }
 }
 
@@ -190,7 +144,7 @@ void layer_down(const float* weight, const float* above, const float* activated,
           constexpr int M = decltype(count)::value;
           const long place = (panel * inputs + k) * lanes + lane;
           Tile<M> tile = {};
-          multiply(tile, together ? packed + k * outputs : weight + k, 1, together ? M : inputs, from + lane, outputs);
+          multiply<lanes>(tile, together ? packed + k * outputs : weight + k, 1, together ? M : inputs, from + lane, outputs);
 #pragma GCC unroll 16
           for (int m = 0; m < M; ++m) {
             for (int v = 0; v < tile_vectors; ++v) {
@@ -203,33 +157,6 @@ void layer_down(const float* weight, const float* above, const float* activated,
         });
       }
     }
-  }
-}
-
-/// a[first], b[first], a[first + 1], b[first + 1], ...
-template <int first, std::size_t... i>
-[[gnu::always_inline]] inline Vector interleave(Vector a, Vector b, std::index_sequence<i...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, (static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...);
-#else  // g++ has the other builtin since version 12 only
-  typedef int Indices __attribute__((vector_size(width * sizeof(int))));
-  return __builtin_shuffle(a, b, Indices{(static_cast<int>(i & 1) * width + first + static_cast<int>(i / 2))...});
-#endif
-}
-
-/// rows[i] becomes what was column i.
-inline void transpose(Vector (&rows)[width]) {
-  constexpr auto all = std::make_index_sequence<width>();
-#pragma GCC unroll 4
-  for (long round = 1; round < width; round *= 2) {
-    Vector next[width];
-#pragma GCC unroll 16
-    for (int i = 0; i < width / 2; ++i) {
-      next[2 * i] = interleave<0>(rows[i], rows[i + width / 2], all);
-      next[2 * i + 1] = interleave<width / 2>(rows[i], rows[i + width / 2], all);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < width; ++i) rows[i] = next[i];
   }
 }
 
@@ -288,18 +215,21 @@ void dots(const float* values, const float* factor, long factor_stride, float* o
   }
 }
 
-/// gradient[n][k] for k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over the batch, which
-/// go on from what `gradient` holds unless `fresh`.
+/// gradient[n][k] for first <= n < end and k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over
+/// the batch, which go on from what `gradient` holds unless `fresh`.
 template <int V>
 void gradient_columns(const float* above, const float* column, float* gradient, long there, long inputs, long outputs,
-                      long rows, bool fresh) {
+                      long first_row, long end, long rows, bool fresh) {
   constexpr int most = tile_rows * tile_vectors / V;
-  for (long n = 0, some_rows; n < outputs; n += some_rows) {
-    some_rows = taken(outputs - n, most);
+  for (long n = first_row, some_rows; n < end; n += some_rows) {
+    some_rows = taken(end - n, most);
     with_rows<most>(some_rows, [&](auto count) {
       constexpr int M = decltype(count)::value;
       Tile<M, V> tile = {};
       float* to = gradient + n * inputs;
+      for (int m = 0; m < M; ++m) {  // it is on its way while the sums are made
+        for (int v = 0; v < V; ++v) __builtin_prefetch(to + m * inputs + v * width, 1);
+      }
       const bool whole = there == V * width;
       if (!fresh && whole) {
 #pragma GCC unroll 16
@@ -312,7 +242,7 @@ void gradient_columns(const float* above, const float* column, float* gradient, 
       }
       for (long first = 0; first < rows; first += lanes) {
         const long some = rows - first < lanes ? rows - first : lanes;
-        multiply(tile, above + first * outputs + n * lanes, lanes, 1, column + first * lanes, some);
+        multiply<lanes>(tile, above + first * outputs + n * lanes, lanes, 1, column + first * lanes, some);
       }
       if (whole) {
 #pragma GCC unroll 16
@@ -338,15 +268,20 @@ void weight_gradient(const float* above, const float* in, float* gradient, long 
     return;
   }
   batch_major(in, turned, inputs, rows);
-  for (long k = 0; k < inputs; k += tile_lanes) {
-    const float* column = turned + k / lanes * count * lanes * lanes + k % lanes;
-    const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
-    const long beside = there > width ? there - width : 0;
-    const bool two = there > width && beside > few;
-    if (two)
-      gradient_columns<2>(above, column, gradient + k, there, inputs, outputs, rows, fresh);
-    else
-      gradient_columns<1>(above, column, gradient + k, there < width ? there : width, inputs, outputs, rows, fresh);
+  const long near = rows * outputs <= near_floats / 2 ? outputs : near_floats / 8 / rows;
+  const long some = near < tile_rows ? tile_rows : near;
+  for (long n = 0; n < outputs; n += some) {  // numbers of `above` that stay near while the columns pass by
+    const long end = outputs - n < some ? outputs : n + some;
+    for (long k = 0; k < inputs; k += tile_lanes) {
+      const float* column = turned + k / lanes * count * lanes * lanes + k % lanes;
+      const long there = inputs - k < tile_lanes ? inputs - k : tile_lanes;
+      const long beside = there > width ? there - width : 0;
+      if (there > width && beside > few)
+        gradient_columns<2>(above, column, gradient + k, there, inputs, outputs, n, end, rows, fresh);
+      else
+        gradient_columns<1>(above, column, gradient + k, there < width ? there : width, inputs, outputs, n, end, rows,
+                            fresh);
+    }
   }
   const long k = inputs / tile_lanes * tile_lanes + width;  // the first of a few columns beside full tiles
   for (long i = k; i < inputs && inputs - k <= few; ++i)
@@ -559,7 +494,8 @@ void mlp_forward(const Mlp& mlp, const Rows& inputs, const Rows& masks, float* s
 void mlp_backward(const Mlp& mlp, const Rows& inputs, const float* saved, const Rows& output_gradients,
                   const Gradients& wanted, float* scratch) {
   const long most = widest(mlp), fitting = near_floats / (8 * most) / lanes * lanes;
-  const long part = mlp.rows <= most_whole ? most_whole : fitting < least_part ? least_part : fitting;
+  const long least = most / 2 > least_part ? most / 2 / lanes * lanes : least_part;  // else gradients of wide layers pass by
+  const long part = mlp.rows <= most_whole ? most_whole : fitting < least ? least : fitting;  // once for each few rows
   const long count_all = panels(mlp.rows);
   const long wide = panels(part < mlp.rows ? part : mlp.rows) * round_up(most, lanes) * lanes;
   float* above = scratch;
