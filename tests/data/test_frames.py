@@ -13,6 +13,7 @@ from surefoot.data import load, save
 from surefoot.data.dataset import Dataset
 from surefoot.data.frames import OWN, next_rows
 from surefoot.data.pack import pack
+from surefoot.data.report import info
 from surefoot.data.store import Store, learnable, store_from_dataset
 
 LENGTHS = (3, 2, 5, 1)
@@ -152,3 +153,17 @@ def test_a_gpu_gives_the_same_batches() -> None:
     store, indices = store_from_dataset(data, KEYS, "cuda"), torch.tensor([9, 0, 2, 10, 4, 2])
     found = {key: value.cpu() for key, value in store.gather(indices.cuda()).items()}
     assert_same(found, written_out(data).gather(indices))
+
+
+@pytest.mark.parametrize(("last_known", "frames"), [(True, 11 + 4), (False, 11)])
+def test_info_counts_each_picture_of_a_camera_once(last_known: bool, frames: int) -> None:
+    facts = info(dataset(last_known))
+    assert facts["frames"] == {"camera": frames}
+    assert facts["frames_mb"] == pytest.approx({"camera": frames * 8 * 8 * 3 / 1e6})
+
+
+def test_info_of_vectors_has_no_frames() -> None:
+    plain = dataset(
+        extras={}, observations=np.zeros((11, 2), np.float32), next_observations=np.zeros((11, 2), np.float32)
+    )
+    assert not info(plain)["frames"]
