@@ -20,8 +20,9 @@ from surefoot.data.files import sha256_of
 from surefoot.data.formats import on_disk
 from surefoot.data.formats.lerobot import is_lerobot
 from surefoot.data.formats.mapping import SUFFIXES
-from surefoot.data.formats.named import PREFIXES
+from surefoot.data.formats.named import NAMES, PREFIXES
 from surefoot.data.formats.repairs import REPAIRS, applied
+from surefoot.data.frames import OWN, next_rows
 from surefoot.data.left_out import told
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
@@ -42,6 +43,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "transitions": len(dataset),
         "observation_dim": dataset.observation_dim,
         "observations": in_words(dataset.arrays),
+        **_frames(dataset),
         "action_dim": dataset.action_dim,
         "choices": dataset.choices,
         OBSERVATION_NAMES: dataset.observation_names,
@@ -77,6 +79,16 @@ def info(dataset: Dataset) -> dict[str, Any]:
     facts |= {f"task_{key}": task.get(key) for key in ("observed", "hidden", "delay")}
     facts["published_scores"] = task.get("published")
     return facts | {key: dataset.attributes.get(key) for key in ("source", "licence", "kind")}
+
+
+def _frames(dataset: Dataset) -> dict[str, dict[str, int] | dict[str, float]]:
+    """`frames`, how many pictures each camera has, of which each is counted once, and `frames_mb`, what they take."""
+    frames, size = dict[str, int](), dict[str, float]()
+    for key in (key for key, array in dataset.arrays.items() if array.image):
+        own, following = (dataset.extras[f"{name}/{key}"] for name in NAMES)
+        frames[key] = len(own) + int((next_rows(own, following, dataset.derived) == OWN).sum())
+        size[key] = frames[key] * own[:1].nbytes / 1e6
+    return {"frames": frames, "frames_mb": size}
 
 
 def _span(column: np.ndarray[Any, Any]) -> tuple[float, float] | None:

@@ -257,6 +257,11 @@ def _from_videos(
         raise DataError(f"{folder}: the lengths in meta/episodes are of {lengths.sum():g} frames, and there are {rows}")
     for chunk, number in dict.fromkeys(zip(chunks.tolist(), numbers.tolist(), strict=True)):
         held_here = np.flatnonzero((chunks == chunk) & (numbers == number))
+        if (np.diff(starts[held_here]) < 0).any():
+            raise DataError(
+                f"{folder}: meta/episodes has episodes of {key!r} in file {int(number)} of chunk {int(chunk)} whose "
+                "times do not increase; a video holds episodes in their order"
+            )
         seconds = np.concatenate([starts[k] + np.arange(int(lengths[k])) / info["fps"] for k in held_here])
         path = folder / "videos" / key / f"chunk-{int(chunk):03d}" / f"file-{int(number):03d}.mp4"
         yield from pictures.frames(path, seconds.tolist(), 0.5 / info["fps"], size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
@@ -104,6 +105,9 @@ def stack(name: str, pictures: Iterator[Array], rows: int) -> Array:
 def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size: Size | None = None) -> Iterator[Array]:
     """The (H, W, 3) uint8 pictures of a video that are shown at these times, which increase.
 
+    Where the video has as many pictures as there are times, these are its pictures in their order, whatever their
+    times: those that are written down drift from those of long videos that were joined of many.
+
     Args:
         path: of the video.
         seconds: from its beginning.
@@ -112,7 +116,7 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
 
     Raises:
         DataError: the video is damaged, ends before, or has pictures that are larger than one may be or than the
-            others.
+            others, fewer than its head says, or out of order.
         MissingExtraError: av is not installed.
     """
     try:
@@ -123,6 +127,7 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
         raise DataError(f"{path}: is no file; fetch the dataset whole")
     wanted = iter(seconds)
     target = next(wanted, None)
+    count, before = 0, -math.inf
     most = {"max_pixels": str(PICTURE_BYTES // COLORS)}  # the decoder takes no memory for more, whatever the head says
     try:
         with av.open(f"file:{path}", options=ALONE | most) as container:
@@ -130,12 +135,22 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
             said = (stream.codec_context.height, stream.codec_context.width)
             check_picture(str(path), (*said, COLORS), DataError)
             stream.codec_context.options = most
+            by_number = stream.frames == len(seconds)
             for frame in container.decode(stream):
                 if (frame.height, frame.width) != said:
                     raise DataError(
                         f"{path}: says that its pictures are {said[0]} x {said[1]} and holds one of {frame.height} x "
                         f"{frame.width}; it is damaged, or joined of several: write it again at one size"
                     )
+                if by_number:
+                    if frame.time is None or frame.time <= before or count == len(seconds):
+                        raise DataError(
+                            f"{path}: picture {count} comes at {frame.time} s, after one at {before} s, and its head "
+                            f"tells of {len(seconds)}: it is damaged; fetch it again, or write it again"
+                        )
+                    count, before = count + 1, frame.time
+                    yield scaled(frame.to_ndarray(format="rgb24"), size)
+                    continue
                 picture = None
                 while target is not None and frame.time is not None and abs(frame.time - target) <= tolerance:
                     if picture is None:
@@ -149,5 +164,7 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
             f"{path}: is a damaged video, or none, or has pictures of more than {PICTURE_BYTES // COLORS} pixels "
             f"({error}); fetch it again, or write it with smaller pictures"
         ) from error
-    if target is not None:
+    if by_number and count < len(seconds):
+        raise DataError(f"{path}: its head tells of {len(seconds)} pictures, and it has {count}; fetch it again")
+    if target is not None and not by_number:
         raise DataError(f"{path}: has no picture at {target:.3f} s")

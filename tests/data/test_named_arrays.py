@@ -106,10 +106,11 @@ def test_formats_and_views_of_one_vector_refuse_images(tmp_path: pathlib.Path) -
         load(tmp_path / "seen.npz", view="d4rl")
 
 
-def test_a_store_keeps_images_as_bytes_in_groups_of_their_own() -> None:
+def test_a_store_keeps_images_as_bytes_beside_the_rows() -> None:
     store = store_from_dataset(dataset(), ("observations", "actions", "next_observations"))
     assert store["observations/camera"].dtype == torch.uint8
-    assert set(store.groups) == {"rows", "observations/camera", "next_observations/camera"}
+    assert set(store.groups) == {"rows"}
+    assert set(store.frames) == {"observations/camera", "next_observations/camera"}
     space = store.workspace(4)
     batch = store.gather(torch.tensor([3, 1, 1, 29]), space)
     assert torch.equal(batch["observations/camera"], store["observations/camera"][[3, 1, 1, 29]])

@@ -254,6 +254,24 @@ def test_a_video_that_is_hundreds_of_times_smaller_than_its_pictures_is_read(
         load(tmp_path / "a", mapping=mapping)
 
 
+@pytest.mark.parametrize("drift", [0.0, 0.13, -0.1])
+def test_a_videos_pictures_are_counted_where_it_has_one_for_each_time(drift: float, tmp_path: pathlib.Path) -> None:
+    av = pytest.importorskip("av", reason=VIDEO)
+    encoded(av, tmp_path / "a.mp4", 12, 64, 96, 10)
+    times = (np.arange(12) / 10 + drift).tolist()
+    found = np.stack(list(pictures.frames(tmp_path / "a.mp4", times, 0.05)))
+    assert np.argmax(found[:, 0, :, 0].astype(int), 1).tolist() == pytest.approx([8 * k % 96 for k in range(12)], abs=7)
+
+
+def test_some_of_a_videos_pictures_are_those_shown_at_their_times(tmp_path: pathlib.Path) -> None:
+    av = pytest.importorskip("av", reason=VIDEO)
+    encoded(av, tmp_path / "a.mp4", 12, 64, 96, 10)
+    found = np.stack(list(pictures.frames(tmp_path / "a.mp4", [0.2, 0.5, 0.6], 0.05)))
+    assert np.argmax(found[:, 0, :, 0].astype(int), 1).tolist() == pytest.approx([16, 40, 48], abs=7)
+    with pytest.raises(DataError, match=r"has no picture at 0\.560 s"):
+        list(pictures.frames(tmp_path / "a.mp4", [0.2, 0.56], 0.03))
+
+
 def test_a_video_of_pictures_above_64_mib_is_refused(tmp_path: pathlib.Path) -> None:
     av = pytest.importorskip("av", reason=VIDEO)
     encoded(av, tmp_path / "a.mp4", 1, 4_800, 4_704, 10)
