@@ -91,24 +91,24 @@ FAMILIES = {
         + ["algo.model_decays=[]", "algo.rollouts=200", "algo.imagine_every=100", *NARROW]
     ),
     "latent model": Family(
-        ["algo=tdmpc2", "env=native/pendulum", "algo.preset=tiny", "steps=400", "algo.initial_steps=100"]
-        + ["evaluate_every=40", "batch_size=16"],
+        ["algo=tdmpc2", "env=native/pendulum", "algo.preset=tiny", "steps=150", "algo.initial_steps=50"]
+        + ["evaluate_every=50", "batch_size=16", "algo.samples=32", "algo.iterations=2"],
         kills_a_chain=3,
         kills=24,
     ),
     "recurrent model": Family(
-        ["algo=dreamer", "env=native/pendulum", "algo.preset=tiny", "steps=300", "algo.initial_steps=100"]
-        + ["evaluate_every=40", "algo.windows=2", "algo.length=8", "algo.imagined=3"],
+        ["algo=dreamer", "env=native/pendulum", "algo.preset=tiny", "steps=200", "algo.initial_steps=100"]
+        + ["evaluate_every=50", "algo.windows=2", "algo.length=8", "algo.imagined=3"],
         kills_a_chain=3,
         kills=24,
     ),
     "on-policy, two learners": Family(
-        ["algo=ppo", "env=native/pendulum", "learners=2", *BLOCKS, "steps=40960", *NARROW],
+        ["algo=ppo", "env=native/pendulum", "learners=2", *BLOCKS, "steps=10240", *NARROW],
         kills_a_chain=3,
         kills=24,
     ),
     "images, large buffer": Family(
-        [*SHORT_SAC, "env=native/pendulum-pixels", "steps=1500", "evaluate_every=150", "algo.encoder=small"]
+        [*SHORT_SAC, "env=native/pendulum-pixels", "steps=500", "evaluate_every=125", "algo.encoder=small"]
         + ["batch_size=16"],
         kills_a_chain=3,
         kills=24,
