@@ -332,6 +332,7 @@ def test_a_studys_file_names_no_module_without_trust(tmp_path: pathlib.Path, cap
         ("space", {"algo.x": {"low": 0.5}}, "algo.x: give {low"),
         ("space", {}, "must name what varies"),
         ("space", [1], "space is [1], must be an object"),
+        ("looks", {**tune.LookPlan(5).to_json(), "pairs": 2**31}, "pairs is 2147483648; it must be a whole number"),
         ("overrides", ["steps"], "'steps' is not of the form name=value"),
     ],
 )
