@@ -113,9 +113,19 @@ def json_damaged(path: Path, rng: random.Random) -> str:
     """A JSON file with another value somewhere, or damaged bytes."""
     if rng.random() < 0.2:
         return bytes_damaged(path, rng)
+    if rng.random() < 0.05:
+        path.write_text(deeper(path.read_text(), rng))
+        return "JSON: deeper than python reads"
     value, what = distorted(json.loads(path.read_text()), rng)
     path.write_text(json_text(value))
     return f"JSON: {what}"
+
+
+def deeper(text: str, rng: random.Random) -> str:
+    """A JSON text with lists in lists, or a number of thousands of digits, in the place of some value."""
+    places = [at for at, letter in enumerate(text) if letter in ":,["] or [0]
+    at = rng.choice(places) + 1
+    return text[:at] + rng.choice(["[" * 100_000, "[" * 100_000 + "]" * 100_000, "1" * 5_000]) + text[at:]
 
 
 def header_damaged(path: Path, rng: random.Random) -> str:
@@ -135,8 +145,11 @@ def lines_damaged(path: Path, rng: random.Random) -> str:
         return bytes_damaged(path, rng)
     lines = path.read_text().splitlines()
     at = rng.randrange(len(lines))
-    value, what = distorted(json.loads(lines[at]), rng)
-    lines[at] = json_text(value)
+    if rng.random() < 0.1:
+        lines[at], what = deeper(lines[at], rng), "deeper than python reads"
+    else:
+        value, what = distorted(json.loads(lines[at]), rng)
+        lines[at] = json_text(value)
     path.write_text("\n".join(lines) + "\n")
     return f"line {at}: {what}"
 
@@ -276,6 +289,42 @@ def hdf5_damaged(path: Path, rng: random.Random) -> str:
             key = rng.choice(["margins", "extras/odd", "next_observations", "timeouts"])
             key = key if key not in file else "odd"
         file[key] = value
+    return f"{key}: {what}"
+
+
+def parquet_damaged(path: Path, rng: random.Random) -> str:
+    """A Parquet file with damaged bytes, another column, other attributes, or text where numbers belong."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if rng.random() < 0.4:
+        return bytes_damaged(path, rng)
+    table = parquet.read_table(path)
+    key, how = rng.choice(table.column_names), rng.random()
+    if how < 0.3:
+        text = rng.choice(["[" * 60_000, "1" * 5_000, json_text(odd_value(rng, 1)), '{"env_id": "\\u001b[2J"}'])
+        written = text.encode("utf-8", "replace")
+        name = rng.choice(sorted(table.schema.metadata or {b"surefoot": b""}))
+        parquet.write_table(table.replace_schema_metadata({name: written}), path)
+        return f"attribute {name!r}: {text[:40]!r}"
+    values = table.column(key).to_pylist()
+    row = rng.randrange(len(values))
+    odd = {"none": None, "nan": math.nan, "huge": 1e300, "short": [], "deep": [[1.0]], "text": "x\x1b[2J"}
+    what = rng.choice([*odd, "missing", "name", "all text", "dates", "bomb"])
+    others = {name: table.column(name) for name in table.column_names if name != key}
+    if what in odd:
+        values[row] = odd[what]
+        others[key] = pa.array(values)
+    elif what == "name":
+        others[rng.choice(["odd", "\x1b[2J", "extras/odd", "observation_0", "a" * 3_000])] = table.column(key)
+    elif what == "all text":
+        others[key] = pa.array(["1"] * len(values))
+    elif what == "dates":
+        others[key] = pa.array([10**9] * len(values), pa.timestamp("ns"))
+    elif what == "bomb":
+        few = pa.array([0.0] * 5_000_000)
+        others = {name: few for name in table.column_names}
+    parquet.write_table(pa.table(others), path)
     return f"{key}: {what}"
 
 

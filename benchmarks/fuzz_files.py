@@ -1,7 +1,9 @@
 """Damages, distorts and forges files of every kind that surefoot reads, and counts what reading them does.
 
-Usage: `python benchmarks/fuzz_files.py [--cases 10000 | --quick] [--minutes 15] [--seed 0] [--json FILE]`, and
-`python benchmarks/fuzz_files.py --table FILE` for the table of a result.
+Usage: `python benchmarks/fuzz_files.py [--cases 10000 | --quick] [--minutes 60] [--seed 0] [--record FILE]`. With
+`--record`, a line of JSON a case, the same command goes on where it was stopped; `--again KIND` moves the failures of a
+kind among the mended ones and has all its cases done again, after its reader was changed. `--page` writes
+results/fuzz_files.json and its table from the record.
 
 A case is a sound file of one kind with one thing done to it: bytes flipped, cut, zeroed or made huge numbers; a value
 of another type, another version, NaN, a control character or an enormous number in its JSON, under a checksum that
@@ -31,6 +33,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from typing import Any
@@ -40,8 +43,9 @@ from fuzz_damage import CANARY
 from fuzz_kinds import TARGETS, Target, one_sentence
 
 from surefoot.core.base.errors import SurefootError, printable
-from surefoot.core.base.files import write_json
+from surefoot.core.base.files import write_json, written_aside
 
+RESULTS = pathlib.Path(__file__).parent / "results" / "fuzz_files.json"
 SECONDS = 60.0
 SLACK = 300 << 20
 """Bytes beside twice the file's: 256 MiB that any file may unpack to, and the reader's own."""
@@ -159,9 +163,43 @@ def batch(target: Target, seeds: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-def summed(cases: list[dict[str, Any]], minutes: float) -> dict[str, Any]:
+class Record:
+    """The cases of a run that may be stopped and continued: a line of JSON each, in a file or nowhere."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self._lock = path, threading.Lock()
+        lines = path.read_text().splitlines() if path is not None and path.is_file() else []
+        self.cases: list[dict[str, Any]] = [json.loads(line) for line in lines]
+
+    def add(self, cases: list[dict[str, Any]]) -> None:
+        """Write cases of one process at once."""
+        with self._lock:
+            self.cases += cases
+            if self.path is not None:
+                with open(self.path, "a") as file:
+                    file.write("".join(json.dumps(case) + "\n" for case in cases))
+
+    def done(self, target: Target) -> set[int]:
+        """Seeds of the cases of a kind that need not be done again."""
+        return {case["seed"] for case in self.cases if case["target"] == target.name and "mended" not in case}
+
+    def again(self, name: str) -> None:
+        """Drop the cases of a kind whose reader was changed; its failures stay, as ones that were mended."""
+        kept = []
+        for case in self.cases:
+            if case["target"] != name or "mended" in case:
+                kept.append(case)
+            elif case["outcome"] == "failed":
+                kept.append({**case, "mended": True})
+        self.cases = kept
+        assert self.path is not None
+        with written_aside(self.path) as path:
+            path.write_text("".join(json.dumps(case) + "\n" for case in kept))
+
+
+def summed(every: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts by kind of file, and the failures in words."""
-    rows = []
+    rows, cases = [], [case for case in every if "mended" not in case]
     for target in TARGETS:
         own = [case for case in cases if case["target"] == target.name]
         counts = collections.Counter(case["outcome"] for case in own)
@@ -172,7 +210,8 @@ def summed(cases: list[dict[str, Any]], minutes: float) -> dict[str, Any]:
             {"kind of file": target.name, "cases": len(own), **kinds, "slowest, s": slowest, "most memory, MB": most}
         )
     failures = [case for case in cases if case["outcome"] == "failed"]
-    return {"cases": len(cases), "minutes": round(minutes, 1), "rows": rows, "failures": failures}
+    mended = [case for case in every if "mended" in case]
+    return {"cases": len(cases), "rows": rows, "failures": failures, "mended": mended}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -180,56 +219,65 @@ def table(result: dict[str, Any]) -> str:
     header = list(result["rows"][0])
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(f"{value}" for value in row.values()) + " |" for row in result["rows"]]
+    if result["mended"]:
+        lines += ["", "Failures that were found on the way and mended:", ""]
+        lines += [f"- {case['target']}: {case['what']}: {printable(case['why'])[:200]}" for case in result["mended"]]
     total = sum(row["failed"] for row in result["rows"])
     return (
-        f"# Damaged and hostile files\n\n{result['cases']:,} generated cases in {result['minutes']} minutes, "
-        f"{total} failed. `benchmarks/fuzz_files.py` says what a case is and what counts as a failure.\n\n"
-        + "\n".join(lines)
-        + "\n"
+        f"# Damaged and hostile files\n\n{result['cases']:,} generated cases, {total} failed. "
+        "`benchmarks/fuzz_files.py` says what a case is and what counts as\na failure. After a failure was mended, all "
+        "cases of the kinds that the changed code reads were done again from the first;\ncases of other kinds count as "
+        "they were.\n\n" + "\n".join(lines) + "\n"
     )
 
 
 def main() -> int:
     """Run cases by turns until all or the time are spent; 1 where something failed."""
+    names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(description="read damaged, distorted and forged files of every kind")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--quick", action="store_true", help="four cases of each kind, for CI")
     parser.add_argument("--minutes", type=float, default=60.0, help="end after so many, with the cases that were done")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--only", help="one kind of file")
+    parser.add_argument("--only", help="one kind of file", choices=names)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the result there, and its table beside it as .md")
-    parser.add_argument("--table", type=Path, help="print the table of a result")
+    parser.add_argument("--record", type=Path, help="a line of JSON a case; those that are there are not done again")
+    parser.add_argument("--again", choices=names, action="append", default=[], help="do all cases of a kind again")
+    parser.add_argument("--page", action="store_true", help=f"write {RESULTS.name} and its table, and do no case")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         name, seeds, folder = arguments.worker
         worker(name, json.loads(seeds), Path(folder))
         return 0
-    if arguments.table:
-        print(table(json.loads(arguments.table.read_text())))
-        return 0
+    if arguments.record is None and (arguments.again or arguments.page):
+        parser.error("--again and --page take --record")
+    record = Record(arguments.record)
+    for name in arguments.again:
+        record.again(name)
     targets = [target for target in TARGETS if arguments.only in (None, target.name)]
-    each = 4 if arguments.quick else math.ceil(arguments.cases / len(targets))
+    each = 4 if arguments.quick else math.ceil(arguments.cases / len(TARGETS))
     start = time.monotonic()
 
-    def timed(target: Target, seeds: range) -> list[dict[str, Any]]:
-        return batch(target, list(seeds)) if time.monotonic() - start < 60 * arguments.minutes else []
+    def timed(target: Target, begin: int) -> None:
+        seeds = range(arguments.seed + begin, arguments.seed + min(begin + BATCH, each))
+        missing = sorted(set(seeds) - record.done(target))
+        if missing and time.monotonic() - start < 60 * arguments.minutes:
+            record.add(batch(target, missing))
 
-    with concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
-        jobs = [
-            pool.submit(timed, target, range(arguments.seed + begin, arguments.seed + min(begin + BATCH, each)))
-            for begin in range(0, each, BATCH)
-            for target in targets
-        ]
-        cases = [case for job in jobs for case in job.result()]
-    result = summed(cases, (time.monotonic() - start) / 60)
+    if not arguments.page:
+        with concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
+            turns = [(target, begin) for begin in range(0, each, BATCH) for target in targets]
+            for job in [pool.submit(timed, *turn) for turn in turns]:
+                job.result()
+    result = summed(record.cases)
     print(table(result))
     for case in result["failures"][:50]:
         print(json.dumps(case))
-    if arguments.json:
-        write_json(arguments.json, result)
-        arguments.json.with_suffix(".md").write_text(table(result))
+    if arguments.page:
+        write_json(RESULTS, result)
+        with written_aside(RESULTS.with_suffix(".md")) as path:
+            path.write_text(table(result))
     return 1 if result["failures"] else 0
 
 

@@ -24,6 +24,7 @@ from fuzz_damage import (
     lines_damaged,
     logs_damaged,
     npz_damaged,
+    parquet_damaged,
     recording_damaged,
     saved_damaged,
     yaml_damaged,
@@ -359,6 +360,76 @@ def read_store(path: Path) -> None:
     read_dataset(path.parent)
 
 
+def parquet_files(folder: Path) -> list[Path]:
+    from surefoot.data import load, save
+
+    save(load(npz_files(folder)[0]), folder / "saved.parquet")
+    return [folder / "saved.parquet"]
+
+
+def demonstrations(folder: Path) -> list[Path]:
+    """robomimic's layout, of many small datasets."""
+    arrays = arrays_of(40)
+    with h5py.File(folder / "demos.hdf5", "w") as file:
+        for k in range(8):
+            rows = slice(5 * k, 5 * k + 5)
+            for key, name in {"actions": "actions", "rewards": "rewards", "obs/state": "observations"}.items():
+                file[f"data/demo_{k}/{key}"] = arrays[name][rows]
+            file[f"data/demo_{k}/next_obs/state"] = arrays["observations"][rows]
+            file[f"data/demo_{k}/dones"] = np.arange(5) == 4
+    return [folder / "demos.hdf5"]
+
+
+def line_files(folder: Path) -> list[Path]:
+    """Prompts, and feedback of both kinds, for language models."""
+    made = {
+        "prompts": [{"prompt": "1+1=", "answer": 2}, {"prompt": [{"role": "user", "content": "a"}], "answer": 3}],
+        "pairs": [{"prompt": "1+1=", "chosen": "2", "rejected": "3"}] * 2,
+        "steps": [{"prompt": "1+1=", "completions": ["a", "b"], "labels": [1, 0.5]}] * 2,
+    }
+    for name, rows in made.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [folder / f"{name}.jsonl" for name in made]
+
+
+def read_line_file(path: Path) -> None:
+    from surefoot.llm.feedback import read_feedback
+    from surefoot.llm.prompts import read_prompts
+
+    (read_prompts if path.stem == "prompts" else read_feedback)(path)
+
+
+def study_files(folder: Path) -> list[Path]:
+    """What a sweep, a study and an entry of a suite say before they go on."""
+    from surefoot.studies.tune import Tuning
+
+    space = {"algo.expectile": {"low": 0.6, "high": 0.9}}
+    seeds = (100, 101, 102, 103)
+    write_json(folder / "tune.json", Tuning(("algo=iql", "steps=20"), space, 4, (0,), seeds).to_json())
+    write_json(folder / "tuned.json", {"incumbent": {"algo.expectile": 0.7}, "budget": {"runs": 4}})
+    write_json(folder / "sweep.json", {"format": 1, "overrides": ["algo=iql,bc", "seeds=1"], "folder": str(folder)})
+    entry = {"suite": "offline-small", "version": 1, "overrides": ["algo=iql"], "tuning_runs": 0, "command": "x"}
+    write_json(folder / "entry.json", entry)
+    return [folder / name for name in ("tune.json", "tuned.json", "sweep.json", "entry.json")]
+
+
+def read_study_file(path: Path) -> None:
+    from surefoot.cli import bench
+    from surefoot.cli.support import config, file_overrides, sweep
+    from surefoot.studies import leaderboard, tune
+
+    if path.name == "sweep.json":
+        overrides = sweep._asked(path.parent, False)["overrides"]
+        with file_overrides.said_by(path):
+            config.check_overrides(overrides, True)
+    elif path.name == "entry.json":
+        read_json(path, leaderboard.LABEL)
+    else:
+        study = tune.Tuning.read(path.parent)
+        tune.distributions(study.space)
+        bench._incumbent(leaderboard.suite("offline-small"), path.parent)
+
+
 TARGETS = [
     Target("mapping of logs", mapped_logs, read_dataset, logs_damaged),
     Target("recording", recordings, read_recording, recording_damaged),
@@ -366,6 +437,10 @@ TARGETS = [
     Target("HDF5 of others", hdf5_files, read_dataset, hdf5_damaged),
     Target("HDF5 of ours", own_hdf5, read_dataset, bytes_damaged, ours=True),
     Target("NPZ", npz_files, read_dataset, npz_damaged),
+    Target("HDF5 of demonstrations", demonstrations, read_dataset, bytes_damaged),
+    Target("Parquet", parquet_files, read_dataset, parquet_damaged),
+    Target("prompts and feedback", line_files, read_line_file, lines_damaged),
+    Target("sweeps and studies", study_files, read_study_file, json_damaged),
     Target("CSV", csv_files, read_dataset, csv_damaged),
     Target("store on disk, its header", store_header, read_store, header_damaged),
     Target("store on disk, its columns", store_columns, read_store, bytes_damaged, ours=True),

@@ -1,6 +1,6 @@
 """Kill runs at random moments, resume them each time, and compare their weights with those of undisturbed runs.
 
-    python benchmarks/kill_resume.py [--families offline streaming] [--kills 100]
+    python benchmarks/kill_resume.py [--families offline streaming] [--kills 50]
     python benchmarks/kill_resume.py --table    # only writes the table
     python benchmarks/kill_resume.py --quick    # one short run, two kills, for CI
     python benchmarks/kill_resume.py --quick "latent model"    # the same of one family's run
@@ -52,6 +52,8 @@ class Family(NamedTuple):
     plan: list[str]
     kills_a_chain: int = 25
     restorable: bool = True
+    kills: int = 100
+    """Of all its chains."""
 
 
 FAMILIES = {
@@ -89,22 +91,27 @@ FAMILIES = {
         + ["algo.model_decays=[]", "algo.rollouts=200", "algo.imagine_every=100", *NARROW]
     ),
     "latent model": Family(
-        ["algo=tdmpc2", "env=native/pendulum", "algo.preset=tiny", "steps=400", "algo.initial_steps=100"]
-        + ["evaluate_every=40", "batch_size=16"],
-        kills_a_chain=5,
+        ["algo=tdmpc2", "env=native/pendulum", "algo.preset=tiny", "steps=150", "algo.initial_steps=50"]
+        + ["evaluate_every=50", "batch_size=16", "algo.samples=32", "algo.iterations=2"],
+        kills_a_chain=3,
+        kills=24,
     ),
     "recurrent model": Family(
-        ["algo=dreamer", "env=native/pendulum", "algo.preset=tiny", "steps=300", "algo.initial_steps=100"]
-        + ["evaluate_every=40", "algo.windows=2", "algo.length=8", "algo.imagined=3"],
-        kills_a_chain=5,
+        ["algo=dreamer", "env=native/pendulum", "algo.preset=tiny", "steps=200", "algo.initial_steps=100"]
+        + ["evaluate_every=50", "algo.windows=2", "algo.length=8", "algo.imagined=3"],
+        kills_a_chain=3,
+        kills=24,
     ),
     "on-policy, two learners": Family(
-        ["algo=ppo", "env=native/pendulum", "learners=2", *BLOCKS, "steps=40960", *NARROW], kills_a_chain=10
+        ["algo=ppo", "env=native/pendulum", "learners=2", *BLOCKS, "steps=10240", *NARROW],
+        kills_a_chain=3,
+        kills=24,
     ),
     "images, large buffer": Family(
-        [*SHORT_SAC, "env=native/pendulum-pixels", "steps=1500", "evaluate_every=150", "algo.encoder=small"]
+        [*SHORT_SAC, "env=native/pendulum-pixels", "steps=500", "evaluate_every=125", "algo.encoder=small"]
         + ["batch_size=16"],
-        kills_a_chain=5,
+        kills_a_chain=3,
+        kills=24,
     ),
     "not restorable": Family([*SHORT_SAC, "env=Pendulum-v1", "steps=1000"], restorable=False),
 }
@@ -290,7 +297,7 @@ def main() -> int:
     parser.add_argument("--quick", nargs="?", const="", help="two kills of one short run; or of this family's run")
     parser.add_argument("--table", action="store_true", help="only write the table")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
-    parser.add_argument("--kills", type=int, default=100, help="of each family")
+    parser.add_argument("--kills", type=int, help="of each family (default: 24 where chains are slow, else 100)")
     parser.add_argument("--alone", action="store_true", help="train in the command's own process, and only SIGKILL")
     arguments = parser.parse_args()
     if arguments.table:
@@ -308,7 +315,7 @@ def main() -> int:
         family = FAMILIES[name]
         while True:
             before = so_far(name) or {"chains": 0, "kills": 0, "asked": 0}
-            if (left := arguments.kills - before["kills"] - before["asked"]) <= 0:
+            if (left := (arguments.kills or family.kills) - before["kills"] - before["asked"]) <= 0:
                 break
             with tempfile.TemporaryDirectory() as root:
                 plan, most = [*family.plan, *SMALL, f"seeds=[{before['chains']}]"], min(left, family.kills_a_chain)

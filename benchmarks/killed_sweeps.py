@@ -1,13 +1,15 @@
-"""Sweeps of 64 trials that are killed ten times, command and workers, beside undisturbed ones.
+"""Sweeps, studies and suites that are killed again and again, command and workers, beside undisturbed ones.
 
     python benchmarks/killed_sweeps.py             # computes what is missing in results/killed_sweeps.jsonl
     python benchmarks/killed_sweeps.py --quick     # four trials, two kills, for CI
     python benchmarks/killed_sweeps.py --table
 
-One cell for `surefoot train -m`, one for `surefoot tune`. A kill is SIGKILL to the command and all that it has started,
-when a number of trials drawn beforehand is finished and a random moment later; then `--resume` goes on. Trials are BC
-runs of 40 steps. Command and workers are forks of a process that has imported them, pictures are not drawn and git is
-not asked, since each of these takes longer than a trial; all else is the command line's own.
+One cell of 64 trials and ten kills for `surefoot train -m` and one for `surefoot tune`; beside them short chains of
+these and of `surefoot bench`, each with random numbers and a seed of its own. A kill is SIGKILL to the command and all
+that it has started, when a number of trials drawn beforehand is finished and a random moment later; then `--resume`
+goes on, and `bench` by the same command. Trials are BC runs of 40 steps, a suite's of four seeds. Command and workers
+are forks of a process that has imported them, pictures are not drawn and git is not asked, since each of these takes
+longer than a trial; all else is the command line's own.
 """
 
 from __future__ import annotations
@@ -40,6 +42,14 @@ from surefoot.runs.run import Run
 TINY = ["algo=bc", "steps=40", "episodes=2", "evaluate_every=20", "evaluate_episodes=1", "algo.hidden=[8,8]"]
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SIZES = (4, 8, 12, 16, 24, 32, 48, 64)
+CHAINS, KILLS_A_CHAIN = 8, 2
+"""Of each command, and in each."""
+SHORT = 4
+"""Trials of a short chain."""
+WHERE = ("[0-9]*", "trials/*", "entries/*/*")
+"""Folders of trials in that of a sweep, a study and a suite."""
+MARKS = {"train -m": "sweep.json", "tune": "tune.json", "bench": "entries"}
+"""What is there as soon as one of them can be resumed."""
 SPACE = "algo.learning_rate: {low: 1e-5, high: 1e-1, log: true}\nbatch_size: {low: 4, high: 64}\n"
 PRELOADED = ["surefoot.cli.train", "surefoot.cli.support.sweep", "surefoot.cli.tune", "surefoot.runs.trainers.trainer",
 "optuna",
@@ -98,7 +108,12 @@ def started(arguments: Sequence[str], folder: pathlib.Path) -> BaseProcess:
 
 def finished(sweep: pathlib.Path) -> int:
     """Trials of a sweep or study that are over."""
-    return len([*sweep.glob("[0-9]*/summary.json"), *sweep.glob("trials/*/summary.json")])
+    return len(summaries(sweep))
+
+
+def summaries(sweep: pathlib.Path) -> list[pathlib.Path]:
+    """The summary of each trial that is over."""
+    return sorted(path for where in WHERE for path in sweep.glob(f"{where}/summary.json"))
 
 
 def kill(process: BaseProcess) -> int:
@@ -125,7 +140,7 @@ def session(pid: int) -> int:
 def trials(sweep: pathlib.Path) -> dict[str, Any]:
     """What each trial came to: its values, scores, and all numbers of its policies."""
     found: dict[str, Any] = {}
-    for path in sorted([*sweep.glob("[0-9]*/summary.json"), *sweep.glob("trials/*/summary.json")]):
+    for path in summaries(sweep):
         run = Run.open(path.parent)
         plan = {key: value for key, value in run.plan.to_json().items() if key != "dataset"}
         weights = {seed: load_file(run.policy_path(seed)) for seed in run.plan.seeds}
@@ -144,35 +159,53 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
-def asked(kind: str, dataset: pathlib.Path, count: int, root: pathlib.Path) -> list[str]:
-    """The command of a sweep of so many trials, without its folder."""
-    shared = [*TINY, f"dataset={dataset}", "seeds=1"]
+def asked(kind: str, dataset: pathlib.Path, count: int, seed: int, root: pathlib.Path, out: pathlib.Path) -> list[str]:
+    """The command of a sweep, study or suite of so many trials."""
+    shared = [*TINY, f"dataset={dataset}"]
+    if kind == "bench":
+        tasks = "".join(f"  task{task}: {{dataset: \"'{dataset}'\"}}\n" for task in range(count // 2))
+        run = "steps: 40, episodes: 2, evaluate_every: 20, evaluate_episodes: 1, batch_size: 8"
+        text = f"version: 1\nwhat: a suite that is killed\nseeds: {[*range(4 * seed, 4 * seed + 4)]}\nrun: {{{run}}}\n"
+        (root / "small.yaml").write_text(f"{text}tasks:\n{tasks}algorithms: [bc, td3bc]\n")
+        return ["bench", "run", str(root / "small.yaml"), "-q", "-o", str(out)]
     if kind == "tune":
         (root / "space.yaml").write_text(SPACE)
-        return ["tune", "-q", *shared, "test_seeds=4", "--trials", str(count), "--space", str(root / "space.yaml")]
+        seeds = [f"seeds=[{seed}]", "test_seeds=[100,101,102,103]"] if seed else ["seeds=1", "test_seeds=4"]
+        space = ["--trials", str(count), "--space", str(root / "space.yaml")]
+        return ["tune", "-q", *shared, *seeds, *space, f"out={out}"]
     width = int(count**0.5)
     rates, sizes = (",".join(map(str, values[:width])) for values in (RATES, SIZES))
-    return ["train", "-q", "-m", *shared, f"algo.learning_rate={rates}", f"batch_size={sizes}"]
+    swept = [f"algo.learning_rate={rates}", f"batch_size={sizes}"]
+    return ["train", "-q", "-m", *shared, f"seeds=[{seed}]" if seed else "seeds=1", *swept, f"out={out}"]
 
 
-def killed_sweep(kind: str, count: int, kills: int) -> dict[str, Any]:
+def chosen(kind: str, folder: pathlib.Path) -> Any:
+    """What a study found or a leaderboard says, without what names the folder; None of a sweep."""
+    if kind == "tune":
+        return read_json(folder / "tuned.json")
+    if kind == "bench":
+        lines = [json.loads(line) for line in (folder / "leaderboard.jsonl").read_text().splitlines()]
+        return [{key: line[key] for key in ("entry", "task", "scores", "mean", "rank", "verdicts")} for line in lines]
+    return None
+
+
+def killed_sweep(kind: str, count: int, kills: int, seed: int = 0) -> dict[str, Any]:
     """One sweep undisturbed and one killed again and again."""
-    draw, begun = random.Random(0), time.perf_counter()
+    draw, begun = random.Random(seed), time.perf_counter()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         root = pathlib.Path(temporary).resolve()
         save(generate("native/pendulum-mixed", 0, transitions=400), root / "small.hdf5")
-        base = asked(kind, root / "small.hdf5", count, root)
         whole, killed = root / "whole", root / "killed"
-        process = started([*base, f"out={whole}"], root)
+        process = started(asked(kind, root / "small.hdf5", count, seed, root, whole), root)
         process.join()
         if process.exitcode != 0:
             raise SystemExit((root / "log.txt").read_text()[-2000:])
         each = (time.perf_counter() - begun) / count
         moments = sorted(draw.sample(range(count), kills))
-        ended, marker = 0, "tune.json" if kind == "tune" else "sweep.json"
+        ended, line = 0, asked(kind, root / "small.hdf5", count, seed, root, killed)
         for moment in [*moments, None]:
-            resumed = [base[0], "-q", "--resume", str(killed)]
-            process = started(resumed if (killed / marker).is_file() else [*base, f"out={killed}"], root)
+            resumed = line if kind == "bench" else [line[0], "-q", "--resume", str(killed)]
+            process = started(resumed if (killed / MARKS[kind]).exists() else line, root)
             while process.is_alive() and (moment is None or finished(killed) < moment):
                 time.sleep(0.02)
             if moment is None:
@@ -188,9 +221,9 @@ def killed_sweep(kind: str, count: int, kills: int) -> dict[str, Any]:
             with sqlite3.connect(killed / "study.db") as database:
                 ((running,),) = database.execute("select count(*) from trials where state = 'RUNNING'")
                 ((stored,),) = database.execute("select count(*) from trials")
-            results = [json.loads((folder / "tuned.json").read_text()) for folder in (whole, killed)]
+        results = [chosen(kind, folder) for folder in (whole, killed)]
         return {
-            "trials": count,
+            "trials": len(first),
             "kills": kills,
             "processes_killed": ended,
             "finished": len(second),
@@ -199,13 +232,19 @@ def killed_sweep(kind: str, count: int, kills: int) -> dict[str, Any]:
             "same_bits": sum(same(value, second.get(name)) for name, value in first.items()),
             "stored_by_optuna": stored if kind == "tune" else None,
             "left_running": running if kind == "tune" else None,
-            "same_result": results[0] == results[1] if kind == "tune" else None,
+            "same_result": None if results[0] is None else results[0] == results[1],
             "seconds": round(time.perf_counter() - begun),
             "git": git_commit(),
         }
 
 
+def short(kind: str, seed: int) -> Cell:
+    """A short chain."""
+    return Cell(f"{kind}, chain {seed}", lambda: killed_sweep(kind, SHORT, KILLS_A_CHAIN, seed))
+
+
 CELLS = [
+    *(short(kind, seed) for seed in range(1, CHAINS + 1) for kind in MARKS),
     Cell("train -m", lambda: killed_sweep("train -m", 64, 10)),
     Cell("tune", lambda: killed_sweep("tune", 64, 10)),
 ]
@@ -216,21 +255,27 @@ def table(found: dict[str, dict[str, Any]]) -> list[str]:
     lines = [
         "# Sweeps that are killed",
         "",
-        "Sweeps of BC runs, killed by SIGKILL, command and workers, and resumed each time, beside undisturbed ones:",
-        "values, scores and all numbers of the policies of each trial are compared to the bit.",
+        "Sweeps, studies and suites of BC runs (suites also of TD3+BC), killed by SIGKILL, command and workers, and",
+        "resumed each time, beside undisturbed ones: values, scores and all numbers of the policies of each trial are",
+        "compared to the bit, and what a study chose or a leaderboard says.",
         "`benchmarks/killed_sweeps.py` says when the kills come. Other work ran on the machine (two cores).",
         "",
-        "| sweep | trials | kills | processes killed | finished | lost | twice | equal to the bit | study's result |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| command | chains | trials | kills | processes killed | finished | lost | twice | bits equal | result |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, one in found.items():
-        result = {None: "-", True: "equal", False: "differs"}[one["same_result"]]
-        lines.append(
-            f"| `{name}` | {one['trials']} | {one['kills']} | {one['processes_killed']} | {one['finished']} | "
-            f"{one['lost']} | {one['besides']} | {one['same_bits']} of {one['trials']} | {result} |"
-        )
+    for kind in ("train -m", "tune", "bench"):
+        whole = [one for name, one in found.items() if name == kind]
+        chains = [one for name, one in found.items() if name.startswith(f"{kind}, chain")]
+        for several in filter(None, (whole, chains)):
+            sums = {key: sum(one[key] for one in several) for key in ("kills", "processes_killed", "finished")}
+            sums |= {key: sum(one[key] for one in several) for key in ("lost", "besides")}
+            count, equal = (sum(one[key] for one in several) for key in ("trials", "same_bits"))
+            results = [one["same_result"] for one in several]
+            said = "-" if None in results else f"{sum(results)} of {len(results)} equal"
+            cells = [f"`{kind}`", len(several), count, *sums.values(), f"{equal} of {count}", said]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
 
 
 if __name__ == "__main__":
-    study_main(__doc__, "killed_sweeps", CELLS, table, Cell("quick", lambda: killed_sweep("train -m", 4, 2)))
+    study_main(__doc__, "killed_sweeps", CELLS, table, Cell("quick", lambda: killed_sweep("bench", 4, 2, seed=1)))

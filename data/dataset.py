@@ -165,7 +165,7 @@ class Dataset:
         stated = self.attributes.get(key)
         try:
             found = np.asarray(json.loads(stated) if isinstance(stated, str) else stated, np.float64)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, RecursionError, OverflowError):
             found = np.full(0, np.nan)
         if found.shape not in ((), (1,), (self.action_dim,)) or not np.isfinite(found).all():
             raise DataError(

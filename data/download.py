@@ -133,7 +133,7 @@ class _Part:
         try:
             notes = json.loads(self.notes.read_text(encoding="utf-8"))
             return notes if isinstance(notes, dict) and notes.get("url") == self.url else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
     def begin(self, headers: Any, length: int | None) -> None:

@@ -121,7 +121,7 @@ def _written(key: str, value: Any) -> str:
 def _read(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=str)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -116,7 +116,10 @@ class LookPlan:
     def from_json(cls, value: Any, where: object) -> LookPlan:
         """The plan that `to_json` gave; raises ConfigError with the name of the file that it stands in."""
         check(value, LOOK_PLAN, where, ConfigError)
-        return cls(**value)
+        try:
+            return cls(**value)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
 
     def sentence(self) -> str:
         """The plan in words."""

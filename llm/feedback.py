@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 from surefoot.core.base.errors import DataError
-from surefoot.core.base.files import read_lines
+from surefoot.core.base.files import read_json_lines
 
 Text = str | list[dict[str, str]]
 
@@ -41,19 +40,11 @@ def read_feedback(path: str | pathlib.Path) -> list[Pair] | list[LabelledSteps]:
         DataError: there is no such file, or a line is neither; the line is named.
     """
     path = pathlib.Path(path).expanduser()
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
     found: list[Any] = []
-    try:
-        lines = read_lines(path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not text in UTF-8: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, row in read_json_lines(path, DataError):
         try:
-            found.append(_read(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            found.append(_read(row))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise DataError(
                 f'{path}, line {number}: is neither {{"prompt", "chosen", "rejected"}} nor {{"prompt", "completions", '
                 f'"labels"}} with a label in [0, 1] for each step ({error})'

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 from surefoot.core.base.errors import DataError
-from surefoot.core.base.files import read_lines
+from surefoot.core.base.files import read_json_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,20 +27,8 @@ def read_prompts(path: str | pathlib.Path) -> list[Prompt]:
         DataError: there is no such file, or a line is not that; the line is named.
     """
     path = pathlib.Path(path).expanduser()
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
     found, names = [], None
-    try:
-        lines = read_lines(path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not text in UTF-8: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: is not JSON: {error}") from error
+    for number, row in read_json_lines(path, DataError):
         if not isinstance(row, dict) or "prompt" not in row:
             raise DataError(f'{path}, line {number}: has no "prompt"; a line is {{"prompt": "2+2=", "answer": "4"}}')
         text = row.pop("prompt")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.files import read_lines, written_aside
+from surefoot.core.base.files import read_json_lines, written_aside
 from surefoot.llm.evaluate import evaluate
 from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses.method import Method
@@ -68,7 +68,7 @@ def train(
     lines: list[dict[str, Any]] = []
     if path is not None and (path / CHECKPOINT).is_file():
         loop.load(path / CHECKPOINT)
-        known = [json.loads(line) for line in read_lines(path / METRICS)]
+        known = [line for _, line in read_json_lines(path / METRICS)]
         lines = [line for line in known if line["step"] <= loop.step]
 
     def note(line: dict[str, Any]) -> None:

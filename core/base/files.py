@@ -183,6 +183,29 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
         return [line.removesuffix("\n") for line in file]
 
 
+def read_json_lines(
+    path: str | os.PathLike[str], error: type[SurefootError] = CheckpointError
+) -> Iterator[tuple[int, Any]]:
+    """Number and value of each line of a file of JSON lines, but for empty ones.
+
+    Raises:
+        SurefootError: of the kind `error`: there is no such file, it is no text in UTF-8, or a line is no JSON, or
+            larger than anything that surefoot writes; names the line.
+    """
+    try:
+        with enough_memory(path, error):
+            lines = read_lines(path)
+    except FileNotFoundError as failure:
+        raise error(f"{path}: there is no such file") from failure
+    except UnicodeDecodeError as failure:
+        raise error(f"{path}: is not text in UTF-8: {failure}") from failure
+    except OSError as failure:
+        raise error(f"{path}: can't be read: {why(failure)}") from failure
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, parse(line, f"{path}, line {number}", error)
+
+
 def stem_of(path: str | os.PathLike[str]) -> pathlib.Path:
     """A path without the ending of either file of a pair of safetensors and JSON."""
     path = pathlib.Path(path)

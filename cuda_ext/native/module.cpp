@@ -58,10 +58,14 @@ double peak(int repeats) {
   return best;
 }
 
+/// INTERFACE of cuda_ext/__init__.py: raised there and here with each change of what the bindings take, give or are named.
+constexpr int interface_number = 1;
+
 }  // namespace
 
 NB_MODULE(_surefoot_native, m) {
   m.doc() = "Native code of surefoot: batched rollouts and fused networks.";
+  m.attr("interface") = interface_number;
   m.def("level", &level_name, "Instruction set in use: v2, v3 or v4 of x86-64, or generic.");
   m.def("set_level", &choose_level, nb::arg("name"), "Use the build for a lower instruction set.");
   m.def("peak", &peak, nb::arg("repeats") = 9, "Best measured float32 GFLOP/s of one core, multiply-adds on registers.");

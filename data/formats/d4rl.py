@@ -50,9 +50,10 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     contents = read_hdf5(path, KEYS, prefixes=[EXTRAS, *PREFIXES], as_is=(EXTRAS, *FLAGS))
     if any(name.startswith("episode_0/") for name in contents.names):
         raise DataError(f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead")
-    for kind in (robomimic, d3rlpy):
-        if kind.fits(contents.names):
-            return kind.read(path, source.with_attributes(contents.attributes), view)
+    if robomimic.fits(contents.names):
+        return robomimic.read(path, source.with_attributes(contents.attributes), view, names=contents.names)
+    if d3rlpy.fits(contents.names):
+        return d3rlpy.read(path, source.with_attributes(contents.attributes), view)
     arrays, named = take_named(contents.arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, contents.names)
     extras = named | {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}

@@ -48,7 +48,13 @@ def fits(names: Iterable[str]) -> bool:
     return any(re.fullmatch(r"data/demo_\d+/actions", name) for name in names)
 
 
-def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequence[str] | None = None) -> Dataset:
+def read(
+    path: pathlib.Path,
+    source: Source,
+    view: str = "corrected",
+    keys: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> Dataset:
     """The dataset in a robomimic file.
 
     Observations are vectors joined in the order of `keys`. A demonstration ends with a termination where its last step
@@ -60,11 +66,12 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected", keys: Sequ
         view: as `formats.flat`.
         keys: of observations; None: those that robomimic's configurations read, or else all vectors in alphabetical
             order. Pictures are left out: a mapping can name them (docs/own_data.md).
+        names: of the file's datasets, where they have been read before.
 
     Raises:
         DataError: a demonstration lacks something that others have, or is inconsistent; names it.
     """
-    names = read_hdf5(path, []).names
+    names = read_hdf5(path, []).names if names is None else names
     first = min(int(match[1]) for match in map(_ROW.fullmatch, names) if match)
     held = sorted(name.split("/")[-1] for name in names if name.startswith(f"data/demo_{first}/obs/"))
     if not held:

@@ -31,7 +31,9 @@ def outcomes(fuzz: ModuleType, target: Any, count: int, folder: pathlib.Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("HDF5 of others", 24), ("HDF5 of ours", 24), ("NPZ", 24), ("CSV", 40), ("policy", 60)]
+    ("name", "count"),
+    [("HDF5 of others", 24), ("HDF5 of ours", 24), ("NPZ", 24), ("CSV", 40), ("policy", 60)]
+    + [("prompts and feedback", 60), ("sweeps and studies", 60), ("Parquet", 30)],
 )
 def test_damaged_files_are_refused_or_load_soundly(
     fuzz: ModuleType, tmp_path: pathlib.Path, name: str, count: int

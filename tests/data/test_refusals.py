@@ -261,3 +261,63 @@ def test_an_hdf5_file_that_unpacks_to_far_more_than_its_size_is_refused(
 def test_what_is_no_path_is_refused(source: Any) -> None:
     with pytest.raises(ConfigError, match=f"a path or an id of the catalogue, not a {type(source).__name__}"):
         load(source)
+
+
+def test_numbers_of_every_kind_of_hdf5_dataset_arrive_as_they_are(tmp_path: pathlib.Path) -> None:
+    from surefoot.data.formats import hdf5
+
+    rows = np.arange(24, dtype=np.int16).reshape(6, 4)
+    held = {
+        "big": rows.astype(">f8"),
+        "chunked": rows.astype(np.float16),
+        "flags": rows[:, 0] % 2 == 0,
+        "none": np.zeros((0, 3), np.float32),
+        "one": np.float32(3.5),
+        "bytes": rows.astype(np.uint8),
+    }
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name, value in held.items():
+            more = {"chunks": (2, 2), "compression": "gzip"} if name == "chunked" else {}
+            file.create_dataset(f"in/{name}", data=value, **more)
+    read = hdf5.read_hdf5(tmp_path / "a.hdf5", [], prefixes=["in/"]).arrays
+    for name, value in held.items():
+        assert read[f"in/{name}"].dtype == np.asarray(value).dtype.newbyteorder("=")
+        np.testing.assert_array_equal(read[f"in/{name}"], value)
+    some = hdf5.read_hdf5(tmp_path / "a.hdf5", ["in/big", "in/chunked", "in/flags"], rows=(2, 5)).arrays
+    for name in ("big", "chunked", "flags"):
+        np.testing.assert_array_equal(some[f"in/{name}"], held[name][2:5])
+
+
+@pytest.mark.parametrize("kind", ["none", "text", "compound", "virtual"])
+def test_hdf5_datasets_that_are_no_arrays_of_numbers_are_refused(tmp_path: pathlib.Path, kind: str) -> None:
+    from surefoot.data.formats import hdf5
+
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        if kind == "none":
+            file["odd"] = h5py.Empty("f4")
+        elif kind == "text":
+            file["odd"] = ["a", "b"]
+        elif kind == "compound":
+            file["odd"] = np.zeros(3, [("a", "f4"), ("b", "i8")])
+        else:
+            layout = h5py.VirtualLayout(shape=(3,), dtype="f4")
+            layout[:] = h5py.VirtualSource("/etc/passwd", "x", shape=(3,))
+            file.create_virtual_dataset("odd", layout)
+    why = {"none": "has shape None", "text": "has type object", "compound": "has type", "virtual": "in other files"}
+    with pytest.raises(DataError, match=rf"a\.hdf5: 'odd' .*{why[kind]}"):
+        hdf5.read_hdf5(tmp_path / "a.hdf5", ["odd"])
+
+
+def test_robomimic_files_are_listed_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from surefoot.data.formats import hdf5
+
+    started, start = [], hdf5.start_python
+    monkeypatch.setattr(hdf5, "start_python", lambda *line, **more: started.append(line) or start(*line, **more))
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for k in range(3):
+            for key, shape in {"obs/state": (4, 2), "next_obs/state": (4, 2), "actions": (4, 1), "rewards": 4}.items():
+                file[f"data/demo_{k}/{key}"] = np.full(shape, k, np.float32)
+            file[f"data/demo_{k}/dones"] = np.arange(4) == 3
+    dataset = load(tmp_path / "a.hdf5")
+    assert dataset.observations[:, 0].tolist() == np.repeat([0, 1, 2], 4).tolist()
+    assert len(started) == 3  # names, shapes of the first demonstration, numbers: a fourth would list all names again

@@ -65,7 +65,9 @@ def test_prompts_are_lines_of_json(tmp_path: pathlib.Path) -> None:
     path.write_text('{"prompt": "1+1=", "answer": 2}\n\n{"prompt": "2+2=", "answer": 4}\n')
     assert read_prompts(path) == [Prompt("1+1=", {"answer": 2}), Prompt("2+2=", {"answer": 4})]
     for text, said in (
-        ("{", "line 1: is not JSON"),
+        ("{", "line 1: not readable as JSON"),
+        ("[" * 100_000, "line 1: not readable as JSON"),
+        ('{"prompt": "1"}\n{"prompt": ' + "1" * 5_000 + "}", "line 2: not readable as JSON"),
         ('{"question": "1"}', 'line 1: has no "prompt"'),
         ('{"prompt": 3}', "neither a text nor messages"),
         ('{"prompt": "1"}\n{"prompt": "1", "answer": 2}', "line 2: has the columns"),
@@ -76,6 +78,19 @@ def test_prompts_are_lines_of_json(tmp_path: pathlib.Path) -> None:
             read_prompts(path)
     with pytest.raises(DataError, match="no such file"):
         read_prompts(tmp_path / "none.jsonl")
+
+
+def test_feedback_of_any_json_is_read_or_refused_with_its_line(tmp_path: pathlib.Path) -> None:
+    path, sound = tmp_path / "feedback.jsonl", '{"prompt": "1", "completions": ["a"], "labels": [1]}\n'
+    for text in ("[" * 100_000, "[]", "3", '{"prompt": "1", "completions": ["a"], "labels": [1%s]}' % ("0" * 400)):
+        path.write_text(sound + text)
+        with pytest.raises(DataError, match=r"feedback\.jsonl, line 2: "):
+            read_feedback(path)
+    path.unlink()
+    path.mkdir()
+    for read in (read_feedback, read_prompts):
+        with pytest.raises(DataError, match=r"feedback\.jsonl: can't be read: it is a folder"):
+            read(path)
 
 
 @pytest.mark.parametrize("letter", ["\u2028", "\u2029", "\x85"])

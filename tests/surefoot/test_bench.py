@@ -140,6 +140,24 @@ def test_a_study_that_was_tuned_with_more_than_options_gives_no_entry(suite: str
                 bench._incumbent(leaderboard.suite(suite), tmp_path)
 
 
+def test_a_damaged_study_gives_no_entry_and_is_named(suite: str, tmp_path: pathlib.Path) -> None:
+    from surefoot.cli import bench
+    from surefoot.core.base.errors import SurefootError
+    from surefoot.core.base.files import write_json
+    from surefoot.studies.tune import RESULT, TUNING, Tuning
+
+    told = Tuning(("algo=iql",), {"algo.temperature": {"low": 1.0, "high": 3.0}}, 3, (0,), (1, 2, 3, 4)).to_json()
+    sound = {"incumbent": {"algo.temperature": 3.0}, "budget": {"runs": 4}}
+    for study, result, words in (
+        (told, {**sound, "incumbent": 0.5}, f"{RESULT}: incumbent is 0.5, must be an object"),
+        ({**told, "overrides": ["x"]}, sound, f"{TUNING}: 'x' is not of the form name=value"),
+    ):
+        write_json(tmp_path / TUNING, study)
+        write_json(tmp_path / RESULT, result)
+        with pytest.raises(SurefootError, match=words):
+            bench._incumbent(leaderboard.suite(suite), tmp_path)
+
+
 def test_the_suites_of_the_library_can_be_read_and_their_runs_composed() -> None:
     from surefoot.cli.support import config
 

@@ -187,3 +187,23 @@ def test_a_study_whose_space_holds_what_cannot_be_trained_is_not_begun(here: pat
     assert main([*study, "algo.hidden=[8]"]) == 2
     assert "steps is 20, algo.initial_steps" in capsys.readouterr().err
     assert [path.name for path in here.iterdir()] == ["space.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["steps"], "'steps' is not of the form name=value"),
+        (["hydra/launcher=x"], "hydra/launcher=x"),
+        (["stps=3"], "did you mean 'steps'"),
+    ],
+)
+def test_a_damaged_sweep_is_refused_with_its_file(
+    here: pathlib.Path, capsys: Capture, overrides: list[str], words: str
+) -> None:
+    (here / "sweep").mkdir()
+    told = {"format": 1, "overrides": overrides, "folder": str(here)}
+    (here / "sweep" / "sweep.json").write_text(json.dumps(told))
+    assert main(["train", "--resume", "sweep"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("surefoot: error: sweep/sweep.json")
+    assert words in said

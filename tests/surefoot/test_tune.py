@@ -228,6 +228,7 @@ def test_seeds_that_meet_and_test_seeds_that_decide_nothing_are_refused() -> Non
         ("algo.x: {low: 0, hgh: 1}", "give {low"),
         ("algo.x: [1]", "at least two choices"),
         ("algo.x: {low: a, high: 1}", "must be finite numbers"),
+        (f"algo.x: {{low: 0, high: {10**30}}}", "whole ones within 64 bits"),
         ("[1, 2]", "must name what varies"),
         ("a: [", "is no YAML"),
     ],
@@ -321,6 +322,29 @@ def test_a_studys_file_names_no_module_without_trust(tmp_path: pathlib.Path, cap
     write_json(tmp_path / "tune.json", tuning.to_json())
     assert main(["tune", "--resume", str(tmp_path)]) == 2
     assert "--trust" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("space", {"algo.x": {"low": 0.5, "high": [1.0]}}, "algo.x: low, high and step must be finite numbers"),
+        ("space", {"algo.x": {"low": 0, "high": 10**400}}, "algo.x: low, high and step must be finite numbers"),
+        ("space", {"algo.x": {"low": 0.5}}, "algo.x: give {low"),
+        ("space", {}, "must name what varies"),
+        ("space", [1], "space is [1], must be an object"),
+        ("looks", {**tune.LookPlan(5).to_json(), "pairs": 2**31}, "pairs is 2147483648; it must be a whole number"),
+        ("overrides", ["steps"], "'steps' is not of the form name=value"),
+    ],
+)
+def test_a_damaged_study_is_refused_with_its_file(
+    tmp_path: pathlib.Path, capsys: Capture, key: str, value: Any, words: str
+) -> None:
+    told = tune.Tuning(("algo=iql",), SPACE, 3, (0,), (1, 2, 3, 4)).to_json()
+    write_json(tmp_path / "tune.json", {**told, key: value})
+    assert main(["tune", "--resume", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"surefoot: error: {tmp_path / 'tune.json'}: ")
+    assert words in said
 
 
 def test_a_range_with_whole_ends_has_fractions_where_the_option_takes_them(

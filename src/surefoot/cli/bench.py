@@ -234,17 +234,21 @@ def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str,
 def _incumbent(suite: Suite, study: pathlib.Path) -> tuple[list[str], int]:
     """The options that a study found, and how many runs that took."""
     from surefoot.cli.support import grammar
+    from surefoot.cli.support.file_overrides import said_by
     from surefoot.core.base.files import read_json
-    from surefoot.core.base.schema import Number, Plain, Record
+    from surefoot.core.base.schema import Number, Plain, Record, Table
+    from surefoot.evaluation.results import TUNING
     from surefoot.studies import leaderboard
     from surefoot.studies.tune import RESULT, Tuning
 
     budget = Record({"runs": Number(0, whole=True)}, others=True)
-    found = read_json(study / RESULT, Record({"incumbent": Plain(finite=True), "budget": budget}, others=True))
+    found = read_json(study / RESULT, Record({"incumbent": Table(Plain(finite=True)), "budget": budget}, others=True))
     tuning = Tuning.read(study)
     leaderboard.refuse_tuned_on(suite, study, tuning.seeds)
-    kept = [item.text for item in grammar.parse(tuning.overrides) if item.key == "algo" or item.key.startswith("algo.")]
-    not_taken = [item.text for item in grammar.parse(tuning.overrides) if item.key in NOT_OF_AN_ENTRY]
+    with said_by(study / TUNING):
+        parsed = grammar.parse(tuning.overrides)
+    kept = [item.text for item in parsed if item.key == "algo" or item.key.startswith("algo.")]
+    not_taken = [item.text for item in parsed if item.key in NOT_OF_AN_ENTRY]
     if not_taken:
         raise ConfigError(
             f"{study}: was tuned with {', '.join(not_taken)}, which an entry does not take over; tune with options of "

@@ -12,6 +12,7 @@ import re
 import shutil
 from typing import Any
 
+from surefoot import cuda_ext
 from surefoot.cli.support import output
 
 CORE = ("surefoot", "torch", "numpy", "scipy", "gymnasium", "h5py", "safetensors", "hydra-core", "matplotlib", "rich")
@@ -86,7 +87,13 @@ def examine() -> dict[str, Any]:
         if version is None:
             problem("error", f"{name} is not installed", f"pip install {name}{CONSTRAINTS}")
     compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
-    native = importlib.util.find_spec("_surefoot_native") is not None
+    native, stale = importlib.util.find_spec("_surefoot_native") is not None, False
+    try:
+        cuda_ext.native()
+    except cuda_ext.StaleModuleError:
+        stale = True
+        problem("error", "the native module was built from other sources than these, and is refused",
+                "make .venv/.dev or pip install -e . in the checkout; SUREFOOT_NATIVE=0 goes without it")  # fmt: skip
     if not native:
         advice = "pip install --force-reinstall --no-deps -e . in the checkout"
         where = "" if compiler or _version("ziglang") else " (install a C++ compiler first, or let pip fetch ziglang)"
@@ -99,7 +106,7 @@ def examine() -> dict[str, Any]:
     system = {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {_cores()} cores, {_memory()}",
-        "native module": "built" if native else "not built",
+        "native module": "out of date" if stale else "built" if native else "not built",
         "C++ compiler": compiler or "none",
         "GPU": gpu,
         "free disk here": f"{free / 2**30:.0f} GiB",

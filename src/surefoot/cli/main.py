@@ -17,6 +17,7 @@ from surefoot.cli.support.parser import Parser
 from surefoot.core.base.errors import ConfigError, SurefootError, nearest, printable, show_warnings_printable
 from surefoot.core.base.files import FULL, why
 from surefoot.core.base.memory import ADVICE, short_of_memory
+from surefoot.cuda_ext import StaleModuleError
 from surefoot.runs.processes.stopping import Terminated, terminable
 
 EXAMPLES = """\
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with terminable():
             code = dispatch(arguments)
         sys.stdout.flush()
-    except SurefootError as error:
+    except (SurefootError, StaleModuleError) as error:
         return _end(2, f"surefoot: error: {error}")
     except KeyboardInterrupt as error:
         return _end(128 + signal.SIGINT, f"\n{printable(str(error)) or 'interrupted'}")

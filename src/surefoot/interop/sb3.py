@@ -6,10 +6,10 @@ library reads it, and only where the caller says that the file is trusted.
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import zipfile
+import zlib
 from typing import Any
 
 import gymnasium
@@ -26,6 +26,7 @@ from surefoot.core.actors.heads import (
     UnboundedGaussianActor,
 )
 from surefoot.core.base.errors import CheckpointError, ConfigError, MissingExtraError, nearest
+from surefoot.core.base.schema import parse
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 
@@ -40,6 +41,8 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
 ALGORITHMS = ("a2c", "ddpg", "dqn", "ppo", "sac", "td3")
 CHECKED = 256
 """Observations on which actions are compared."""
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+"""What python's reader of archives raises of damaged ones; RuntimeError of encrypted ones and unknown compressions."""
 LOG_STD = (-20.0, 2.0)
 """Between which SAC's log standard deviation is clipped, and ours of policies read here."""
 
@@ -98,9 +101,9 @@ def _algorithm(path: pathlib.Path) -> str:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo("data").file_size > 64 << 20:
                 raise ValueError("its description has more than 64 MiB")
-            told = json.loads(archive.read("data"))
+            told = parse(archive.read("data"), f"{path}: its description")
         module = told["policy_class"].get("__module__", "")
-    except (OSError, KeyError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, ValueError, AttributeError, TypeError, *DAMAGED) as error:
         raise CheckpointError(f"{path}: is no file of stable-baselines3 ({error})") from error
     named = module.split(".")[1] if module.startswith("stable_baselines3.") else ""
     if named == "td3":

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
-from surefoot.core.base.files import read_json, read_lines, write_json, written_aside
+from surefoot.core.base.files import read_json, read_json_lines, write_json, written_aside
 from surefoot.core.base.schema import Many, Number, Plain, Record, Table, Text
 from surefoot.evaluation import RunData, hierarchical_interval, names, plots
 from surefoot.evaluation.label import labelled
@@ -273,9 +273,9 @@ def _sum_up(folder: pathlib.Path, made: Plan) -> None:
     results = [read_json(place / "result.json") for place in places]
     machine = read_json(folder / "environment.json")
     lines = [
-        _metrics_line(seed, json.loads(line))
+        _metrics_line(seed, line)
         for seed, place in zip(made.seeds, places, strict=True)
-        for line in read_lines(place / "metrics.jsonl")
+        for _, line in read_json_lines(place / "metrics.jsonl")
     ]
     with written_aside(folder / "metrics.jsonl") as aside:
         ordered = sorted(lines, key=lambda line: int(line["step"]))

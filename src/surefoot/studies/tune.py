@@ -23,7 +23,7 @@ import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DivergenceError, MissingExtraError
 from surefoot.core.base.files import read_json, write_json
-from surefoot.core.base.schema import Many, Number, Plain, Record, Text
+from surefoot.core.base.schema import Many, Number, Plain, Record, Table, Text
 from surefoot.core.base.settings import read_settings
 from surefoot.evaluation.deciding import LOOK_PLAN, Look, LookPlan
 from surefoot.evaluation.results import TUNING
@@ -49,7 +49,7 @@ class ImpossibleError(ConfigError):
 
 
 _SEEDS = Many(Number(0, whole=True), 1)
-_SPACE = Plain(finite=True)
+_SPACE = Table(Plain(finite=True))
 STUDY = Record(
     {
         "format": Number(1, 1, whole=True),
@@ -66,7 +66,7 @@ STUDY = Record(
     {"folder": Text(10_000)},
 )
 """What tune.json holds."""
-TRIAL = Record({"values": Plain(finite=True)}, {"error": Text(10_000)})
+TRIAL = Record({"values": Table(Plain(finite=True))}, {"error": Text(10_000)})
 """What NNN.json holds; `error` where training diverged, or the values don't go together."""
 
 Values = dict[str, Any]
@@ -135,6 +135,7 @@ class Tuning:
         value = read_json(folder / TUNING, STUDY)
         names = [field.name for field in dataclasses.fields(cls) if field.name in value]
         own: dict[str, Any] = {n: tuple(value[n]) if isinstance(value[n], list) else value[n] for n in names}
+        own["space"] = _space(value["space"], folder / TUNING)
         return cls(**own, planned=LookPlan.from_json(value["looks"], folder / TUNING))
 
 
@@ -144,7 +145,11 @@ def read_space(path: str | pathlib.Path) -> dict[str, Any]:
     Raises:
         ConfigError: a name that may not vary, or a range that is none.
     """
-    found = read_settings(path)
+    return _space(read_settings(path), path)
+
+
+def _space(found: Any, path: object) -> dict[str, Any]:
+    """As `read_space`, of what a file says."""
     if not isinstance(found, dict) or not found:
         raise ConfigError(f"{path}: must name what varies, as in algo.expectile: {{low: 0.6, high: 0.9}}")
     space: dict[str, Any] = {}
@@ -166,13 +171,18 @@ def _range(given: Any, where: str) -> dict[str, Any]:
     if not isinstance(given, dict) or not {"low", "high"} <= set(given) <= {"low", "high", "log", "step"}:
         raise ConfigError(f"{where}: give {{low: ..., high: ...}}, maybe with log: true or step:, or a list of choices")
     numbers = [given[key] for key in ("low", "high", "step") if key in given]
-    if any(isinstance(n, bool) or not isinstance(n, int | float) or not math.isfinite(n) for n in numbers):
-        raise ConfigError(f"{where}: low, high and step must be finite numbers")
+    if any(isinstance(n, bool) or not isinstance(n, int | float) or not _in_reach(n) for n in numbers):
+        raise ConfigError(f"{where}: low, high and step must be finite numbers, whole ones within 64 bits")
     if not given["low"] < given["high"] or given.get("step", 1) <= 0:
         raise ConfigError(f"{where}: low must be below high, and step above 0")
     if given.get("log") and (given["low"] <= 0 or "step" in given):
         raise ConfigError(f"{where}: with log: true, low must be above 0 and step is left out")
     return dict(given)
+
+
+def _in_reach(number: float) -> bool:
+    """Whether Optuna can sample up to here: floats that are finite, whole numbers of 64 bits."""
+    return abs(number) < 2**63 if isinstance(number, int) else math.isfinite(number)
 
 
 def corners(space: Mapping[str, Any]) -> list[Values]:

@@ -6,8 +6,9 @@ callbacks, what a cluster's job begins with). They take effect only where the us
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from surefoot.cli.support import grammar
@@ -15,7 +16,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.envs.make import FUNCTION
 from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, module_of
 
-CALLED = ("reward", *(f"algo.{option}" for option in FUNCTIONS))
+CALLED = ("reward", "listener", *(f"algo.{option}" for option in FUNCTIONS))
 """Keys whose values may be `module:function`."""
 NAMING = ("algo", "env", *CALLED)
 """Keys whose values may be `module:name`."""
@@ -23,6 +24,15 @@ ARGUMENT = "env_options."
 """Beginning of the keys that are an environment's arguments."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 """Of OmegaConf: a value that is another one's, or the outcome of a function."""
+
+
+@contextlib.contextmanager
+def said_by(source: object) -> Iterator[None]:
+    """Put the file in front of what is wrong with something that it says."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
 
 
 def check(overrides: Sequence[str], source: object, trust: bool) -> None:
@@ -37,7 +47,9 @@ def check(overrides: Sequence[str], source: object, trust: bool) -> None:
         ConfigError: they name a module, refer to other values or set something of Hydra's beyond the launcher's name
             and numbers, and are not trusted; or they add or remove keys.
     """
-    for item in grammar.parse(overrides):
+    with said_by(source):
+        parsed = grammar.parse(overrides)
+    for item in parsed:
         if item.changes_keys:
             raise ConfigError(f"{source}: {item.text}: options can't be added or removed, only set")
         if not trust and _executes(item):

@@ -97,15 +97,8 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False, skip: bool =
     """
     config.register()
     config.register_algorithms(ALGORITHMS)  # a sweeper may choose among them
-    asked = read_json(folder / FILE, SWEEP)
+    asked = _asked(folder, trust)
     rest = list(asked["overrides"])
-    if _chosen(rest):
-        raise ConfigError(
-            f"{folder}: its jobs were chosen by a sweeper that does not say which are missing; go on with each run in "
-            "it that is not complete: surefoot train --resume RUN"
-        )
-    received.check(rest, folder / FILE, trust)  # a file says them, and not who resumes
-    launchers.check(rest)
     if not pathlib.Path(asked["folder"]).is_dir():
         raise ConfigError(
             f"{folder}: was begun in {asked['folder']}, which its relative paths are meant from and which is not there "
@@ -113,12 +106,33 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False, skip: bool =
         )
     with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
         skip = skip or asked.get("skip_failing", False)
-        config.check_overrides(rest, True, skip)  # which tells Hydra of algorithms of one's own, found from here
+        with received.said_by(folder / FILE):
+            config.check_overrides(rest, True, skip)  # which tells Hydra of algorithms of one's own, found from here
         sweep = Combinations.of(rest, trust)
         failed = sweep.failing(style, trust, skip, claim.folder)
         for path in claim.folder.glob(f"*{FAILED}"):
             path.unlink()
         return _carry_out(rest, claim.folder, style, trust, sweep, failed)
+
+
+def _asked(folder: pathlib.Path, trust: bool) -> dict[str, Any]:
+    """What a sweep's file says, whose overrides may be given to Hydra.
+
+    Raises:
+        CheckpointError: it is damaged.
+        ConfigError: as `resume`, but for what its working folder has to do with.
+    """
+    path = folder / FILE
+    asked: dict[str, Any] = read_json(path, SWEEP)
+    received.check(asked["overrides"], path, trust)  # a file says them, and not who resumes
+    if _chosen(asked["overrides"]):
+        raise ConfigError(
+            f"{folder}: its jobs were chosen by a sweeper that does not say which are missing; go on with each run in "
+            "it that is not complete: surefoot train --resume RUN"
+        )
+    with received.said_by(path):
+        launchers.check(asked["overrides"])
+    return asked
 
 
 @dataclasses.dataclass(frozen=True)

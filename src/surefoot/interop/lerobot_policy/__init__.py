@@ -247,7 +247,7 @@ def _states(batch: dict[str, Tensor]) -> Tensor:
 def _built(description: str) -> Policy:
     try:
         policy = Policy.from_description(json.loads(description))
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"config.json: its description is not that of a surefoot policy ({error!r})") from error
     return policy.eval().requires_grad_(False)
 

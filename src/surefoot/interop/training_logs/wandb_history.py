@@ -9,13 +9,12 @@ A line has `global_step` and, where an episode ended, `charts/episodic_return` (
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import read_json
-from surefoot.core.base.schema import Record
+from surefoot.core.base.schema import Record, parse
 from surefoot.interop.training_logs import seed_log, titles
 from surefoot.interop.training_logs.sb3 import MEANS, of_means
 from surefoot.interop.training_logs.seed_log import EVALUATION, TRAINING, Point, SeedLog
@@ -95,10 +94,7 @@ def _beside(path: pathlib.Path) -> dict[str, Any]:
     if held is None and isinstance(inner := told.get("_attrs"), dict):
         held = inner.get("config")
     if isinstance(held, str):
-        try:
-            held = json.loads(held)
-        except ValueError as error:
-            raise DataError(f"{place}: its config is no JSON ({error})") from error
+        held = parse(held, f"{place}, its config", DataError)
     if not isinstance(held, dict):
         return {}
     plain = {
