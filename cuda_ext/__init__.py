@@ -7,7 +7,7 @@ from types import ModuleType
 
 __all__ = ["INTERFACE", "StaleModuleError", "native", "why_not_native"]
 
-INTERFACE = 1
+INTERFACE = 2
 """Of the functions and classes in the compiled module; `native/module.cpp` has the number that it was built with."""
 
 
