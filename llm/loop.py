@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base import checkpoint
-from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, DivergenceError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.losses import policy_gradient as pg
 from surefoot.llm.losses import method as losses
 from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.losses.reward_shaping import overlong_penalty
 from surefoot.llm.losses.selection import fresh_mask, mixed_groups, spread_groups
 from surefoot.llm.nucleus import Nucleus
+from surefoot.llm.optimizers import Optimizer, Pace
 from surefoot.llm.own_rewards import OWN, SLOW, Answers, check_prompts
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
@@ -46,7 +47,7 @@ Forward = tuple[Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Pace):
     """Settings of the loop."""
 
     steps: int = 200  # batches of answers
@@ -55,8 +56,8 @@ class TrainConfig:
     max_new_tokens: int = 64  # the most tokens of an answer
     epochs: int = 1  # times that a batch is gone through
     minibatches: int = 1  # optimiser steps of each time
-    learning_rate: float = 1e-6  # of AdamW
-    weight_decay: float = 0.0  # of AdamW
+    learning_rate: float = 1e-6  # of the optimiser
+    weight_decay: float = 0.0  # of the optimiser
     max_gradient_norm: float = 1.0  # gradients longer than this are shortened
     rows_at_once: int = 256  # answers whose activations are held at once
     continuous: bool = False  # sample by transformers' continuous batching, for answers of unequal lengths
@@ -77,8 +78,9 @@ class TrainConfig:
         Raises:
             ConfigError: names the field.
         """
+        self.check_pace()
         zero = ("continuous", "weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
-        for field in dataclasses.fields(self):
+        for field in dataclasses.fields(self)[len(dataclasses.fields(Pace)) :]:
             value = getattr(self, field.name)
             if field.name in zero and not value >= 0:
                 raise ConfigError(f"{field.name}={value} must not be below 0")
@@ -114,10 +116,8 @@ class Loop:
         check_prompts(method, prompts, reward is not None)
         self.encoded = policy.encode([prompt.text for prompt in prompts])
         policy.check_lengths(self.encoded, config.max_new_tokens)
-        self.parameters = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
-        self.adam = torch.optim.AdamW(
-            self.parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay
-        )
+        self.optimizer = Optimizer(policy.model, config.optimizer, config.learning_rate, config.weight_decay)
+        self.parameters = self.optimizer.parameters
         self.reference = _copy(policy) if method.kl != "none" and method.kl_coefficient else None
         if config.reference_every and self.reference is None:
             raise ConfigError(
@@ -346,7 +346,7 @@ class Loop:
         counts = losses.denominators(self.method, batch.rows(rows))
         parts = rows.split(max(1, config.rows_at_once // config.group) * config.group)
         total, shown = torch.zeros((), device=batch.mask.device), dict[str, Tensor]()
-        self.adam.zero_grad()
+        self.optimizer.zero_grad()
         for part in parts:
             log_prob, entropy = forward or self.policy.log_probs(rollout.rows(part), self.entropy_gradient)
             now = dataclasses.replace(batch.rows(part), log_prob=log_prob, entropy=entropy)
@@ -356,17 +356,13 @@ class Loop:
             for name, value in found.items():
                 old = shown.get(name, torch.zeros_like(value))
                 shown[name] = torch.maximum(old, value) if name.endswith("max") else old + value / len(parts)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), config.max_gradient_norm)
-        if not torch.isfinite(norm) or not torch.isfinite(total):
-            raise DivergenceError(
-                f"step {self.step}: the loss or its gradient stopped being finite; the last checkpoint is kept. Lower "
-                "learning_rate, or max_gradient_norm"
-            )
-        self.adam.step()
+        share = config.share(self.step + 1, config.steps)
+        norm = self.optimizer.step(total, config.max_gradient_norm, share, f"step {self.step}")
         self.version += 1
         return {name: float(value) for name, value in shown.items()} | {
             "loss": float(total),
-            "gradient_norm": float(norm),
+            "gradient_norm": norm,
+            "learning_rate": config.learning_rate * share,
         }
 
     def advance(self) -> dict[str, float]:
@@ -426,7 +422,7 @@ class Loop:
         if self.reference is not None and self.config.reference_every and self.step % self.config.reference_every == 0:
             _overwrite(self.reference, self.policy, self.config.reference_share)
             if self.config.reference_share == 1:
-                self.adam.state.clear()  # a hard reset begins with a fresh optimiser (ProRL)
+                self.optimizer.clear()  # a hard reset begins with a fresh optimiser (ProRL)
 
     # -- its state ---------------------------------------------------------------------------------------------
 
@@ -444,9 +440,7 @@ class Loop:
     def save(self, path: pathlib.Path) -> None:
         """Write the whole state."""
         tensors = {f"model/{name}": value.detach() for name, value in self.parameters.items()}
-        for name, parameter in self.parameters.items():
-            for key, value in self.adam.state.get(parameter, {}).items():
-                tensors[f"adam/{key}/{name}"] = value
+        tensors |= self.optimizer.tensors()
         for kind, other in self._copies().items():
             own = dict(other.model.named_parameters())
             tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
@@ -473,13 +467,11 @@ class Loop:
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(tensors[f"model/{name}"])
-                state = {key: tensors.get(f"adam/{key}/{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
-                if state["step"] is not None:
-                    self.adam.state[parameter] = state
             for kind, other in self._copies().items():
                 own = dict(other.model.named_parameters())
                 for name in self.parameters:
                     own[name].copy_(tensors[f"{kind}/{name}"])
+        self.optimizer.load(tensors)
         if isinstance(self.reward, Learning):
             own_state = {name: tensors[name] for name in tensors if name.startswith("reward/")}
             self.reward.load_state({name.removeprefix("reward/"): value for name, value in own_state.items()})

@@ -17,12 +17,9 @@ from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction
+from surefoot.llm.supervised import CHECKPOINT, METRICS, Stopped
 
-CHECKPOINT, METRICS, MODEL = "checkpoint.safetensors", "metrics.jsonl", "model"
-
-
-class Stopped(Exception):
-    """Training was asked to stop; its state is kept."""
+MODEL = "model"
 
 
 def train(

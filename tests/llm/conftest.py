@@ -8,6 +8,8 @@ collect_ignore = (
     else [
         "test_policy.py",
         "test_train.py",
+        "test_supervised.py",
+        "test_optimizers.py",
         "test_runs.py",
         "test_conformance.py",
         "test_reward_models.py",

@@ -11,6 +11,8 @@ from typing import Any
 from surefoot.cli.support import output
 from surefoot.core.base.errors import ConfigError
 
+GIVEN = {"sft": "train a model on given answers", "dpo": "train a model on pairs of a better and a worse answer (DPO)"}
+
 
 def add_parsers(commands: Any) -> None:
     """Register the commands."""
@@ -32,6 +34,15 @@ def add_parsers(commands: Any) -> None:
     reward.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     reward.add_argument("--json", action="store_true", help="the result as JSON")
     reward.set_defaults(run=_reward)
+
+    for name, what in GIVEN.items():
+        given = parts.add_parser(name, help=what, add_help=False)
+        given.add_argument("-h", "--help", nargs=0, action=_GivenHelp, help="show this, and all settings")
+        given.add_argument("settings", nargs="*", metavar="name=value", help="settings, below")
+        given.add_argument("--resume", metavar="FOLDER", help="go on with a training that was interrupted")
+        given.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+        given.add_argument("--json", action="store_true", help="the result as JSON")
+        given.set_defaults(run=_given, command=name)
 
     judge = parts.add_parser("evaluate", help="greedy, pass@1 and pass@k of a model or run on prompts")
     judge.add_argument("model", metavar="MODEL", help="folder of a model, or of a run")
@@ -72,15 +83,31 @@ class _RewardHelp(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
         """Print and end."""
-        from surefoot.cli.support import config
         from surefoot.language.plan import RewardPlan
         from surefoot.llm.reward_models import RewardTraining
 
-        rows = [row for kind in (RewardPlan, RewardTraining) for row in config.described(kind)]
-        shown = [(f"{row['name']}={row['default']}".replace("\n", "\\n"), row["what"]) for row in rows]
-        lines = [f"  {setting:<24}{what}" for setting, what in shown]
-        print("\n".join([parser.format_help(), "settings:", *lines]))
-        parser.exit()
+        _print_help(parser, RewardPlan, RewardTraining)
+
+
+class _GivenHelp(argparse.Action):
+    """The options, and the settings of trainings on given answers."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
+        """Print and end."""
+        from surefoot.language.given import GivenPlan
+        from surefoot.llm.supervised import GivenTraining
+
+        _print_help(parser, GivenPlan, GivenTraining)
+
+
+def _print_help(parser: argparse.ArgumentParser, *kinds: type) -> None:
+    from surefoot.cli.support import config
+
+    rows = [row for kind in kinds for row in config.described(kind)]
+    shown = [(f"{row['name']}={row['default']}".replace("\n", "\\n"), row["what"]) for row in rows]
+    lines = [f"  {setting:<24}{what}" for setting, what in shown]
+    print("\n".join([parser.format_help(), "settings:", *lines]))
+    parser.exit()
 
 
 def _settings() -> str:
@@ -133,6 +160,36 @@ def _reward(arguments: argparse.Namespace) -> int:
             "held out": f"{facts['held_out_accuracy']:.3f} of {facts['held_out_compared']} {what} told right",
         }
     )
+    return 0
+
+
+def _given(arguments: argparse.Namespace) -> int:
+    from surefoot.language.given import begin_given, resume_given
+
+    def show(line: dict[str, Any]) -> None:
+        if line["step"] == 1 or line["step"] % 20 == 0:
+            told = f", accuracy {line['accuracy']:.3f}, margin {line['margin']:.3f}" if "accuracy" in line else ""
+            print(f"step {line['step']:.0f}: loss {line['loss']:.3f}{told}", file=sys.stderr, flush=True)
+
+    heard = None if arguments.quiet else show
+    if arguments.resume is not None:
+        if arguments.settings:
+            raise ConfigError("--resume goes on with the training's own settings: leave out the others")
+        facts = resume_given(arguments.command, arguments.resume, heard)
+    else:
+        facts = begin_given(arguments.command, dict(_word(text) for text in arguments.settings), heard)
+    if arguments.json:
+        output.print_json(facts)
+        return 0
+    shown = {
+        "model": output.short(pathlib.Path(facts["folder"])),
+        "trained on": f"{facts['lines']} lines; loss {facts['loss']:.3f} in the last 20 steps",
+    }
+    for when in ("before", "after"):
+        if when in facts:
+            told = ", ".join(f"{name} {value:.3f}" for name, value in facts[when].items())
+            shown[f"held out, {when}"] = f"{facts['held_out']} lines: {told}"
+    output.print_facts(shown)
     return 0
 
 

@@ -7,12 +7,12 @@ import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.files import write_json
 from surefoot.llm import TrainConfig, load_policy, method
-from surefoot.llm.feedback import Pair, read_feedback
+from surefoot.llm.feedback import Demonstration, Pair, read_feedback
 from surefoot.llm.losses.method import Method
 from surefoot.llm.own_rewards import WITHOUT
 from surefoot.llm.reward_models import Kind, RewardModel, RewardTraining, accuracy, train_reward_model
@@ -20,6 +20,7 @@ from surefoot.runs.folders import claim_new
 from surefoot.runs.plan import seeds_of
 
 Progress = Callable[[dict[str, Any]], None]
+First, Second = TypeVar("First", bound=Any), TypeVar("Second", bound=Any)
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples")
 """Settings of the loop that a run is not named after."""
 TOLD = ("rule", "corrupt", "judge_learning_rate", "temperature", "dtype", "lora", "lora_alpha", "lora_targets")
@@ -169,6 +170,26 @@ class RewardPlan:
     dtype: str = "float32"  # of the weights
 
 
+def from_words(words: Mapping[str, str], what: type[First], how: type[Second], command: str) -> tuple[First, Second]:
+    """Two dataclasses from NAME=value words: what is trained on which data to which folder, and how.
+
+    Raises:
+        ConfigError: an unknown name or value, or one of model, data and out is missing.
+    """
+    own = {field.name: field for field in dataclasses.fields(what)}
+    loop = {field.name: field for field in dataclasses.fields(how)}
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
+    for name, text in words.items():
+        if name not in own and name not in loop:
+            raise ConfigError(f"unknown setting {name!r}: {nearest(name, [*own, *loop])}")
+        (first if name in own else second)[name] = _value(name, text, str((own | loop)[name].type))
+    for name in ("model", "data", "out"):
+        if not first.get(name):
+            raise ConfigError(f"{name}= is missing; `surefoot llm {command} --help` says what it takes")
+    return what(**first), how(**second)
+
+
 def train_reward(words: Mapping[str, str], progress: Progress | None = None) -> dict[str, Any]:
     """Train a reward model on pairs or labelled steps by NAME=value words; the last tenth of the lines is held out.
 
@@ -178,19 +199,10 @@ def train_reward(words: Mapping[str, str], progress: Progress | None = None) -> 
     Raises:
         ConfigError: an unknown name or value, or one of model, data and out is missing.
     """
-    own = {field.name: field for field in dataclasses.fields(RewardPlan)}
-    loop = {field.name: field for field in dataclasses.fields(RewardTraining)}
-    first: dict[str, Any] = {}
-    second: dict[str, Any] = {}
-    for name, text in words.items():
-        if name not in own and name not in loop:
-            raise ConfigError(f"unknown setting {name!r}: {nearest(name, [*own, *loop])}")
-        (first if name in own else second)[name] = _value(name, text, str((own | loop)[name].type))
-    for name in ("model", "data", "out"):
-        if not first.get(name):
-            raise ConfigError(f"{name}= is missing; `surefoot llm reward --help` says what it takes")
-    made, training = RewardPlan(**first), RewardTraining(**second)
+    made, training = from_words(words, RewardPlan, RewardTraining, "reward")
     data: list[Any] = [*read_feedback(made.data)]
+    if isinstance(data[0], Demonstration):
+        raise ConfigError(f"{made.data}: has answers that nothing tells the worth of, which `surefoot llm sft` learns")
     held = data[len(data) - len(data) // 10 :]
     if not held:
         raise ConfigError(f"{made.data}: has {len(data)} lines; ten or more are needed, so that some can be held out")

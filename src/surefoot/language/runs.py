@@ -39,7 +39,7 @@ from surefoot.llm.adapters import with_lora
 from surefoot.llm.cooper import Cooper
 from surefoot.llm.reward_models import RewardModel, RewardTraining, load_function
 from surefoot.llm.rewards import RewardFunction
-from surefoot.llm.train import Stopped
+from surefoot.llm.supervised import Stopped
 from surefoot.runs import trust
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new
 from surefoot.runs.loggers import LiveMetrics, read_live
@@ -183,7 +183,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
             if progress is not None:
                 progress({"seed": seed, **line})
 
-        with _asked_to_stop() as stopping:
+        with asked_to_stop() as stopping:
             try:
                 lines = train(
                     policy, prompts, reward, chosen, config, place,
@@ -217,7 +217,7 @@ class _Stopping:
 
 
 @contextlib.contextmanager
-def _asked_to_stop() -> Iterator[_Stopping]:
+def asked_to_stop() -> Iterator[_Stopping]:
     """The first Ctrl-C or SIGTERM inside is kept until the step is done; a second Ctrl-C ends at once."""
     stopping, before = _Stopping(), {}
 
