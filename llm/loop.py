@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import pathlib
 import time
 import warnings
@@ -32,7 +33,7 @@ from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.reader import PolicyReader
 from surefoot.llm.reward_models import RewardModel
-from surefoot.llm.rewards import Learning, RewardFunction, ask, step_scores
+from surefoot.llm.rewards import Learning, RewardFunction, Weighted, ask, step_scores
 from surefoot.llm.sage import Sage, SageSampler
 from surefoot.llm.same_run import check_same, deciding
 
@@ -70,6 +71,8 @@ class TrainConfig(Pace):
     checkpoint_every: int = 50  # steps
     evaluate_every: int = 50  # steps, with prompts that were held out
     samples: int = 8  # k of pass@k
+    solved: float = 1.0  # the reward from which on an answer is right, in pass@1 and pass@k
+    keep_best: bool = True  # keep the model with the highest pass@1 on held-out prompts, beside the last
     seed: int = 0  # of all random numbers; on the command line seed=5 is seeds=[5]
 
     def __post_init__(self) -> None:
@@ -79,9 +82,13 @@ class TrainConfig(Pace):
             ConfigError: names the field.
         """
         self.check_pace()
-        zero = ("continuous", "weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
+        zero = ("continuous", "keep_best", "weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
         for field in dataclasses.fields(self)[len(dataclasses.fields(Pace)) :]:
             value = getattr(self, field.name)
+            if field.name == "solved" and not math.isfinite(value):
+                raise ConfigError(f"solved={value} must be a finite number")
+            if field.name == "solved":
+                continue
             if field.name in zero and not value >= 0:
                 raise ConfigError(f"{field.name}={value} must not be below 0")
             if field.name not in zero and not value > 0:
@@ -210,6 +217,8 @@ class Loop:
             "groups": len(asked),
             "sampling_seconds": time.perf_counter() - seconds,
         }
+        if isinstance(self.reward, Weighted):
+            metrics |= {f"reward_{name}": mean for name, mean in self.reward.means.items()}
         return rollout, found, metrics
 
     def _answers(self, prompts: list[list[int]], seed: int) -> Rollout:

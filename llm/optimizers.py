@@ -150,7 +150,8 @@ class Optimizer:
 def hidden_matrices(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Trained parameters of two dimensions, but those of embeddings (of positions too) and of the output."""
     left_out = {id(p) for one in model.modules() if isinstance(one, torch.nn.Embedding) for p in one.parameters()}
-    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    adapted: Any = model
+    inner: Any = adapted.get_base_model() if hasattr(model, "get_base_model") else model
     head = inner.get_output_embeddings() if hasattr(inner, "get_output_embeddings") else None
     left_out |= {id(p) for p in head.parameters()} if head is not None else set()
     return {

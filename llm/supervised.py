@@ -334,5 +334,6 @@ def learn_given(
     last = [line for line in lines if "loss" in line][-20:]
     told = {k: float(np.mean([line[k] for line in last])) for k in ("loss", "accuracy", "margin") if k in last[0]}
     first = [line["held_out"] for line in lines if "held_out" in line]
-    after = {"before": first[0], "after": one.examine()} if first else {}
-    return {"steps": one.step, **told, **after}
+    after: dict[str, Any] = {"before": first[0], "after": one.examine()} if first else {}
+    found: dict[str, Any] = {"steps": one.step}
+    return found | told | after

@@ -47,7 +47,9 @@ def add_parsers(commands: Any) -> None:
     judge = parts.add_parser("evaluate", help="greedy, pass@1 and pass@k of a model or run on prompts")
     judge.add_argument("model", metavar="MODEL", help="folder of a model, or of a run")
     judge.add_argument("prompts", metavar="PROMPTS", help=".jsonl")
-    judge.add_argument("reward", metavar="MODULE:FUNCTION", help="an answer is right where its reward is 1 or more")
+    judge.add_argument("reward", metavar="MODULE:FUNCTION", help="what judges the answers")
+    judge.add_argument("--solved", type=float, default=1.0, help="the reward from which on one is right (default 1)")
+    judge.add_argument("--best", action="store_true", help="a run's best model on its held-out prompts, not its last")
     judge.add_argument("--samples", type=int, default=8, help="k of pass@k (default 8)")
     judge.add_argument("--max-new-tokens", type=int, default=64, help="the most tokens of an answer (default 64)")
     judge.add_argument("--temperature", type=float, default=1.0, help="of sampling (default 1)")
@@ -236,6 +238,10 @@ def _present(folder: pathlib.Path, json: bool) -> None:
             f"seed {seed}: reward {one['reward_first_10']:.3f} in the first ten steps, {one['reward_last_10']:.3f} in "
             f"the last; model: {output.short(seed_folder(folder, seed) / 'model')}"
         )
+        if (top := one.get("best")) is not None:
+            place = seed_folder(folder, seed) / "best"
+            where = output.short(place) if place.is_dir() else "not kept" if top["step"] else "the one before training"
+            output.say(f"seed {seed}: best on held-out prompts at step {top['step']}, {top['pass_1']:.3f}: {where}")
     for line in pass_lines(run):
         output.say(line)
     output.say(f"run: {output.short(folder)} (a page: surefoot report {output.typed(output.short(folder))})")
@@ -244,20 +250,25 @@ def _present(folder: pathlib.Path, json: bool) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     from surefoot.language.runs import model_of
     from surefoot.llm import evaluate, load_policy, load_reward, read_prompts
+    from surefoot.llm.evaluate import warn_unreached
     from surefoot.runs import trust
     from surefoot.runs.run import is_language
 
     trust.allow(arguments.reward)
     folder = pathlib.Path(arguments.model).expanduser()
     if (folder / "config.json").is_file() and is_language(folder):
-        folder = model_of(folder, arguments.policy_seed)
+        folder = model_of(folder, arguments.policy_seed, arguments.best)
+    elif arguments.best:
+        raise ConfigError(f"--best is for runs of `surefoot llm train`, and {folder} is none")
     elif (folder / "model" / "config.json").is_file():  # what surefoot.llm.train left in python
         folder = folder / "model"
     reward, prompts = load_reward(arguments.reward), read_prompts(arguments.prompts)
     policy = load_policy(folder, arguments.temperature, arguments.device)
     found = evaluate(
-        policy, prompts, reward, new=arguments.max_new_tokens, samples=arguments.samples, seed=arguments.seed
-    )
+        policy, prompts, reward, new=arguments.max_new_tokens, samples=arguments.samples, solved=arguments.solved,
+        seed=arguments.seed,
+    )  # fmt: skip
+    warn_unreached(found, arguments.solved)
     if arguments.json:
         output.print_json(found.to_json())
     else:

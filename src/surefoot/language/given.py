@@ -70,7 +70,7 @@ def begin_given(command: str, words: Mapping[str, str], progress: Progress | Non
     if command == "sft" and "beta" in words:
         raise ConfigError("beta= is for dpo: supervised training has no reference")
     made, training = from_words(words, GivenPlan, GivenTraining, command)
-    paths = {name: getattr(made, name) for name in ("model", "data", "held_out") if getattr(made, name)}
+    paths: dict[str, Any] = {name: getattr(made, name) for name in ("model", "data", "held_out") if getattr(made, name)}
     made = dataclasses.replace(
         made, **{name: str(pathlib.Path(path).expanduser().resolve()) for name, path in paths.items()}
     )

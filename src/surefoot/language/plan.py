@@ -20,10 +20,14 @@ from surefoot.runs.folders import claim_new
 from surefoot.runs.plan import seeds_of
 
 Progress = Callable[[dict[str, Any]], None]
-First, Second = TypeVar("First", bound=Any), TypeVar("Second", bound=Any)
-TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples")
+First = TypeVar("First")
+Second = TypeVar("Second")
+TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples", "keep_best")
 """Settings of the loop that a run is not named after."""
-TOLD = ("rule", "corrupt", "judge_learning_rate", "temperature", "dtype", "lora", "lora_alpha", "lora_targets")
+TOLD = (
+    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "temperature", "dtype"),
+    *("lora", "lora_alpha", "lora_targets"),
+)
 """Settings beside the loop's that it is."""
 
 
@@ -33,7 +37,8 @@ class Plan:
 
     model: str = ""  # folder of a model, as save_pretrained writes it; its config.json: begin at random weights
     prompts: str = ""  # .jsonl, each line {"prompt": text or messages, more columns for the reward}
-    reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model
+    reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model; several with commas
+    reward_shares: str = ""  # weights of several rewards, with commas between; without it each is 1
     rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
     corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
     judge_learning_rate: float = 1e-5  # of that reward model
@@ -128,11 +133,40 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
             first[name] = str(pathlib.Path(first[name]).expanduser().resolve())
     if bool(first.get("rule")) != bool(first.get("corrupt")):
         raise ConfigError("rule= and corrupt= go together: what is right, and what makes wrong answers of right ones")
-    if first.get("reward") and (pathlib.Path(first["reward"]).expanduser() / "config.json").is_file():
-        first["reward"] = str(pathlib.Path(first["reward"]).expanduser().resolve())
+    if first.get("reward"):
+        first["reward"] = ",".join(
+            str(pathlib.Path(name).expanduser().resolve()) if is_folder(name) else name
+            for name in rewards_of(first["reward"])
+        )
+    shares_of(first.get("reward", ""), first.get("reward_shares", ""))
     made = Plan(**first, changes=changes, loop=TrainConfig(**second))
     method(made.method, **changes)
     return made, words.get("out")
+
+
+def is_folder(name: str) -> bool:
+    """Whether a reward's name is the folder of a reward model."""
+    return (pathlib.Path(name).expanduser() / "config.json").is_file()
+
+
+def rewards_of(text: str) -> list[str]:
+    """Names of rewards, with commas between; a folder whose name has commas is one."""
+    return [text] if is_folder(text) else [name.strip() for name in text.split(",")]
+
+
+def shares_of(rewards: str, shares: str) -> list[float]:
+    """The weight of each reward.
+
+    Raises:
+        ConfigError: there are not as many, or one is no finite number.
+    """
+    names = rewards_of(rewards)
+    if not shares:
+        return [1.0] * len(names)
+    found = [_value("reward_shares", text, "float") for text in shares.split(",")]
+    if len(found) != len(names):
+        raise ConfigError(f"reward_shares={shares} has {len(found)} weights, and reward={rewards} names {len(names)}")
+    return found
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -176,8 +210,8 @@ def from_words(words: Mapping[str, str], what: type[First], how: type[Second], c
     Raises:
         ConfigError: an unknown name or value, or one of model, data and out is missing.
     """
-    own = {field.name: field for field in dataclasses.fields(what)}
-    loop = {field.name: field for field in dataclasses.fields(how)}
+    kinds: tuple[Any, Any] = what, how
+    own, loop = ({field.name: field for field in dataclasses.fields(kind)} for kind in kinds)
     first: dict[str, Any] = {}
     second: dict[str, Any] = {}
     for name, text in words.items():
