@@ -70,10 +70,9 @@ def begin_given(command: str, words: Mapping[str, str], progress: Progress | Non
     if command == "sft" and "beta" in words:
         raise ConfigError("beta= is for dpo: supervised training has no reference")
     made, training = from_words(words, GivenPlan, GivenTraining, command)
-    paths: dict[str, Any] = {name: getattr(made, name) for name in ("model", "data", "held_out") if getattr(made, name)}
-    made = dataclasses.replace(
-        made, **{name: str(pathlib.Path(path).expanduser().resolve()) for name, path in paths.items()}
-    )
+    given = {name: getattr(made, name) for name in ("model", "data", "held_out") if getattr(made, name)}
+    paths: dict[str, Any] = {name: str(pathlib.Path(path).expanduser().resolve()) for name, path in given.items()}
+    made = dataclasses.replace(made, **paths)
     with claim_new(made.out) as claim:
         return _carry_out(command, made, training, claim, progress)
 
