@@ -22,6 +22,7 @@ from torch import Tensor
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.losses import policy_gradient as pg
+from surefoot.llm.curriculum import Weakness
 from surefoot.llm.losses import method as losses
 from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.losses.reward_shaping import overlong_penalty
@@ -62,6 +63,7 @@ class TrainConfig(Pace):
     max_gradient_norm: float = 1.0  # gradients longer than this are shortened
     rows_at_once: int = 256  # answers whose activations are held at once
     continuous: bool = False  # sample by transformers' continuous batching, for answers of unequal lengths
+    weak_share: float = 0.0  # of each batch's prompts, drawn from those that stay below half right and get worse
     refills: int = 2  # times that more prompts are drawn where groups are dropped
     reference_every: int = 0  # steps after which the reference becomes the policy of now; 0 for never
     reference_share: float = 1.0  # the policy's share in the new reference; below 1 the rest is the old one's
@@ -82,7 +84,8 @@ class TrainConfig(Pace):
             ConfigError: names the field.
         """
         self.check_pace()
-        zero = ("continuous", "keep_best", "weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
+        zero = ["continuous", "keep_best", "weak_share", "weight_decay", "refills"]
+        zero += ["reference_every", "lag", "oldest", "seed"]
         for field in dataclasses.fields(self)[len(dataclasses.fields(Pace)) :]:
             value = getattr(self, field.name)
             if field.name == "solved" and not math.isfinite(value):
@@ -93,8 +96,13 @@ class TrainConfig(Pace):
                 raise ConfigError(f"{field.name}={value} must not be below 0")
             if field.name not in zero and not value > 0:
                 raise ConfigError(f"{field.name}={value} must be above 0")
-        if self.reference_share > 1:
-            raise ConfigError(f"reference_share={self.reference_share} must be at most 1")
+        for name in ("reference_share", "weak_share"):
+            if getattr(self, name) > 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at most 1")
+        if self.weak_share and not round(self.weak_share * self.prompts_per_step):
+            raise ConfigError(
+                f"weak_share={self.weak_share} of prompts_per_step={self.prompts_per_step} is less than one prompt"
+            )
         if self.prompts_per_step % self.minibatches:
             raise ConfigError(
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}"
@@ -137,6 +145,7 @@ class Loop:
                 "the policy of now, as lag=50; lag=1 is the method's on-policy form"
             )
         self.sampler = _copy(policy) if config.lag else policy
+        self.weakness = Weakness(len(prompts)) if config.weak_share else None
         self.slow = _copy(policy) if method.reads in SLOW else None
         self.reader = PolicyReader(policy, self.slow, config.rows_at_once)
         self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
@@ -179,12 +188,14 @@ class Loop:
         rewards_seen: list[Tensor] = []
         asked: list[int] = []
         for refill in range(config.refills + 1 if method.mixed_groups else 1):
-            numbers = self._draw(config.prompts_per_step)
+            numbers = self._weak(refill)
+            numbers += self._draw(config.prompts_per_step - len(numbers))
             seed = int(np.random.SeedSequence([config.seed, self.step, refill]).generate_state(1)[0])
             rollout = self._answers([self.encoded[n] for n in numbers], seed)
             rows = [self.prompts[n] for n in numbers for _ in range(config.group)]
             rollout, found = self.score(rollout, rows, ahead=not method.mixed_groups and not method.spread)
             rewards_seen.append(found)
+            self._note_weakness(numbers, found)
             mixed = mixed_groups(found, config.group).view(-1, config.group)[:, 0] != 0
             drawn, same = drawn + len(mixed), same + int((~mixed).sum())
             spread = self._spread(found)
@@ -215,11 +226,27 @@ class Loop:
             "length": float(mask.sum(-1).mean()),
             "finished": float(rollout.finished.float().mean()),
             "groups": len(asked),
+            **({} if self.weakness is None else {"weak": len(self.weakness.weak())}),
             "sampling_seconds": time.perf_counter() - seconds,
         }
         if isinstance(self.reward, Weighted):
             metrics |= {f"reward_{name}": mean for name, mean in self.reward.means.items()}
         return rollout, found, metrics
+
+    def _weak(self, refill: int) -> list[int]:
+        """Weak prompts that begin a batch."""
+        if self.weakness is None:
+            return []
+        count = round(self.config.weak_share * self.config.prompts_per_step)
+        return self.weakness.draw(count, [self.config.seed, self.step, refill, count])
+
+    def _note_weakness(self, numbers: Sequence[int], returns: Tensor) -> None:
+        """How many of each prompt's scored answers are right."""
+        if self.weakness is not None:
+            for number, group in zip(numbers, returns.view(-1, self.config.group), strict=True):
+                scored = group[~group.isnan()]
+                if len(scored):
+                    self.weakness.note(number, float((scored >= self.config.solved).double().mean()))
 
     def _answers(self, prompts: list[list[int]], seed: int) -> Rollout:
         """`config.group` answers to each prompt, `method.sage` of them by SAGE, the last ones."""
@@ -456,6 +483,8 @@ class Loop:
         counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version", "spread")}
         if isinstance(self.reward, Learning):
             tensors |= {f"reward/{name}": value for name, value in self.reward.state().items()}
+        if self.weakness is not None:
+            tensors["weakness"] = self.weakness.sums
         checkpoint.save(path, tensors, {"kind": "language training", **counters, "settings": self.settings()})
 
     def load(self, path: pathlib.Path) -> None:
@@ -481,6 +510,8 @@ class Loop:
                 for name in self.parameters:
                     own[name].copy_(tensors[f"{kind}/{name}"])
         self.optimizer.load(tensors)
+        if self.weakness is not None and "weakness" in tensors:
+            self.weakness.load(tensors["weakness"])
         if isinstance(self.reward, Learning):
             own_state = {name: tensors[name] for name in tensors if name.startswith("reward/")}
             self.reward.load_state({name.removeprefix("reward/"): value for name, value in own_state.items()})

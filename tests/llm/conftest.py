@@ -9,6 +9,7 @@ collect_ignore = (
         "test_policy.py",
         "test_train.py",
         "test_supervised.py",
+        "test_curriculum.py",
         "test_several_rewards.py",
         "test_optimizers.py",
         "test_runs.py",
