@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ class Report:
     """Mean number of tokens of sampled answers."""
     same: float
     """Share of prompts whose scored answers all have the same reward: what a group baseline learns nothing from."""
+    highest: float | None = None
+    """The highest reward of all answers, greedy ones too; None in files of earlier versions."""
     each: Mapping[str, list[float | None]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Of every prompt greedy, pass_1, pass_k and reward, in the order of the prompts; None for no reward."""
 
@@ -136,7 +139,18 @@ def evaluate(
         entropy=float(sum(parts) / tokens),
         length=float(tokens / len(rollout.finished)),
         same=float(same.mean()),
+        highest=max(float(values[~values.isnan()].max()) for values in (once, found) if not values.isnan().all()),
     )
+
+
+def warn_unreached(report: Report, solved: float) -> None:
+    """Say so where no answer's reward is high enough to be right: pass@1 and pass@k then tell nothing."""
+    if report.highest is not None and report.highest < solved:
+        warnings.warn(
+            f"none of the answers to {report.prompts} prompts is right: the highest reward is {report.highest:.3g}, "
+            f"and one is right from solved={solved:g} on; where the reward can't reach that, set solved",
+            stacklevel=3,
+        )
 
 
 def _interval(each: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What reward models learn from: preferred and rejected answers, or answers whose steps are labelled; lines of JSON."""
+"""Answers to learn from: given ones, preferred and rejected ones, or ones whose steps are labelled; lines of JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import read_json_lines
 
 Text = str | list[dict[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstration:
+    """A prompt with an answer that is to be learned."""
+
+    prompt: Text
+    answer: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +38,14 @@ class LabelledSteps:
     labels: tuple[float, ...]
 
 
-def read_feedback(path: str | pathlib.Path) -> list[Pair] | list[LabelledSteps]:
+def read_feedback(path: str | pathlib.Path) -> list[Demonstration] | list[Pair] | list[LabelledSteps]:
     """Feedback of a .jsonl file, with the column names of TRL's datasets.
 
-    Each line is {"prompt": ..., "chosen": text, "rejected": text}, or {"prompt": ..., "completions": texts of steps,
-    "labels": 0 or 1 of each}. A file holds one kind.
+    Each line is {"prompt": ..., "completion": text}, {"prompt": ..., "chosen": text, "rejected": text}, or {"prompt":
+    ..., "completions": texts of steps, "labels": 0 or 1 of each}. A file holds one kind.
 
     Raises:
-        DataError: there is no such file, or a line is neither; the line is named.
+        DataError: there is no such file, or a line is none of them; the line is named.
     """
     path = pathlib.Path(path).expanduser()
     found: list[Any] = []
@@ -46,8 +54,8 @@ def read_feedback(path: str | pathlib.Path) -> list[Pair] | list[LabelledSteps]:
             found.append(_read(row))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise DataError(
-                f'{path}, line {number}: is neither {{"prompt", "chosen", "rejected"}} nor {{"prompt", "completions", '
-                f'"labels"}} with a label in [0, 1] for each step ({error})'
+                f'{path}, line {number}: is neither {{"prompt", "chosen", "rejected"}} nor {{"prompt", "completion"}} '
+                f'nor {{"prompt", "completions", "labels"}} with a label in [0, 1] for each step ({error})'
             ) from error
         if type(found[-1]) is not type(found[0]):
             raise DataError(f"{path}, line {number}: is of another kind than the lines before")
@@ -56,10 +64,14 @@ def read_feedback(path: str | pathlib.Path) -> list[Pair] | list[LabelledSteps]:
     return found
 
 
-def _read(row: dict[str, Any]) -> Pair | LabelledSteps:
+def _read(row: dict[str, Any]) -> Demonstration | Pair | LabelledSteps:
     prompt = row["prompt"]
     if not isinstance(prompt, str | list) or not prompt:
         raise ValueError("the prompt is neither text nor messages")
+    if "completion" in row:
+        if not isinstance(row["completion"], str) or not row["completion"]:
+            raise ValueError("the completion is not text")
+        return Demonstration(prompt, row["completion"])
     if "chosen" in row:
         pair = Pair(prompt, row["chosen"], row["rejected"])
         if not isinstance(pair.chosen, str) or not isinstance(pair.rejected, str):

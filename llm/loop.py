@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import pathlib
 import time
 import warnings
@@ -19,19 +20,21 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base import checkpoint
-from surefoot.core.base.errors import CheckpointError, ConfigError, DataError, DivergenceError
+from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.losses import policy_gradient as pg
+from surefoot.llm.curriculum import Weakness
 from surefoot.llm.losses import method as losses
 from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.losses.reward_shaping import overlong_penalty
 from surefoot.llm.losses.selection import fresh_mask, mixed_groups, spread_groups
 from surefoot.llm.nucleus import Nucleus
+from surefoot.llm.optimizers import Optimizer, Pace
 from surefoot.llm.own_rewards import OWN, SLOW, Answers, check_prompts
 from surefoot.llm.policy import LMPolicy, Rollout, joined
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.reader import PolicyReader
 from surefoot.llm.reward_models import RewardModel
-from surefoot.llm.rewards import Learning, RewardFunction, ask, step_scores
+from surefoot.llm.rewards import Learning, RewardFunction, Weighted, ask, step_scores
 from surefoot.llm.sage import Sage, SageSampler
 from surefoot.llm.same_run import check_same, deciding
 
@@ -46,7 +49,7 @@ Forward = tuple[Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Pace):
     """Settings of the loop."""
 
     steps: int = 200  # batches of answers
@@ -55,11 +58,12 @@ class TrainConfig:
     max_new_tokens: int = 64  # the most tokens of an answer
     epochs: int = 1  # times that a batch is gone through
     minibatches: int = 1  # optimiser steps of each time
-    learning_rate: float = 1e-6  # of AdamW
-    weight_decay: float = 0.0  # of AdamW
+    learning_rate: float = 1e-6  # of the optimiser
+    weight_decay: float = 0.0  # of the optimiser
     max_gradient_norm: float = 1.0  # gradients longer than this are shortened
     rows_at_once: int = 256  # answers whose activations are held at once
     continuous: bool = False  # sample by transformers' continuous batching, for answers of unequal lengths
+    weak_share: float = 0.0  # of each batch's prompts, drawn from those that stay below half right and get worse
     refills: int = 2  # times that more prompts are drawn where groups are dropped
     reference_every: int = 0  # steps after which the reference becomes the policy of now; 0 for never
     reference_share: float = 1.0  # the policy's share in the new reference; below 1 the rest is the old one's
@@ -69,6 +73,8 @@ class TrainConfig:
     checkpoint_every: int = 50  # steps
     evaluate_every: int = 50  # steps, with prompts that were held out
     samples: int = 8  # k of pass@k
+    solved: float = 1.0  # the reward from which on an answer is right, in pass@1 and pass@k
+    keep_best: bool = True  # keep the model with the highest pass@1 on held-out prompts, beside the last
     seed: int = 0  # of all random numbers; on the command line seed=5 is seeds=[5]
 
     def __post_init__(self) -> None:
@@ -77,15 +83,26 @@ class TrainConfig:
         Raises:
             ConfigError: names the field.
         """
-        zero = ("continuous", "weight_decay", "refills", "reference_every", "lag", "oldest", "seed")
-        for field in dataclasses.fields(self):
+        self.check_pace()
+        zero = ["continuous", "keep_best", "weak_share", "weight_decay", "refills"]
+        zero += ["reference_every", "lag", "oldest", "seed"]
+        for field in dataclasses.fields(self)[len(dataclasses.fields(Pace)) :]:
             value = getattr(self, field.name)
+            if field.name == "solved" and not math.isfinite(value):
+                raise ConfigError(f"solved={value} must be a finite number")
+            if field.name == "solved":
+                continue
             if field.name in zero and not value >= 0:
                 raise ConfigError(f"{field.name}={value} must not be below 0")
             if field.name not in zero and not value > 0:
                 raise ConfigError(f"{field.name}={value} must be above 0")
-        if self.reference_share > 1:
-            raise ConfigError(f"reference_share={self.reference_share} must be at most 1")
+        for name in ("reference_share", "weak_share"):
+            if getattr(self, name) > 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at most 1")
+        if self.weak_share and not round(self.weak_share * self.prompts_per_step):
+            raise ConfigError(
+                f"weak_share={self.weak_share} of prompts_per_step={self.prompts_per_step} is less than one prompt"
+            )
         if self.prompts_per_step % self.minibatches:
             raise ConfigError(
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}"
@@ -114,10 +131,8 @@ class Loop:
         check_prompts(method, prompts, reward is not None)
         self.encoded = policy.encode([prompt.text for prompt in prompts])
         policy.check_lengths(self.encoded, config.max_new_tokens)
-        self.parameters = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
-        self.adam = torch.optim.AdamW(
-            self.parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay
-        )
+        self.optimizer = Optimizer(policy.model, config.optimizer, config.learning_rate, config.weight_decay)
+        self.parameters = self.optimizer.parameters
         self.reference = _copy(policy) if method.kl != "none" and method.kl_coefficient else None
         if config.reference_every and self.reference is None:
             raise ConfigError(
@@ -130,6 +145,7 @@ class Loop:
                 "the policy of now, as lag=50; lag=1 is the method's on-policy form"
             )
         self.sampler = _copy(policy) if config.lag else policy
+        self.weakness = Weakness(len(prompts)) if config.weak_share else None
         self.slow = _copy(policy) if method.reads in SLOW else None
         self.reader = PolicyReader(policy, self.slow, config.rows_at_once)
         self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
@@ -172,12 +188,14 @@ class Loop:
         rewards_seen: list[Tensor] = []
         asked: list[int] = []
         for refill in range(config.refills + 1 if method.mixed_groups else 1):
-            numbers = self._draw(config.prompts_per_step)
+            numbers = self._weak(refill)
+            numbers += self._draw(config.prompts_per_step - len(numbers))
             seed = int(np.random.SeedSequence([config.seed, self.step, refill]).generate_state(1)[0])
             rollout = self._answers([self.encoded[n] for n in numbers], seed)
             rows = [self.prompts[n] for n in numbers for _ in range(config.group)]
             rollout, found = self.score(rollout, rows, ahead=not method.mixed_groups and not method.spread)
             rewards_seen.append(found)
+            self._note_weakness(numbers, found)
             mixed = mixed_groups(found, config.group).view(-1, config.group)[:, 0] != 0
             drawn, same = drawn + len(mixed), same + int((~mixed).sum())
             spread = self._spread(found)
@@ -208,9 +226,27 @@ class Loop:
             "length": float(mask.sum(-1).mean()),
             "finished": float(rollout.finished.float().mean()),
             "groups": len(asked),
+            **({} if self.weakness is None else {"weak": len(self.weakness.weak())}),
             "sampling_seconds": time.perf_counter() - seconds,
         }
+        if isinstance(self.reward, Weighted):
+            metrics |= {f"reward_{name}": mean for name, mean in self.reward.means.items()}
         return rollout, found, metrics
+
+    def _weak(self, refill: int) -> list[int]:
+        """Weak prompts that begin a batch."""
+        if self.weakness is None:
+            return []
+        count = round(self.config.weak_share * self.config.prompts_per_step)
+        return self.weakness.draw(count, [self.config.seed, self.step, refill, count])
+
+    def _note_weakness(self, numbers: Sequence[int], returns: Tensor) -> None:
+        """How many of each prompt's scored answers are right."""
+        if self.weakness is not None:
+            for number, group in zip(numbers, returns.view(-1, self.config.group), strict=True):
+                scored = group[~group.isnan()]
+                if len(scored):
+                    self.weakness.note(number, float((scored >= self.config.solved).double().mean()))
 
     def _answers(self, prompts: list[list[int]], seed: int) -> Rollout:
         """`config.group` answers to each prompt, `method.sage` of them by SAGE, the last ones."""
@@ -346,7 +382,7 @@ class Loop:
         counts = losses.denominators(self.method, batch.rows(rows))
         parts = rows.split(max(1, config.rows_at_once // config.group) * config.group)
         total, shown = torch.zeros((), device=batch.mask.device), dict[str, Tensor]()
-        self.adam.zero_grad()
+        self.optimizer.zero_grad()
         for part in parts:
             log_prob, entropy = forward or self.policy.log_probs(rollout.rows(part), self.entropy_gradient)
             now = dataclasses.replace(batch.rows(part), log_prob=log_prob, entropy=entropy)
@@ -356,17 +392,13 @@ class Loop:
             for name, value in found.items():
                 old = shown.get(name, torch.zeros_like(value))
                 shown[name] = torch.maximum(old, value) if name.endswith("max") else old + value / len(parts)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), config.max_gradient_norm)
-        if not torch.isfinite(norm) or not torch.isfinite(total):
-            raise DivergenceError(
-                f"step {self.step}: the loss or its gradient stopped being finite; the last checkpoint is kept. Lower "
-                "learning_rate, or max_gradient_norm"
-            )
-        self.adam.step()
+        share = config.share(self.step + 1, config.steps)
+        norm = self.optimizer.step(total, config.max_gradient_norm, share, f"step {self.step}")
         self.version += 1
         return {name: float(value) for name, value in shown.items()} | {
             "loss": float(total),
-            "gradient_norm": float(norm),
+            "gradient_norm": norm,
+            "learning_rate": config.learning_rate * share,
         }
 
     def advance(self) -> dict[str, float]:
@@ -426,7 +458,7 @@ class Loop:
         if self.reference is not None and self.config.reference_every and self.step % self.config.reference_every == 0:
             _overwrite(self.reference, self.policy, self.config.reference_share)
             if self.config.reference_share == 1:
-                self.adam.state.clear()  # a hard reset begins with a fresh optimiser (ProRL)
+                self.optimizer.clear()  # a hard reset begins with a fresh optimiser (ProRL)
 
     # -- its state ---------------------------------------------------------------------------------------------
 
@@ -444,15 +476,15 @@ class Loop:
     def save(self, path: pathlib.Path) -> None:
         """Write the whole state."""
         tensors = {f"model/{name}": value.detach() for name, value in self.parameters.items()}
-        for name, parameter in self.parameters.items():
-            for key, value in self.adam.state.get(parameter, {}).items():
-                tensors[f"adam/{key}/{name}"] = value
+        tensors |= self.optimizer.tensors()
         for kind, other in self._copies().items():
             own = dict(other.model.named_parameters())
             tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
         counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version", "spread")}
         if isinstance(self.reward, Learning):
             tensors |= {f"reward/{name}": value for name, value in self.reward.state().items()}
+        if self.weakness is not None:
+            tensors["weakness"] = self.weakness.sums
         checkpoint.save(path, tensors, {"kind": "language training", **counters, "settings": self.settings()})
 
     def load(self, path: pathlib.Path) -> None:
@@ -473,13 +505,13 @@ class Loop:
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(tensors[f"model/{name}"])
-                state = {key: tensors.get(f"adam/{key}/{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
-                if state["step"] is not None:
-                    self.adam.state[parameter] = state
             for kind, other in self._copies().items():
                 own = dict(other.model.named_parameters())
                 for name in self.parameters:
                     own[name].copy_(tensors[f"{kind}/{name}"])
+        self.optimizer.load(tensors)
+        if self.weakness is not None and "weakness" in tensors:
+            self.weakness.load(tensors["weakness"])
         if isinstance(self.reward, Learning):
             own_state = {name: tensors[name] for name in tensors if name.startswith("reward/")}
             self.reward.load_state({name.removeprefix("reward/"): value for name, value in own_state.items()})

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from surefoot.core.base.errors import DataError, SurefootError
+from surefoot.core.base.errors import ConfigError, DataError, SurefootError
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.reader import PolicyReader
 
@@ -157,6 +157,62 @@ def later(reward: RewardFunction, workers: int = 1) -> RewardFunction:
     starts.__name__ = getattr(reward, "__name__", "the reward")
     starts.reads_policy = getattr(reward, "reads_policy", False)  # type: ignore[attr-defined]
     return starts
+
+
+class Weighted:
+    """A weighted sum of several rewards; where one gives None, of the others, and None where all do."""
+
+    def __init__(self, parts: Sequence[RewardFunction], shares: Sequence[float]) -> None:
+        """Put them together.
+
+        Args:
+            parts: by the convention above.
+            shares: the weight of each; may be negative.
+
+        Raises:
+            ConfigError: there is not a finite weight for each, or one is trained beside the policy.
+        """
+        if any(isinstance(part, Learning) for part in parts):
+            raise ConfigError("a reward that learns beside the policy stands alone: it can't be one of a sum")
+        if len(parts) != len(shares) or not all(math.isfinite(share) for share in shares):
+            raise ConfigError(f"reward_shares={list(shares)} must be {len(parts)} numbers, one for each reward")
+        self.shares = list(shares)
+        self.parts: dict[str, RewardFunction] = {}
+        for part in parts:
+            name = str(getattr(part, "__name__", type(part).__name__)).replace(" ", "_")
+            self.parts[name if name not in self.parts else f"{name}_{len(self.parts) + 1}"] = part
+        self.reads_policy = any(getattr(part, "reads_policy", False) for part in parts)
+        self.means: dict[str, float] = {}
+        """Of the last answers, before they are weighed."""
+        self.__name__ = "+".join(self.parts)
+
+    def __call__(self, completions: Sequence[Any], **given: Any) -> Sequence[float | None] | Late:
+        """Ask all; late where one of them is."""
+        policy = given.pop("policy", None)
+        asked = {}
+        for name, part in self.parts.items():
+            more = {"policy": policy} if getattr(part, "reads_policy", False) else {}
+            found = part(completions=completions, **given, **more)
+            asked[name] = Asked(name, found if isinstance(found, Late) else list(found), completions)
+        return _Sum(self, asked) if any(one.late for one in asked.values()) else self._sum(asked)
+
+    def _sum(self, asked: Mapping[str, Asked]) -> list[float | None]:
+        columns = {name: one() for name, one in asked.items()}
+        self.means = {name: float(one.nanmean()) for name, one in columns.items() if not one.isnan().all()}
+        table = torch.stack(list(columns.values())).double()
+        total = (table * torch.tensor(self.shares, dtype=torch.float64).unsqueeze(1)).nansum(0)
+        none = table.isnan().all(0).tolist()
+        return [None if lacking else value for value, lacking in zip(total.tolist(), none, strict=True)]
+
+
+class _Sum:
+    """On its way."""
+
+    def __init__(self, whole: Weighted, asked: Mapping[str, Asked]) -> None:
+        self._whole, self._asked = whole, asked
+
+    def collect(self) -> Sequence[float | None]:
+        return self._whole._sum(self._asked)
 
 
 def _checked(name: str, found: list[Any], completions: Sequence[str]) -> Tensor:

@@ -110,6 +110,8 @@ class Team:
                     f"method.{field}={getattr(method, field)}: a team's answers are drawn plainly, all count, and "
                     "the reward function alone scores them"
                 )
+        if config.weak_share:
+            raise ConfigError(f"weak_share={config.weak_share}: a team's prompts all come equally often; leave it at 0")
         if critic is not None and team.credit != "last":
             raise ConfigError("a team's critic is of one reward at the end of a conversation: credit=last")
         if critic is not None and any(critic.model.policy.model is policy.model for policy in policies):

@@ -6,23 +6,20 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import read_json_lines, written_aside
-from surefoot.llm.evaluate import evaluate
+from surefoot.llm.evaluate import evaluate, warn_unreached
 from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction
+from surefoot.llm.supervised import CHECKPOINT, METRICS, Stopped
 
-CHECKPOINT, METRICS, MODEL = "checkpoint.safetensors", "metrics.jsonl", "model"
-
-
-class Stopped(Exception):
-    """Training was asked to stop; its state is kept."""
+MODEL, BEST = "model", "best"
 
 
 def train(
@@ -46,7 +43,9 @@ def train(
             as `Cooper`, is evaluated by that.
         method: from `llm.methods.method`.
         config: of the loop.
-        folder: for metrics.jsonl, checkpoint.safetensors and, at the end, the model; None keeps nothing.
+        folder: for metrics.jsonl, checkpoint.safetensors and, at the end, the model; None keeps nothing. With
+            `held_out` also best/, the model of the evaluation with the highest pass@1, unless none was better than the
+            model before training.
         held_out: prompts to evaluate on, at the beginning, every `evaluate_every` steps and at the end.
         progress: called with each line of the metrics.
         stopping: asked after each step; once it is true the state is kept, and training ends.
@@ -82,7 +81,8 @@ def train(
                 aside.write_text("".join(json.dumps(line) + "\n" for line in lines))
             loop.save(path / CHECKPOINT)
 
-    def examine() -> None:
+    def examine() -> bool:
+        """Note an evaluation; whether it is the best and was kept."""
         if held_out is not None and reward is not None:
             found = evaluate(
                 policy,
@@ -90,26 +90,44 @@ def train(
                 getattr(reward, "rule", reward),
                 new=config.max_new_tokens,
                 samples=config.samples,
+                solved=config.solved,
                 seed=config.seed,
                 at_once=config.rows_at_once,
             )
+            if loop.step in (0, config.steps):
+                warn_unreached(found, config.solved)
+            before = best(lines)
             note({"step": loop.step, "evaluation": found.to_json(), "each": dict(found.each)})
+            if before is not None and found.pass_1[0] > before[1] and config.keep_best and path is not None:
+                _save_model(policy, path, BEST)
+                return True
+        return False
 
     if not lines:
         examine()
     while loop.step < config.steps:
         note({"step": loop.step + 1, **loop.advance()})
-        if loop.step % config.evaluate_every == 0 or loop.step == config.steps:
-            examine()
+        improved = (loop.step % config.evaluate_every == 0 or loop.step == config.steps) and examine()
         stop = stopping() and loop.step < config.steps
-        if loop.step % config.checkpoint_every == 0 or loop.step == config.steps or stop:
+        if loop.step % config.checkpoint_every == 0 or loop.step == config.steps or stop or improved:
             keep_state()
         if stop:
             raise Stopped(f"stopped after step {loop.step} of {config.steps}")
     if path is not None:
-        aside = path / f".{MODEL}"
-        shutil.rmtree(aside, ignore_errors=True)
-        policy.save(aside)
-        shutil.rmtree(path / MODEL, ignore_errors=True)
-        aside.rename(path / MODEL)
+        _save_model(policy, path, MODEL)
     return lines
+
+
+def best(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float] | None:
+    """Step and pass@1 of the best evaluation, the first of those that are equal; None where there is none."""
+    found = [(line["step"], line["evaluation"]["pass_1"][0]) for line in lines if "evaluation" in line]
+    return max(found, key=lambda one: one[1], default=None)
+
+
+def _save_model(policy: LMPolicy, folder: pathlib.Path, name: str) -> None:
+    """Written aside, then in place of the one that is there."""
+    aside = folder / f".{name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    policy.save(aside)
+    shutil.rmtree(folder / name, ignore_errors=True)
+    aside.rename(folder / name)

@@ -19,6 +19,7 @@ from surefoot.llm.losses.diversity import diversity_weights, embedding_diversity
 from surefoot.llm.losses.regressions import (
     classification_terms,
     direct_advantage_terms,
+    direct_preference_terms,
     distribution_weights,
     optimal_advantage_terms,
     optimal_value,
@@ -63,6 +64,7 @@ __all__ = [
     "consistency_bonus",
     "consistency_scaled_reward",
     "direct_advantage_terms",
+    "direct_preference_terms",
     "distribution_weights",
     "diversity_weights",
     "embedding_diversity",

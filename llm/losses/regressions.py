@@ -194,6 +194,22 @@ def preference_terms(better: Tensor, worse: Tensor, centre: float = 0.0) -> Tens
     return -F.logsigmoid(better - worse) + centre * (better + worse).square()
 
 
+def direct_preference_terms(better: Tensor, worse: Tensor, beta: float) -> Tensor:
+    """DPO's -log sigmoid(beta (better - worse)) of each pair: preferences whose scores are the policy's own.
+
+    Args:
+        better: (P,) log pi(y) - log reference(y) of the preferred answers, summed over their tokens.
+        worse: (P,) of the others.
+        beta: above 0; the reference's weight.
+
+    Returns:
+        (P,) with gradient.
+
+    Source: Rafailov et al., "Direct Preference Optimization", eq. (7).
+    """
+    return preference_terms(beta * better, beta * worse)
+
+
 def step_label_terms(scores: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of whether each reasoning step is right: (P,), for (P,) logits and labels in [0, 1].
 

@@ -8,6 +8,10 @@ collect_ignore = (
     else [
         "test_policy.py",
         "test_train.py",
+        "test_supervised.py",
+        "test_curriculum.py",
+        "test_several_rewards.py",
+        "test_optimizers.py",
         "test_runs.py",
         "test_conformance.py",
         "test_reward_models.py",

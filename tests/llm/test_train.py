@@ -18,8 +18,7 @@ from surefoot.llm import METHODS, LMPolicy, Prompt, TrainConfig, evaluate, metho
 from surefoot.llm import loop as loop_module
 from surefoot.llm.characters import character_policy
 from surefoot.llm.loop import Loop
-from surefoot.llm.supervised import supervise
-from surefoot.llm.train import CHECKPOINT, METRICS
+from surefoot.llm.supervised import CHECKPOINT, METRICS, supervise
 
 PROMPTS = [Prompt(text, {"answer": "7", "kind": "open"}) for text in ("1=", "23=", "4=", "567=")]
 SMALL = TrainConfig(
@@ -267,7 +266,7 @@ def test_the_reference_follows_hard_or_by_a_share(share: float, kept: float) -> 
     for name, value in loop.reference.model.named_parameters():
         expected = kept * begun[name] + share * policy.model.get_parameter(name).detach()
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-7)
-    assert bool(loop.adam.state) == (share < 1)
+    assert loop.optimizer.moments == (share < 1)
 
 
 def test_a_model_that_drops_out_is_refused_at_the_first_step() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from surefoot.cli.support import output
 from surefoot.core.base.errors import ConfigError
 
+GIVEN = {"sft": "train a model on given answers", "dpo": "train a model on pairs of a better and a worse answer (DPO)"}
+
 
 def add_parsers(commands: Any) -> None:
     """Register the commands."""
@@ -33,10 +35,21 @@ def add_parsers(commands: Any) -> None:
     reward.add_argument("--json", action="store_true", help="the result as JSON")
     reward.set_defaults(run=_reward)
 
+    for name, what in GIVEN.items():
+        given = parts.add_parser(name, help=what, add_help=False)
+        given.add_argument("-h", "--help", nargs=0, action=_GivenHelp, help="show this, and all settings")
+        given.add_argument("settings", nargs="*", metavar="name=value", help="settings, below")
+        given.add_argument("--resume", metavar="FOLDER", help="go on with a training that was interrupted")
+        given.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+        given.add_argument("--json", action="store_true", help="the result as JSON")
+        given.set_defaults(run=_given, command=name)
+
     judge = parts.add_parser("evaluate", help="greedy, pass@1 and pass@k of a model or run on prompts")
     judge.add_argument("model", metavar="MODEL", help="folder of a model, or of a run")
     judge.add_argument("prompts", metavar="PROMPTS", help=".jsonl")
-    judge.add_argument("reward", metavar="MODULE:FUNCTION", help="an answer is right where its reward is 1 or more")
+    judge.add_argument("reward", metavar="MODULE:FUNCTION", help="what judges the answers")
+    judge.add_argument("--solved", type=float, default=1.0, help="the reward from which on one is right (default 1)")
+    judge.add_argument("--best", action="store_true", help="a run's best model on its held-out prompts, not its last")
     judge.add_argument("--samples", type=int, default=8, help="k of pass@k (default 8)")
     judge.add_argument("--max-new-tokens", type=int, default=64, help="the most tokens of an answer (default 64)")
     judge.add_argument("--temperature", type=float, default=1.0, help="of sampling (default 1)")
@@ -72,15 +85,31 @@ class _RewardHelp(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
         """Print and end."""
-        from surefoot.cli.support import config
         from surefoot.language.plan import RewardPlan
         from surefoot.llm.reward_models import RewardTraining
 
-        rows = [row for kind in (RewardPlan, RewardTraining) for row in config.described(kind)]
-        shown = [(f"{row['name']}={row['default']}".replace("\n", "\\n"), row["what"]) for row in rows]
-        lines = [f"  {setting:<24}{what}" for setting, what in shown]
-        print("\n".join([parser.format_help(), "settings:", *lines]))
-        parser.exit()
+        _print_help(parser, RewardPlan, RewardTraining)
+
+
+class _GivenHelp(argparse.Action):
+    """The options, and the settings of trainings on given answers."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
+        """Print and end."""
+        from surefoot.language.given import GivenPlan
+        from surefoot.llm.supervised import GivenTraining
+
+        _print_help(parser, GivenPlan, GivenTraining)
+
+
+def _print_help(parser: argparse.ArgumentParser, *kinds: type) -> None:
+    from surefoot.cli.support import config
+
+    rows = [row for kind in kinds for row in config.described(kind)]
+    shown = [(f"{row['name']}={row['default']}".replace("\n", "\\n"), row["what"]) for row in rows]
+    lines = [f"  {setting:<24}{what}" for setting, what in shown]
+    print("\n".join([parser.format_help(), "settings:", *lines]))
+    parser.exit()
 
 
 def _settings() -> str:
@@ -136,6 +165,36 @@ def _reward(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _given(arguments: argparse.Namespace) -> int:
+    from surefoot.language.given import begin_given, resume_given
+
+    def show(line: dict[str, Any]) -> None:
+        if line["step"] == 1 or line["step"] % 20 == 0:
+            told = f", accuracy {line['accuracy']:.3f}, margin {line['margin']:.3f}" if "accuracy" in line else ""
+            print(f"step {line['step']:.0f}: loss {line['loss']:.3f}{told}", file=sys.stderr, flush=True)
+
+    heard = None if arguments.quiet else show
+    if arguments.resume is not None:
+        if arguments.settings:
+            raise ConfigError("--resume goes on with the training's own settings: leave out the others")
+        facts = resume_given(arguments.command, arguments.resume, heard)
+    else:
+        facts = begin_given(arguments.command, dict(_word(text) for text in arguments.settings), heard)
+    if arguments.json:
+        output.print_json(facts)
+        return 0
+    shown = {
+        "model": output.short(pathlib.Path(facts["folder"])),
+        "trained on": f"{facts['lines']} lines; loss {facts['loss']:.3f} in the last 20 steps",
+    }
+    for when in ("before", "after"):
+        if when in facts:
+            told = ", ".join(f"{name} {value:.3f}" for name, value in facts[when].items())
+            shown[f"held out, {when}"] = f"{facts['held_out']} lines: {told}"
+    output.print_facts(shown)
+    return 0
+
+
 def _word(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -179,6 +238,10 @@ def _present(folder: pathlib.Path, json: bool) -> None:
             f"seed {seed}: reward {one['reward_first_10']:.3f} in the first ten steps, {one['reward_last_10']:.3f} in "
             f"the last; model: {output.short(seed_folder(folder, seed) / 'model')}"
         )
+        if (top := one.get("best")) is not None:
+            place = seed_folder(folder, seed) / "best"
+            where = output.short(place) if place.is_dir() else "not kept" if top["step"] else "the one before training"
+            output.say(f"seed {seed}: best on held-out prompts at step {top['step']}, {top['pass_1']:.3f}: {where}")
     for line in pass_lines(run):
         output.say(line)
     output.say(f"run: {output.short(folder)} (a page: surefoot report {output.typed(output.short(folder))})")
@@ -187,20 +250,25 @@ def _present(folder: pathlib.Path, json: bool) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     from surefoot.language.runs import model_of
     from surefoot.llm import evaluate, load_policy, load_reward, read_prompts
+    from surefoot.llm.evaluate import warn_unreached
     from surefoot.runs import trust
     from surefoot.runs.run import is_language
 
     trust.allow(arguments.reward)
     folder = pathlib.Path(arguments.model).expanduser()
     if (folder / "config.json").is_file() and is_language(folder):
-        folder = model_of(folder, arguments.policy_seed)
+        folder = model_of(folder, arguments.policy_seed, arguments.best)
+    elif arguments.best:
+        raise ConfigError(f"--best is for runs of `surefoot llm train`, and {folder} is none")
     elif (folder / "model" / "config.json").is_file():  # what surefoot.llm.train left in python
         folder = folder / "model"
     reward, prompts = load_reward(arguments.reward), read_prompts(arguments.prompts)
     policy = load_policy(folder, arguments.temperature, arguments.device)
     found = evaluate(
-        policy, prompts, reward, new=arguments.max_new_tokens, samples=arguments.samples, seed=arguments.seed
-    )
+        policy, prompts, reward, new=arguments.max_new_tokens, samples=arguments.samples, solved=arguments.solved,
+        seed=arguments.seed,
+    )  # fmt: skip
+    warn_unreached(found, arguments.solved)
     if arguments.json:
         output.print_json(found.to_json())
     else:

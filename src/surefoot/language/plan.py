@@ -7,12 +7,12 @@ import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.files import write_json
 from surefoot.llm import TrainConfig, load_policy, method
-from surefoot.llm.feedback import Pair, read_feedback
+from surefoot.llm.feedback import Demonstration, Pair, read_feedback
 from surefoot.llm.losses.method import Method
 from surefoot.llm.own_rewards import WITHOUT
 from surefoot.llm.reward_models import Kind, RewardModel, RewardTraining, accuracy, train_reward_model
@@ -20,9 +20,14 @@ from surefoot.runs.folders import claim_new
 from surefoot.runs.plan import seeds_of
 
 Progress = Callable[[dict[str, Any]], None]
-TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples")
+First = TypeVar("First")
+Second = TypeVar("Second")
+TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples", "keep_best")
 """Settings of the loop that a run is not named after."""
-TOLD = ("rule", "corrupt", "judge_learning_rate", "temperature", "dtype", "lora", "lora_alpha", "lora_targets")
+TOLD = (
+    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "temperature", "dtype"),
+    *("lora", "lora_alpha", "lora_targets"),
+)
 """Settings beside the loop's that it is."""
 
 
@@ -32,7 +37,8 @@ class Plan:
 
     model: str = ""  # folder of a model, as save_pretrained writes it; its config.json: begin at random weights
     prompts: str = ""  # .jsonl, each line {"prompt": text or messages, more columns for the reward}
-    reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model
+    reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model; several with commas
+    reward_shares: str = ""  # weights of several rewards, with commas between; without it each is 1
     rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
     corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
     judge_learning_rate: float = 1e-5  # of that reward model
@@ -127,11 +133,40 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
             first[name] = str(pathlib.Path(first[name]).expanduser().resolve())
     if bool(first.get("rule")) != bool(first.get("corrupt")):
         raise ConfigError("rule= and corrupt= go together: what is right, and what makes wrong answers of right ones")
-    if first.get("reward") and (pathlib.Path(first["reward"]).expanduser() / "config.json").is_file():
-        first["reward"] = str(pathlib.Path(first["reward"]).expanduser().resolve())
+    if first.get("reward"):
+        first["reward"] = ",".join(
+            str(pathlib.Path(name).expanduser().resolve()) if is_folder(name) else name
+            for name in rewards_of(first["reward"])
+        )
+    shares_of(first.get("reward", ""), first.get("reward_shares", ""))
     made = Plan(**first, changes=changes, loop=TrainConfig(**second))
     method(made.method, **changes)
     return made, words.get("out")
+
+
+def is_folder(name: str) -> bool:
+    """Whether a reward's name is the folder of a reward model."""
+    return (pathlib.Path(name).expanduser() / "config.json").is_file()
+
+
+def rewards_of(text: str) -> list[str]:
+    """Names of rewards, with commas between; a folder whose name has commas is one."""
+    return [text] if is_folder(text) else [name.strip() for name in text.split(",")]
+
+
+def shares_of(rewards: str, shares: str) -> list[float]:
+    """The weight of each reward.
+
+    Raises:
+        ConfigError: there are not as many, or one is no finite number.
+    """
+    names = rewards_of(rewards)
+    if not shares:
+        return [1.0] * len(names)
+    found = [_value("reward_shares", text, "float") for text in shares.split(",")]
+    if len(found) != len(names):
+        raise ConfigError(f"reward_shares={shares} has {len(found)} weights, and reward={rewards} names {len(names)}")
+    return found
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -169,6 +204,26 @@ class RewardPlan:
     dtype: str = "float32"  # of the weights
 
 
+def from_words(words: Mapping[str, str], what: type[First], how: type[Second], command: str) -> tuple[First, Second]:
+    """Two dataclasses from NAME=value words: what is trained on which data to which folder, and how.
+
+    Raises:
+        ConfigError: an unknown name or value, or one of model, data and out is missing.
+    """
+    kinds: tuple[Any, Any] = what, how
+    own, loop = ({field.name: field for field in dataclasses.fields(kind)} for kind in kinds)
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
+    for name, text in words.items():
+        if name not in own and name not in loop:
+            raise ConfigError(f"unknown setting {name!r}: {nearest(name, [*own, *loop])}")
+        (first if name in own else second)[name] = _value(name, text, str((own | loop)[name].type))
+    for name in ("model", "data", "out"):
+        if not first.get(name):
+            raise ConfigError(f"{name}= is missing; `surefoot llm {command} --help` says what it takes")
+    return what(**first), how(**second)
+
+
 def train_reward(words: Mapping[str, str], progress: Progress | None = None) -> dict[str, Any]:
     """Train a reward model on pairs or labelled steps by NAME=value words; the last tenth of the lines is held out.
 
@@ -178,19 +233,10 @@ def train_reward(words: Mapping[str, str], progress: Progress | None = None) -> 
     Raises:
         ConfigError: an unknown name or value, or one of model, data and out is missing.
     """
-    own = {field.name: field for field in dataclasses.fields(RewardPlan)}
-    loop = {field.name: field for field in dataclasses.fields(RewardTraining)}
-    first: dict[str, Any] = {}
-    second: dict[str, Any] = {}
-    for name, text in words.items():
-        if name not in own and name not in loop:
-            raise ConfigError(f"unknown setting {name!r}: {nearest(name, [*own, *loop])}")
-        (first if name in own else second)[name] = _value(name, text, str((own | loop)[name].type))
-    for name in ("model", "data", "out"):
-        if not first.get(name):
-            raise ConfigError(f"{name}= is missing; `surefoot llm reward --help` says what it takes")
-    made, training = RewardPlan(**first), RewardTraining(**second)
+    made, training = from_words(words, RewardPlan, RewardTraining, "reward")
     data: list[Any] = [*read_feedback(made.data)]
+    if isinstance(data[0], Demonstration):
+        raise ConfigError(f"{made.data}: has answers that nothing tells the worth of, which `surefoot llm sft` learns")
     held = data[len(data) - len(data) // 10 :]
     if not held:
         raise ConfigError(f"{made.data}: has {len(data)} lines; ten or more are needed, so that some can be held out")

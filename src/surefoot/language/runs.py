@@ -4,8 +4,8 @@ A folder of one::
 
     config.json       the plan
     environment.json  versions, machine, git commit, command
-    seeds/K/          of seed K: metrics.jsonl and checkpoint.safetensors, which `--resume` goes on from, and at the
-                      end model/ (as transformers writes it) and result.json
+    seeds/K/          of seed K: metrics.jsonl and checkpoint.safetensors, which `--resume` goes on from, best/ (the
+                      best model on held-out prompts) and at the end model/ (as transformers writes it) and result.json
     metrics.jsonl     a line for each step and evaluation of each seed
     summary.json      shares of right answers with intervals; there when the run is complete
     curves.png        pass@1 along training
@@ -33,13 +33,14 @@ from surefoot.evaluation import RunData, hierarchical_interval, names, plots
 from surefoot.evaluation.label import labelled
 from surefoot.evaluation.passes import REWARD, RIGHT, pass_figures
 from surefoot.evaluation.runs import CONFIG_FORMAT, METRICS_FORMAT, SUMMARY_FORMAT
-from surefoot.language.plan import Plan, Progress
+from surefoot.language.plan import Plan, Progress, rewards_of, shares_of
 from surefoot.llm import load_policy, load_reward, method, read_prompts, train
 from surefoot.llm.adapters import with_lora
 from surefoot.llm.cooper import Cooper
 from surefoot.llm.reward_models import RewardModel, RewardTraining, load_function
-from surefoot.llm.rewards import RewardFunction
-from surefoot.llm.train import Stopped
+from surefoot.llm.rewards import RewardFunction, Weighted
+from surefoot.llm.supervised import Stopped
+from surefoot.llm.train import BEST, best
 from surefoot.runs import trust
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new
 from surefoot.runs.loggers import LiveMetrics, read_live
@@ -96,7 +97,7 @@ def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Prog
 
 def functions_of(made: Plan) -> list[trust.FunctionName]:
     """What a plan names that would be called."""
-    return [trust.FunctionName(name) for name in (made.reward, made.rule, made.corrupt) if name]
+    return [trust.FunctionName(name) for name in (*rewards_of(made.reward), made.rule, made.corrupt) if name]
 
 
 def reward_of(made: Plan) -> RewardFunction | None:
@@ -105,7 +106,9 @@ def reward_of(made: Plan) -> RewardFunction | None:
     Raises:
         ConfigError: there is none of that name, or `rule` without a reward model.
     """
-    found = load_reward(made.reward, made.device) if made.reward else None
+    parts = [load_reward(name, made.device) for name in rewards_of(made.reward)] if made.reward else []
+    several = len(parts) > 1 or made.reward_shares
+    found = Weighted(parts, shares_of(made.reward, made.reward_shares)) if several else parts[0] if parts else None
     if not made.rule:
         return found
     if not isinstance(found, RewardModel):
@@ -138,8 +141,8 @@ def seed_folder(folder: pathlib.Path, seed: int) -> pathlib.Path:
     return folder / "seeds" / str(seed)
 
 
-def model_of(folder: pathlib.Path, seed: int | None = None) -> pathlib.Path:
-    """The folder of the model that one seed of a run ended with; its first seed's where none is named.
+def model_of(folder: pathlib.Path, seed: int | None = None, best: bool = False) -> pathlib.Path:
+    """The folder of the model that one seed of a run ended with, or its best; its first seed's where none is named.
 
     Raises:
         CheckpointError: there is none.
@@ -151,7 +154,12 @@ def model_of(folder: pathlib.Path, seed: int | None = None) -> pathlib.Path:
     found = seed_folder(folder, seed) / "model"
     if not found.is_dir():
         raise CheckpointError(f"{folder}: seed {seed} is not complete; {_advice(folder, made)}")
-    return found
+    if best and not (found.parent / BEST).is_dir():
+        raise CheckpointError(
+            f"{folder}: seed {seed} kept no best model: held_out or keep_best was not set, or no evaluation was better "
+            "than that of the model before training"
+        )
+    return found.parent / BEST if best else found
 
 
 def _advice(folder: pathlib.Path, made: Plan) -> str:
@@ -183,7 +191,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
             if progress is not None:
                 progress({"seed": seed, **line})
 
-        with _asked_to_stop() as stopping:
+        with asked_to_stop() as stopping:
             try:
                 lines = train(
                     policy, prompts, reward, chosen, config, place,
@@ -217,7 +225,7 @@ class _Stopping:
 
 
 @contextlib.contextmanager
-def _asked_to_stop() -> Iterator[_Stopping]:
+def asked_to_stop() -> Iterator[_Stopping]:
     """The first Ctrl-C or SIGTERM inside is kept until the step is done; a second Ctrl-C ends at once."""
     stopping, before = _Stopping(), {}
 
@@ -262,6 +270,7 @@ def result(seed: int, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "steps": max((line["step"] for line in lines), default=0),
         "reward_first_10": sum(rewards[:10]) / max(1, len(rewards[:10])),
         "reward_last_10": sum(rewards[-10:]) / max(1, len(rewards[-10:])),
+        "best": None if (one := best(lines)) is None else {"step": one[0], "pass_1": one[1]},
         **{when: found[when]["evaluation"] if found else None for when in ("before", "after")},
         "each": {when: line["each"] for when, line in found.items()},
     }
