@@ -186,6 +186,9 @@ class Optimizer:
             self._step_adam(self.settings, left)
         for target, source, rate in left:
             target.value.lerp_(source.value, rate)
+        if (recorder := native.recorder()) is not None and not isinstance(self.settings, Descent):
+            written = [network.value for network in (*self.networks, *(target for target, _, _ in averages))]
+            recorder.stepped([*written, *(self.first if isinstance(self.settings, LaProp) else ())])
 
     def _descend(self, rate: float) -> None:
         for network, factor in zip(self.networks, self.factors, strict=True):

@@ -81,6 +81,10 @@ class Recording(Protocol):
         """Of `adam`."""
         ...
 
+    def stepped(self, tensors: Sequence[Tensor]) -> None:
+        """What an optimizer's step has written whose length does not hang on the gradient's."""
+        ...
+
 
 NO_NORMS = Norms()
 HIDDEN = ("relu", "tanh", "gelu_tanh", "silu")
