@@ -47,7 +47,8 @@ def goal_shares(name: str, shares: Sequence[float], geometric: bool, option: str
     if len(shares) != 3:
         raise ConfigError(f"{name}: {option} has {len(shares)} numbers; own, later and any are three that add up to 1")
     try:
-        return GoalShares(*map(float, shares), geometric)
+        own, later, any_row = map(float, shares)
+        return GoalShares(own, later, any_row, geometric)
     except ConfigError as error:
         raise ConfigError(f"{name}: {option}: {error}") from error
 

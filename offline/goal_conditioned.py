@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -65,8 +65,9 @@ class GoalAgent(Agent):
     Observations and goals go into networks side by side.
     """
 
-    reads = ("observations", "actions", "next_observations")
+    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "next_observations")
     config: GoalConfig
+    actor: GoalActor
     negative = True
     """Whether rewards are -1 until the goal; else 0, then 1."""
 
@@ -102,7 +103,6 @@ class GoalAgent(Agent):
         """Scale actions, normalise observations; goals are normalised as the numbers that they are."""
         ready = prepare(self, dataset, normalization=self.config.normalization)
         columns = list(self.config.goal_columns) or list(range(self.spec.observation_dim))
-        assert isinstance(self.actor, GoalActor)
         for name in ("mean", "scale"):
             getattr(self.actor.normalizer, name).copy_(getattr(self.normalizer, name)[columns])
         return ready

@@ -63,7 +63,6 @@ class HIQL(GoalAgent):
         "manipulation": {"subgoal_steps": 10},
     }
     config: HIQLConfig
-    levels: SubgoalActor
 
     def build(self) -> None:
         """phi, a pair of values on it with their average, and a policy of two levels."""
@@ -98,6 +97,7 @@ class HIQL(GoalAgent):
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Both levels, each weighted by the rise of the value on its way."""
         c, now, levels = self.config, batch["observations"], self.actor.inner
+        assert isinstance(levels, SubgoalActor)
         way, goals, subgoals = batch["waypoints"], batch["actor_goals"], batch["subgoals"]
         rise = (self._values(batch["next_observations"], way) - self._values(now, way)).mean(0)
         low_weight = advantage_weights(rise, c.low_temperature)
