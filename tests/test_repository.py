@@ -10,6 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LARGEST = 500_000  # bytes; datasets and packages come from where they are published
+CELLS = {"benchmarks/results/paired.jsonl"}  # of 40 pairs with official code: moments of each layer on both sides
 
 
 def test_no_large_file_is_tracked() -> None:
@@ -21,4 +22,5 @@ def test_no_large_file_is_tracked() -> None:
     paths = [ROOT / name for name in answer.stdout.decode().split("\0") if name]
     assert ROOT / "pyproject.toml" in paths
     large = {str(p.relative_to(ROOT)): p.stat().st_size for p in paths if p.is_file() and p.stat().st_size > LARGEST}
+    large = {name: size for name, size in large.items() if name not in CELLS}
     assert not large, f"remove these, or say here why they belong: {large}"

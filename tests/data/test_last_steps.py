@@ -52,7 +52,7 @@ def test_chunks_hold_the_last_action() -> None:
     assert int((store["actions"][window.rows][..., 0] * window.mask > 0.5).any(1).sum()) == 4 * EPISODES
 
 
-def test_algorithms_that_read_no_next_observation_are_eleven() -> None:
+def test_algorithms_that_read_no_next_observation_are_these() -> None:
     found = {
         name
         for name, kind in ALGORITHMS.items()
@@ -60,7 +60,7 @@ def test_algorithms_that_read_no_next_observation_are_eleven() -> None:
     }
     assert found == {
         *("bc", "bc_safe", "diffusion_bc", "flow_bc", "awr_flow", "raft_flow", "rcsl", "dt", "cdt", "aligndiff"),
-        "trajectory_transformer",
+        *("trajectory_transformer", "gcbc", "crl"),
     }
 
 

@@ -119,7 +119,7 @@ def test_what_is_refused(tmp_path: pathlib.Path) -> None:
         '{"prompt": "1=", "chosen": "7", "rejected": "7"}',
     ):
         path.write_text(f"{good}\n{line}\n")
-        with pytest.raises(DataError, match=r"pairs\.jsonl, line 2: is neither"):
+        with pytest.raises(DataError, match=r"pairs\.jsonl, line 2: (is neither|not readable)"):
             read_feedback(path)
     path.write_text(f'{good}\n{{"prompt": "1=", "completions": ["1"], "labels": [1]}}\n')
     with pytest.raises(DataError, match="line 2: is of another kind"):

@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "behaviour_warm_up": 1, "behaviour_widths": (8,), "candidates": 2, "context": 6, "critic_hidden": (8, 6),
     "critic_steps": 2, "critics": 3, "deterministic": 6, "diffusion_steps": 3, "discriminator_hidden": (8,),
     "discriminator_rows": 4, "elites": 2, "embedding": 3, "encoder_features": 6, "encoder_hidden": (7,),
-    "epochs": 1, "flow_steps": 2, "futures": 2, "gap_draws": 2, "heads": 2, "hidden": (8, 6), "horizon": 4,
+    "epochs": 1, "flow_steps": 2, "group": 3, "futures": 2, "gap_draws": 2, "heads": 2, "hidden": (8, 6), "horizon": 4,
     "imagine_every": 2, "imagined": 3, "imagined_samples": 2, "initial_steps": 24, "iterations": 2, "kept": 4,
     "latent": 6, "latent_dim": 8, "layers": 1, "length": 3, "measure_every": 4, "minibatches": 2, "model_elites": 2,
     "model_every": 1, "model_hidden": (7, 5), "model_holdout_limit": 16, "model_members": 3, "model_rows": 8,

@@ -26,6 +26,8 @@ from surefoot.cli.support.training import next_commands
 from surefoot.core.base.children import environment
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.data import save
+from surefoot.language.plan import Plan as LanguagePlan
+from surefoot.language.runs import functions_of
 from surefoot.offline import BC
 from surefoot.runs import trust
 from surefoot.runs.plan import Plan, agent_class
@@ -351,7 +353,9 @@ def test_every_setting_that_may_name_code_is_asked_for() -> None:
     told = [re.match(r"    (\w+): .*=.*#.*\bmodule:\w", line) for line in lines]
     found = {match[1] for match in told if match}
     assert {"env", "listener", "reward", "termination", "reward_function"} <= found
-    assert found <= {key.removeprefix("algo.") for key in received.NAMING}
+    plan = LanguagePlan(model="m", prompts="p", reward="a:reward", rule="a:rule", corrupt="a:corrupt")
+    assert functions_of(plan) == ["a:reward", "a:rule", "a:corrupt"]  # of runs of language models
+    assert found - {"rule", "corrupt"} <= {key.removeprefix("algo.") for key in received.NAMING}
 
 
 @pytest.mark.parametrize("key", received.CALLED)
