@@ -190,7 +190,8 @@ class Goals:
 
     def rates(self) -> dict[str, float]:
         """One, constant."""
-        return {name.split(".")[0]: 3e-4 for name in self.code.networks if not name.startswith("target")}
+        names = {name.split(".")[0] for name in self.code.networks}
+        return {name: 3e-4 for name in names if name in ("actor", "value", "critic", "distance")}
 
     def act(self, observations: np.ndarray) -> np.ndarray:
         """Not asked: the kit hands policies no goals."""
