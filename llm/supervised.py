@@ -125,7 +125,7 @@ class GivenTraining(Pace):
 
 
 class Given:
-    """A training in progress on answers of one kind: `Demonstration`s by their likelihood, `Pair`s by DPO."""
+    """A training in progress on answers of one kind: demonstrations by their likelihood, pairs by DPO."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ def learn_given(
     progress: Callable[[dict[str, float]], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Train a policy in place on answers: `Demonstration`s by their likelihood (SFT), `Pair`s by DPO.
+    """Train a policy in place on answers: demonstrations by their likelihood (SFT), pairs by DPO.
 
     Args:
         policy: is changed. As it is when training begins, it is DPO's reference.

@@ -129,7 +129,7 @@ class GoalActor(WrappingActor):
     """A head that reads the normalised observation and, beside it, the normalised goal that its episode began with.
 
     The goal is in the memory, in the environment's units: `Policy.reset(goal=...)` and whoever runs episodes write it
-    there. Where none is told, `goal` is taken, if it was `fix`ed; else the goal is NaN, and acting is refused.
+    there. Where none is told, `goal` is taken, if one was set by `fix`; else the goal is NaN, and acting is refused.
     """
 
     kind = "goal"
