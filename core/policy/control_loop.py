@@ -49,6 +49,12 @@ def check_width(observations: Any, width: int) -> None:
         raise EnvironmentMismatchError(f"observations are {found}; this policy was trained on rows of {width} numbers")
 
 
+def refuse_no_goal(memory: Memory) -> None:
+    """Raise a ConfigError where a policy that is asked for a goal was told none."""
+    if GOAL in memory and bool(memory[GOAL].isnan().any()):
+        raise ConfigError("this policy is asked for a goal: begin the episode by reset(goal=...)")
+
+
 class ControlLoop:
     """`reset()`, then by turns `select_action(observation)` and `observe(reward, cost)`, on top of begin, act and hear.
 
@@ -134,8 +140,7 @@ class ControlLoop:
         if self._unheard:
             raise ConfigError("this policy depends on what its last action brought: call observe(reward, cost) first")
         before = self.begin(1, self._seed) if self._memory is None else self._memory
-        if GOAL in before and bool(before[GOAL].isnan().any()):
-            raise ConfigError("this policy is asked for a goal: begin the episode by reset(goal=...)")
+        refuse_no_goal(before)
         actions, self._memory = self.act(mapped(lambda part: torch.from_numpy(part).unsqueeze(0), observation), before)
         self._unheard = self.needs_outcomes
         return actions.squeeze(0).numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import threading
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -16,6 +17,8 @@ from surefoot.core.base.files import beside, stem_of, write_json
 from surefoot.core.policy.policy_file import load_checked, read_pair
 from surefoot.core.policy.policy_module import PolicyModule
 from surefoot.core.policy.single_action import single_action
+
+_PREPARING = threading.Lock()
 
 
 class Policy(PolicyModule):
@@ -40,7 +43,9 @@ class Policy(PolicyModule):
         if mask is not None:
             return super().select_action(self.with_mask(observation, mask))
         if not self._prepared:
-            self._single, self._prepared = None if self._sampled else single_action(self), True
+            with _PREPARING:  # threads whose first calls meet share what one of them prepares
+                if not self._prepared:
+                    self._single, self._prepared = None if self._sampled else single_action(self), True
         if self._single is not None:
             action = self._single(observation)
             if action is not None:

@@ -19,7 +19,7 @@ from surefoot.core.base.random import drawn
 from surefoot.core.base.spec import MASK, VECTOR, Array, arrays_from_json, arrays_to_json, in_words
 from surefoot.core.nn.encoders import Encoder, by_key, on_vectors
 from surefoot.core.nn.normalizer import Normalizer
-from surefoot.core.policy.control_loop import ControlLoop, as_array, check_width
+from surefoot.core.policy.control_loop import ControlLoop, as_array, check_width, refuse_no_goal
 
 FORMAT = "surefoot-policy-1"
 """Version of the description."""
@@ -240,6 +240,7 @@ class PolicyModule(ControlLoop, nn.Module):
         actions, memory = found[0] if len(found) == 1 else joined(found)
         good = self.read(observations).abs() <= FARTHEST if self.discrete else actions.isfinite()
         if not bool(good.all()):
+            refuse_no_goal(memory)
             raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
         return actions, memory
 

@@ -300,7 +300,7 @@ OLD_OPTIONS = {
 """What policy files held before actors described themselves."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OLD_OPTIONS)
 def test_files_written_before_actors_described_themselves_still_load(kind: str, tmp_path: pathlib.Path) -> None:
     tested, rows = policy(kind), observations(5)
     sizes = {"observation_dim": 3, "action_dim": 2, "action_low": [-2.0, 0.0], "action_high": [2.0, 10.0]}

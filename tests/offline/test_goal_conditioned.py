@@ -265,6 +265,8 @@ def test_a_policy_without_its_goal_says_so(walked: Dataset) -> None:
     policy.reset()
     with pytest.raises(ConfigError, match=r"asked for a goal: begin the episode by reset\(goal="):
         policy.select_action(state)
+    with pytest.raises(ConfigError, match="asked for a goal"):  # whoever else acts with it
+        policy.act(torch.from_numpy(state).unsqueeze(0), policy.begin(1))
     for goal, words in ((np.zeros(2), r"goal has shape \(2,\).*\(6,\)"), (np.full(6, np.nan), r"goal\[0\] is nan")):
         with pytest.raises(EnvironmentMismatchError, match=words):
             policy.reset(goal=goal)
