@@ -275,6 +275,15 @@ class Given:
             self._random.integers(self.count, size=self.training.rows)
 
 
+def metrics_until(file: pathlib.Path, step: int) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl up to the step of a checkpoint, which an interrupted training continues from.
+
+    Raises:
+        CheckpointError: the file is missing or damaged; names the line.
+    """
+    return [line for _, line in read_json_lines(file) if line["step"] <= step]
+
+
 def learn_given(
     policy: LMPolicy,
     data: Sequence[Demonstration] | Sequence[Pair],
@@ -311,8 +320,7 @@ def learn_given(
     lines: list[dict[str, Any]] = []
     if path is not None and (path / CHECKPOINT).is_file():
         one.load(path / CHECKPOINT)
-        known = [line for _, line in read_json_lines(path / METRICS)]
-        lines = [line for line in known if line["step"] <= one.step]
+        lines = metrics_until(path / METRICS, one.step)
     elif held_out:
         lines.append({"step": 0.0, "held_out": one.examine()})
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.files import read_json_lines, written_aside
+from surefoot.core.base.files import written_aside
 from surefoot.llm.evaluate import evaluate, warn_unreached
 from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.rewards import RewardFunction
-from surefoot.llm.supervised import CHECKPOINT, METRICS, Stopped
+from surefoot.llm.supervised import CHECKPOINT, METRICS, Stopped, metrics_until
 
 MODEL, BEST = "model", "best"
 
@@ -67,8 +67,7 @@ def train(
     lines: list[dict[str, Any]] = []
     if path is not None and (path / CHECKPOINT).is_file():
         loop.load(path / CHECKPOINT)
-        known = [line for _, line in read_json_lines(path / METRICS)]
-        lines = [line for line in known if line["step"] <= loop.step]
+        lines = metrics_until(path / METRICS, loop.step)
 
     def note(line: dict[str, Any]) -> None:
         lines.append(line)
