@@ -421,6 +421,14 @@ FIGURES = (".pdf", ".svg", ".png")
 PRINT_DPI = 300
 
 
+def check_figure(path: str | pathlib.Path) -> str:
+    """The ending of a figure's file, in small letters; raises ConfigError where `save` knows none such."""
+    ending = pathlib.Path(path).suffix.lower()
+    if ending not in FIGURES:
+        raise ConfigError(f"{path}: its ending names no kind of figure; give {', '.join(FIGURES)}")
+    return ending
+
+
 def save(figure: Figure, path: str | pathlib.Path) -> None:
     """Write a figure of `PRINT` as its ending says, whole or not at all; equal figures give equal files.
 
@@ -428,9 +436,7 @@ def save(figure: Figure, path: str | pathlib.Path) -> None:
         ConfigError: an ending other than .pdf, .svg and .png.
         SurefootError: the path can't be written.
     """
-    ending = pathlib.Path(path).suffix.lower()
-    if ending not in FIGURES:
-        raise ConfigError(f"{path}: its ending names no kind of figure; give {', '.join(FIGURES)}")
+    ending = check_figure(path)
     metadata: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(ending, {})
     _write(figure, path, PRINT, format=ending[1:], dpi=PRINT_DPI, metadata=metadata)
 

@@ -95,6 +95,7 @@ OPTIONS: dict[str, Kind] = {
     "length": _COUNT,
     "chunk": _COUNT,
     "hold_steps": _COUNT,
+    "decision_steps": _COUNT,
     "deterministic": _SIZE,
     "recurrent_hidden": _SIZE,
     "units": _SIZE,

@@ -32,6 +32,36 @@ def test_evaluate_gives_a_row_with_an_interval_and_every_episode(finished_run: p
     assert row["returns"]["low"] < row["returns"]["mean"] < row["returns"]["high"]
 
 
+def test_evaluate_at_several_frequencies(finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+    asked = ["evaluate", str(finished_run), "--decision-steps", "1,4", "--episodes", "2"]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["decision_steps"] for one in found["frequencies"]] == [1, 4]
+    returns = [one["return"]["mean"] for one in found["frequencies"]]
+    assert found["average"]["mean"] == pytest.approx(sum(returns) / 2)
+    assert main([*asked, "--curve", str(tmp_path / "curve.svg")]) == 0
+    assert "mean return over 1 to 4 steps per decision" in capsys.readouterr().out
+    assert (tmp_path / "curve.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (["--decision-steps", "2,1"], "that increase"),
+        (["--decision-steps", "1,two"], "whole numbers"),
+        (["--decision-steps", "1,2", "--until", "0.1"], "--until does not go with"),
+        (["--decision-steps", "1,2", "--curve", "a.gif"], "no kind of figure"),
+        (["--curve", "a.svg"], "--curve is of --decision-steps"),
+        (["--vary", "mass=1:2", "--decision-steps", "1,2"], "--decision-steps does not go with --vary"),
+    ],
+)
+def test_evaluate_refuses_what_makes_no_sense_at_frequencies(
+    finished_run: pathlib.Path, more: list[str], what: str, capsys: Capture
+) -> None:
+    assert main(["evaluate", str(finished_run), *more]) == 2
+    assert what in capsys.readouterr().err
+
+
 def test_evaluate_prints_the_mean_of_each_seed(finished_run: pathlib.Path, capsys: Capture) -> None:
     assert main(["evaluate", str(finished_run), "--episodes", "2"]) == 0
     text = capsys.readouterr().out

@@ -14,6 +14,7 @@ from surefoot.core.base.errors import ConfigError
 if TYPE_CHECKING:
     from surefoot.core.policy.policy import Policy
     from surefoot.evaluation import Episodes
+    from surefoot.evaluation.frequency import Frequencies
     from surefoot.evaluation.statistics import Interval
     from surefoot.evaluation.tables import Row
 
@@ -70,6 +71,13 @@ def add_parser(commands: Any) -> None:
         help="each of OGBench's five goals by itself, of policies that are asked for one, with --episodes of each",
     )
     parser.add_argument(
+        "--decision-steps",
+        metavar="L,L,...",
+        help="let the policies decide every L steps only, for each of several increasing L, as 1,2,4,8,16: return at "
+        "each, and the mean over them (--episodes of each, default 100)",
+    )
+    parser.add_argument("--curve", metavar="FILE", help="of --decision-steps: the curve, as .svg, .pdf or .png")
+    parser.add_argument(
         "--best", action="store_true", help="the best policies by evaluations in training, of a run with keep_best=true"
     )
     output.add_trust(parser)
@@ -99,6 +107,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for name in ("variants", "share"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name} is of --vary: add it, or leave --{name} out")
+    if arguments.decision_steps is not None:
+        return _evaluate_frequencies(arguments, judged, drawn)
+    if arguments.curve is not None:
+        raise ConfigError("--curve is of --decision-steps: add them, or leave --curve out")
     if arguments.goals is not None:
         return _evaluate_goals(arguments, judged, drawn)
     met, known = Met(len(policies)), None
@@ -249,6 +261,70 @@ def _evaluate_goals(arguments: argparse.Namespace, judged: Judged, drawn: bool) 
     return 0
 
 
+def _evaluate_frequencies(arguments: argparse.Namespace, judged: Judged, drawn: bool) -> int:
+    """What --decision-steps asks for: a line a frequency, and the mean over them."""
+    from surefoot.evaluation.frequency import evaluate_frequencies
+    from surefoot.evaluation.plots import check_figure
+    from surefoot.evaluation.tables import format_bounds
+
+    for name in ("until", "range", "goals"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name} does not go with --decision-steps: leave one of them out")
+    if arguments.curve is not None:
+        check_figure(arguments.curve)
+    steps, wanted = _decision_steps(arguments.decision_steps), 100 if arguments.episodes is None else arguments.episodes
+    policies = list(judged.policies.values())
+    with output.episodes_bar(arguments.quiet, lines=False) as progress:
+        found = evaluate_frequencies(policies, judged.env_id, steps, wanted, arguments.seed, progress)
+    if arguments.curve is not None:
+        _draw_frequencies(judged, found, arguments.curve)
+    if arguments.json:
+        about = {"run": arguments.folder, "environment": judged.env_id, "seed": arguments.seed, "episodes": wanted}
+        output.print_json({**about, **found.to_json(), **({"sampled": True} if drawn else {})})
+        return 0
+    columns = ["steps per decision", "return", f"lost since {steps[0]}"]
+    listed = [
+        dict(zip(columns, (str(one), format_bounds(mean.to_json()), format_bounds(lost.to_json())), strict=True))
+        for one, mean, lost in zip(found.steps, found.returns, found.lost, strict=True)
+    ]
+    output.print_rows(listed, columns, title=f"{judged.algorithm} in {judged.env_id}")
+    if found.average is not None:
+        mean = format_bounds(found.average.to_json())
+        output.say(f"mean return over {steps[0]} to {steps[-1]} steps per decision: {mean}")
+    if found.published is not None:
+        output.say(f"frequency-averaged score as the paper's code has it: {found.published:.3f} (docs/evaluation.md)")
+    if drawn:
+        output.say(DRAWN)
+    output.say(
+        f"{wanted} episodes at each for each of {len(policies)} seeds, from the same initial states; in brackets 95 % "
+        "intervals over seeds and episodes."
+    )
+    if arguments.curve is not None:
+        output.say(f"curve: {output.short(arguments.curve)}")
+    return 0
+
+
+def _decision_steps(words: str) -> list[int]:
+    """What --decision-steps lists; `evaluate_frequencies` says which numbers make sense."""
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError:
+        raise ConfigError(f"--decision-steps {words}: give whole numbers, as in --decision-steps 1,2,4,8,16") from None
+
+
+def _draw_frequencies(judged: Judged, found: Frequencies, path: str) -> None:
+    """The curve over decision steps, with its bands."""
+    import math
+
+    from surefoot.evaluation import CurvePoint, plots
+
+    points = [
+        CurvePoint(steps, mean.estimate, *(math.nan if end is None else end for end in (mean.low, mean.high)))
+        for steps, mean in zip(found.steps, found.returns, strict=True)
+    ]
+    plots.save(plots.learning_curves({judged.algorithm: points}, judged.env_id, None, "steps per decision"), path)
+
+
 def _together(found: list[Episodes]) -> Episodes:
     """The episodes of one policy with several goals, one goal after another."""
     import numpy as np
@@ -266,11 +342,9 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
     from surefoot.evaluation.tables import format_bounds
     from surefoot.safety.variants import evaluate_variants, ranges_of
 
-    for name in ("until", "range", "cost-limit"):
+    for name in ("until", "range", "cost-limit", "goals", "decision-steps", "curve"):
         if getattr(arguments, name.replace("-", "_")) is not None:
             raise ConfigError(f"--{name} does not go with --vary: leave one of them out")
-    if arguments.goals is not None:
-        raise ConfigError("--goals does not go with --vary: leave one of them out")
     settings = {"variants": arguments.variants, "share": arguments.share, "episodes": arguments.episodes}
     given = {name: value for name, value in settings.items() if value is not None}
     varied = evaluate_variants(policies, env, ranges_of(arguments.vary, env), seed=arguments.seed, **given)
