@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ import numpy as np
 from surefoot.core.actors.held_actor import HeldActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.policy.policy import Policy
-from surefoot.envs.return_bounds import return_bounds
 from surefoot.evaluation.rollout import Episodes, evaluate
 from surefoot.evaluation.statistics import Interval, bounded_interval, hierarchical_interval
 
@@ -133,6 +133,7 @@ def evaluate_frequencies(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Frequencies:
     """Evaluate policies that decide every L steps, for each of several L, from the same initial states.
 
@@ -144,6 +145,7 @@ def evaluate_frequencies(
         seed: of the initial states.
         progress: called with (finished, all) episodes.
         env_kwargs: arguments of the environment.
+        bounds: of an episode's return, which intervals stay within.
 
     Raises:
         ConfigError: numbers below 1 or that don't increase; what `evaluate` raises.
@@ -157,7 +159,6 @@ def evaluate_frequencies(
         before = number * len(policies) * episodes
         shown = None if progress is None else lambda done, _, before=before: progress(before + done, total)
         found.append(tuple(evaluate(acting, env_id, episodes, seed, env_kwargs=env_kwargs, progress=shown)))
-    bounds = return_bounds(env_id)
     table = np.array([[one.returns for one in at] for at in found])  # (n, P, E)
     averaged = mean_over_steps(steps, table) if len(steps) > 1 else None
     scale = PUBLISHED.get(env_id)

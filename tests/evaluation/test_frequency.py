@@ -70,7 +70,7 @@ def test_deciding_at_each_step_changes_nothing() -> None:
 
 
 def test_the_mean_over_frequencies_and_the_papers_score_of_a_line() -> None:
-    """Returns that fall in equal parts from 1000 to 100: 970 for a step of 1, then 14 steps of 2: 910, 850, ..., 130."""
+    """Returns that fall in equal parts from 1000 to 100: 970 over a step of 1, then 910, 850, ..., 130 over 2 each."""
     returns = np.linspace(1000, 100, 16)
     assert mean_over_steps(PAPERS, returns) == pytest.approx(535.5172, abs=1e-4)
     assert as_published(PAPERS, returns, Scale(1000)) == pytest.approx(0.5176667, abs=1e-7)

@@ -263,6 +263,7 @@ def _evaluate_goals(arguments: argparse.Namespace, judged: Judged, drawn: bool) 
 
 def _evaluate_frequencies(arguments: argparse.Namespace, judged: Judged, drawn: bool) -> int:
     """What --decision-steps asks for: a line a frequency, and the mean over them."""
+    from surefoot.envs.return_bounds import return_bounds
     from surefoot.evaluation.frequency import evaluate_frequencies
     from surefoot.evaluation.plots import check_figure
     from surefoot.evaluation.tables import format_bounds
@@ -275,7 +276,8 @@ def _evaluate_frequencies(arguments: argparse.Namespace, judged: Judged, drawn: 
     steps, wanted = _decision_steps(arguments.decision_steps), 100 if arguments.episodes is None else arguments.episodes
     policies = list(judged.policies.values())
     with output.episodes_bar(arguments.quiet, lines=False) as progress:
-        found = evaluate_frequencies(policies, judged.env_id, steps, wanted, arguments.seed, progress)
+        bounds = return_bounds(judged.env_id)
+        found = evaluate_frequencies(policies, judged.env_id, steps, wanted, arguments.seed, progress, bounds=bounds)
     if arguments.curve is not None:
         _draw_frequencies(judged, found, arguments.curve)
     if arguments.json:
