@@ -64,7 +64,7 @@ LONG = ("iql", "cql", "td3bc", "fql-chunk", "riql-k3")
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_stacked_seeds_equal_each_seed_alone_in_float64(variant: str) -> None:
-    store, steps = random_store(torch.float64), 100 if variant in LONG else 24
+    store, steps = random_store(torch.float64), 60 if variant in LONG else max(8, first_full(variant))
     together = learner(agents(variant, SEEDS), SEEDS, store, torch.float64)
     report = together.run(steps)
     assert together.stacked
