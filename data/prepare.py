@@ -24,6 +24,8 @@ ACTION_MARGIN = 1e-5
 """Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
 NORMALIZATIONS = ("none", "observations", "stacked", "range", "quantile")
 """What `normalise_observations` knows."""
+REWARDS = ("none", "return_range", "minus_one")
+"""What `scale_rewards` knows."""
 QUANTILES = (0.01, 0.99)
 """Shares of the observations below what becomes -1 and below what becomes 1, as LeRobot's and openpi's quantiles."""
 PART = 65_536
@@ -77,8 +79,8 @@ def scale_rewards(dataset: Dataset, agent: Agent, how: str) -> Dataset:
         DataError: all episodes have one return, so that there is no range.
         ConfigError: another word.
     """
-    if how not in {"none", "return_range", "minus_one"}:
-        raise ConfigError(f"rewards={how!r} is not one of none, return_range, minus_one")
+    if how not in REWARDS:
+        raise ConfigError(f"rewards={how!r} is not one of {', '.join(REWARDS)}")
     if how == "return_range" and not agent.rewards_fixed:
         returns = dataset.episode_returns
         span = returns.max() - returns.min()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import ConfigError, DivergenceError
+from surefoot.core.base.options import Options, option
 from surefoot.core.losses.masked import masked_mean, normalise
 from surefoot.llm.losses import token_gae
 from surefoot.llm.reward_models import RewardModel
@@ -26,27 +27,15 @@ KIND = "team critic"
 
 
 @dataclasses.dataclass(frozen=True)
-class CriticConfig:
+class CriticConfig(Options):
     """Settings of the critic."""
 
-    learning_rate: float = 1e-5  # of AdamW without weight decay
-    updates: int = 1  # steps on each batch
-    discount: float = 1.0  # from one message to the next
-    trace: float = 0.95  # lambda of the generalised advantages, over messages
-    max_gradient_norm: float = 1.0  # gradients longer than this are shortened
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: names the field.
-        """
-        for name in ("learning_rate", "updates", "max_gradient_norm"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
-        for name in ("discount", "trace"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be from 0 to 1")
+    owner = ""
+    learning_rate: float = option(1e-5, "learning rate of AdamW without weight decay", range=">= 0")
+    updates: int = option(1, "steps of the critic on each batch", range="> 0")
+    discount: float = option(1.0, "discount factor from one message to the next", range="[0, 1]")
+    trace: float = option(0.95, "lambda of the generalised advantages, over messages", range="[0, 1]")
+    max_gradient_norm: float = option(1.0, "gradients longer than this are shortened", range="> 0")
 
 
 class TeamCritic:

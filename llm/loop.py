@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 import pathlib
 import time
 import warnings
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
+from surefoot.core.base.options import option
 from surefoot.core.losses import policy_gradient as pg
 from surefoot.llm.curriculum import Weakness
 from surefoot.llm.losses import method as losses
@@ -52,53 +52,42 @@ Forward = tuple[Tensor, Tensor]
 class TrainConfig(Pace):
     """Settings of the loop."""
 
-    steps: int = 200  # batches of answers
-    prompts_per_step: int = 32  # prompts of each
-    group: int = 8  # answers to each prompt
-    max_new_tokens: int = 64  # the most tokens of an answer
-    epochs: int = 1  # times that a batch is gone through
-    minibatches: int = 1  # optimiser steps of each time
-    learning_rate: float = 1e-6  # of the optimiser
-    weight_decay: float = 0.0  # of the optimiser
-    max_gradient_norm: float = 1.0  # gradients longer than this are shortened
-    rows_at_once: int = 256  # answers whose activations are held at once
-    continuous: bool = False  # sample by transformers' continuous batching, for answers of unequal lengths
-    weak_share: float = 0.0  # of each batch's prompts, drawn from those that stay below half right and get worse
-    refills: int = 2  # times that more prompts are drawn where groups are dropped
-    reference_every: int = 0  # steps after which the reference becomes the policy of now; 0 for never
-    reference_share: float = 1.0  # the policy's share in the new reference; below 1 the rest is the old one's
-    nucleus_every: int = 5  # steps after which the mask policy of method.nucleus becomes the policy of now
-    lag: int = 0  # steps after which the sampler becomes the policy of now; 0 for always
-    oldest: int = 1_000_000  # updates that a sample may be behind; older ones count for nothing
-    checkpoint_every: int = 50  # steps
-    evaluate_every: int = 50  # steps, with prompts that were held out
-    samples: int = 8  # k of pass@k
-    solved: float = 1.0  # the reward from which on an answer is right, in pass@1 and pass@k
-    keep_best: bool = True  # keep the model with the highest pass@1 on held-out prompts, beside the last
-    seed: int = 0  # of all random numbers; on the command line seed=5 is seeds=[5]
+    steps: int = option(200, "batches of answers", range="> 0")
+    prompts_per_step: int = option(32, "prompts of each batch", range="> 0")
+    group: int = option(8, "answers to each prompt", range="> 0")
+    max_new_tokens: int = option(64, "the most tokens of an answer", range="> 0")
+    epochs: int = option(1, "times that a batch is gone through", range="> 0")
+    minibatches: int = option(1, "optimizer steps of each time", range="> 0")
+    learning_rate: float = option(1e-6, "learning rate of the optimizer", range=">= 0")
+    weight_decay: float = option(0.0, "weight decay of the optimizer", range=">= 0")
+    max_gradient_norm: float = option(1.0, "gradients longer than this are shortened", range="> 0")
+    rows_at_once: int = option(256, "answers whose activations are held at once", range="> 0")
+    continuous: bool = option(False, "sample by transformers' continuous batching, for answers of unequal lengths")
+    weak_share: float = option(
+        0.0, "share of each batch's prompts, drawn from those that stay below half right and get worse", range="[0, 1]"
+    )
+    refills: int = option(2, "times that more prompts are drawn where groups are dropped", range=">= 0")
+    reference_every: int = option(
+        0, "steps after which the reference becomes the policy of now; 0 for never", range=">= 0"
+    )
+    reference_share: float = option(
+        1.0, "the policy's share in the new reference; below 1 the rest is the old one's", range="(0, 1]"
+    )
+    nucleus_every: int = option(
+        5, "steps after which the mask policy of method.nucleus becomes the policy of now", range="> 0"
+    )
+    lag: int = option(0, "steps after which the sampler becomes the policy of now; 0 for always", range=">= 0")
+    oldest: int = option(1_000_000, "updates that a sample may be behind; older ones count for nothing", range=">= 0")
+    checkpoint_every: int = option(50, "steps between checkpoints", range="> 0")
+    evaluate_every: int = option(50, "steps between evaluations, with prompts that were held out", range="> 0")
+    samples: int = option(8, "samples for pass@k, k", range="> 0")
+    solved: float = option(1.0, "the reward from which on an answer is right, in pass@1 and pass@k")
+    keep_best: bool = option(True, "keep the model with the highest pass@1 on held-out prompts, beside the last")
+    seed: int = option(0, "seed of all random numbers; on the command line seed=5 is seeds=[5]", range=">= 0")
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: names the field.
-        """
-        self.check_pace()
-        zero = ["continuous", "keep_best", "weak_share", "weight_decay", "refills"]
-        zero += ["reference_every", "lag", "oldest", "seed"]
-        for field in dataclasses.fields(self)[len(dataclasses.fields(Pace)) :]:
-            value = getattr(self, field.name)
-            if field.name == "solved" and not math.isfinite(value):
-                raise ConfigError(f"solved={value} must be a finite number")
-            if field.name == "solved":
-                continue
-            if field.name in zero and not value >= 0:
-                raise ConfigError(f"{field.name}={value} must not be below 0")
-            if field.name not in zero and not value > 0:
-                raise ConfigError(f"{field.name}={value} must be above 0")
-        for name in ("reference_share", "weak_share"):
-            if getattr(self, name) > 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at most 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         if self.weak_share and not round(self.weak_share * self.prompts_per_step):
             raise ConfigError(
                 f"weak_share={self.weak_share} of prompts_per_step={self.prompts_per_step} is less than one prompt"

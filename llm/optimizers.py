@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, DivergenceError
+from surefoot.core.base.options import Options, option
 
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -22,27 +23,24 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class Pace(Options):
     """Settings of the optimiser that all trainings share."""
 
-    optimizer: str = "adamw"  # or muon, for the hidden layers' matrices; all else stays with adamw
-    warm_up: int = 0  # first steps, in which the learning rate rises linearly
-    schedule: str = "constant"  # of the learning rate behind them: constant, or linear or cosine, which fall to 0
-    decay_share: float = 1.0  # share of all steps in which it falls, the last ones; it is constant before
-
-    def check_pace(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: names the field.
-        """
-        for name, known in (("optimizer", OPTIMIZERS), ("schedule", tuple(SCHEDULES))):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is none of {', '.join(known)}")
-        if self.warm_up < 0:
-            raise ConfigError(f"warm_up={self.warm_up} must not be below 0")
-        if not 0 < self.decay_share <= 1:
-            raise ConfigError(f"decay_share={self.decay_share} must be above 0 and at most 1")
+    owner = ""
+    optimizer: str = option(
+        "adamw",
+        "optimizer: adamw or muon, for the hidden layers' matrices; all else stays with adamw",
+        choices=OPTIMIZERS,
+    )
+    warm_up: int = option(0, "first steps, in which the learning rate rises linearly", range=">= 0")
+    schedule: str = option(
+        "constant",
+        "schedule of the learning rate behind the warm-up: constant, or linear or cosine, which fall to 0",
+        choices=tuple(SCHEDULES),
+    )
+    decay_share: float = option(
+        1.0, "share of all steps in which the learning rate falls, the last ones; it is constant before", range="(0, 1]"
+    )
 
     def share(self, step: int, steps: int) -> float:
         """Of the learning rate, in one of `steps` steps, counted from 1."""

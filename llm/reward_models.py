@@ -19,6 +19,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError, DivergenceError
 from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.schema import Plain, Table
 from surefoot.llm.feedback import LabelledSteps, Pair
 from surefoot.llm.losses import preference_terms, step_label_terms
@@ -194,26 +195,16 @@ def load_reward_model(folder: str | pathlib.Path, device: str = "cpu") -> Reward
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardTraining:
+class RewardTraining(Options):
     """Settings of `train_reward_model`."""
 
-    steps: int = 200  # of AdamW without weight decay
-    rows: int = 64  # pairs, or answers with labelled steps, of each
-    learning_rate: float = 1e-5  # falling linearly to 0
-    centre: float = 0.01  # weight of (r_w + r_l)^2, which holds the scores' level
-    max_gradient_norm: float = 1.0  # gradients longer than this are shortened
-    seed: int = 0  # of the order of rows
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: names the field.
-        """
-        for field in dataclasses.fields(self):
-            value, zero = getattr(self, field.name), field.name in ("centre", "seed")
-            if not (value >= 0 if zero else value > 0):
-                raise ConfigError(f"{field.name}={value} must {'not be below' if zero else 'be above'} 0")
+    owner = ""
+    steps: int = option(200, "steps of AdamW without weight decay", range="> 0")
+    rows: int = option(64, "pairs, or answers with labeled steps, of each step", range="> 0")
+    learning_rate: float = option(1e-5, "learning rate, falling linearly to 0", range=">= 0")
+    centre: float = option(0.01, "weight of (r_w + r_l)^2, which holds the scores' level", range=">= 0")
+    max_gradient_norm: float = option(1.0, "gradients longer than this are shortened", range="> 0")
+    seed: int = option(0, "seed of the order of rows", range=">= 0")
 
 
 def train_reward_model(

@@ -15,6 +15,7 @@ from torch import Tensor
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.files import read_json_lines, written_aside
+from surefoot.core.base.options import option
 from surefoot.core.losses.masked import masked_mean
 from surefoot.llm.feedback import Demonstration, Pair
 from surefoot.llm.losses import direct_preference_terms
@@ -100,28 +101,20 @@ def supervise(
 class GivenTraining(Pace):
     """Settings of training on given answers."""
 
-    schedule: str = "linear"  # of the learning rate behind them: constant, or linear or cosine, which fall to 0
-    steps: int = 200  # of the optimiser
-    rows: int = 32  # lines of the file of each, with replacement
-    learning_rate: float = 1e-5  # of the optimiser; 1e-6 and below are usual for pairs
-    weight_decay: float = 0.0  # of the optimiser
-    max_gradient_norm: float = 1.0  # gradients longer than this are shortened
-    rows_at_once: int = 256  # lines whose activations are held at once
-    beta: float = 0.1  # of DPO: how strongly the policy is held to what it was
-    checkpoint_every: int = 50  # steps
-    seed: int = 0  # of the order of rows
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: names the field.
-        """
-        self.check_pace()
-        for field in dataclasses.fields(self)[len(dataclasses.fields(Pace)) :]:
-            value, zero = getattr(self, field.name), field.name in ("weight_decay", "seed")
-            if not (value >= 0 if zero else value > 0):
-                raise ConfigError(f"{field.name}={value} must {'not be below' if zero else 'be above'} 0")
+    schedule: str = option(
+        "linear", "schedule of the learning rate behind the warm-up: constant, or linear or cosine, which fall to 0"
+    )
+    steps: int = option(200, "steps of the optimizer", range="> 0")
+    rows: int = option(32, "lines of the file in each step, with replacement", range="> 0")
+    learning_rate: float = option(
+        1e-5, "learning rate of the optimizer; 1e-6 and below are usual for pairs", range=">= 0"
+    )
+    weight_decay: float = option(0.0, "weight decay of the optimizer", range=">= 0")
+    max_gradient_norm: float = option(1.0, "gradients longer than this are shortened", range="> 0")
+    rows_at_once: int = option(256, "lines whose activations are held at once", range="> 0")
+    beta: float = option(0.1, "beta of DPO: how strongly the policy is held to what it was", range="> 0")
+    checkpoint_every: int = option(50, "steps between checkpoints", range="> 0")
+    seed: int = option(0, "seed of the order of rows", range=">= 0")
 
 
 class Given:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.schema import Plain, Table
 from surefoot.llm.critic import TeamCritic
 from surefoot.llm.loop import Loop, TrainConfig
@@ -39,23 +40,17 @@ def after(prompt: str, said: Sequence[str]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class TeamConfig:
+class TeamConfig(Options):
     """How a team answers and learns."""
 
-    credit: Credit = "sum"  # all get the sum of the rewards of each one's answer (CORY), or the last answer's (MARFT)
-    swap_every: int = 0  # steps after which policies change places, the first becoming the last; 0 for never
-    in_turn: bool = False  # one policy learns in each step, the others stay (MARFT's round robin)
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigError: names the field.
-        """
-        if self.credit not in ("sum", "last"):
-            raise ConfigError(f"credit={self.credit!r} must be sum or last")
-        if self.swap_every < 0:
-            raise ConfigError(f"swap_every={self.swap_every} must not be below 0")
+    owner = ""
+    credit: Credit = option(
+        "sum", "reward of each: sum, of the rewards of each one's answer (CORY); or last, of the last answer (MARFT)"
+    )
+    swap_every: int = option(
+        0, "steps after which policies change places, the first becoming the last; 0 for never", range=">= 0"
+    )
+    in_turn: bool = option(False, "one policy learns in each step, the others stay (MARFT's round robin)")
 
 
 CORY = TeamConfig(credit="sum", swap_every=5)

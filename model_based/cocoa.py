@@ -12,6 +12,7 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import MLPActor
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Source, Stores, Uniform
@@ -46,26 +47,36 @@ TRANSDUCED = ("actor", "critic", "value")
 class COCOAConfig(EnsembleConfig):
     """Settings of the wrapper; the defaults of widths are the authors' around IQL."""
 
-    model_updates: int = 20_000  # training steps of the models at most, before the first of the seeker; of the run's
-    seeker_updates: int = 10_000  # training steps of the policy that seeks anchors, before the first of the algorithm
-    anchor_steps: int = 1  # H that it takes in the model from a state to its anchor; 0: the state is its own anchor
-    transducer: tuple[int, ...] = (64, 64)  # widths of f and g; the last is t, how many features they make
-    embedding: int = 4  # k, products that are summed to a feature
-    reverse_starts: int = 10_000  # next states of the data from which the reverse model is followed
-    reverse_steps: int = 5
-    divergence: float = 0.8  # of a random action of the data, the direction that is kept to on the way back
-    divergence_noise: float = 0.1  # standard deviation of the noise around it, in each step
-    seeker_hidden: tuple[int, ...] = (100, 100)
-    seeker_learning_rate: float = 1e-3
+    model_updates: int = option(
+        20_000, "training steps of the models at most, before the first of the seeker; of the run's", range=">= 1"
+    )
+    seeker_updates: int = option(
+        10_000, "training steps of the policy that seeks anchors, before the first of the algorithm", range=">= 1"
+    )
+    anchor_steps: int = option(
+        1,
+        "steps that it takes in the model from a state to its anchor, H; 0: the state is its own anchor",
+        range=">= 0",
+    )
+    transducer: tuple[int, ...] = option((64, 64), "widths of f and g; the last is t, how many features they make")
+    embedding: int = option(4, "products that are summed to a feature, k", range=">= 1")
+    reverse_starts: int = option(
+        10_000, "next states of the data from which the reverse model is followed", range=">= 1"
+    )
+    reverse_steps: int = option(5, "steps of the reverse model from each start", range=">= 1")
+    divergence: float = option(
+        0.8, "share of a random action of the data, the direction that is kept to on the way back"
+    )
+    divergence_noise: float = option(
+        0.1, "standard deviation of the noise around that direction, in each step", range=">= 0"
+    )
+    seeker_hidden: tuple[int, ...] = option((100, 100), "widths of the seeker's hidden layers")
+    seeker_learning_rate: float = option(1e-3, "learning rate of the seeker", range=">= 0")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        EnsembleConfig.__post_init__(self)
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        for field in ("model_updates", "seeker_updates", "embedding", "reverse_starts", "reverse_steps"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
-        require(self.anchor_steps >= 0, name, "anchor_steps", self.anchor_steps, ">= 0")
-        require(self.divergence_noise >= 0, name, "divergence_noise", self.divergence_noise, ">= 0")
         require(len(self.transducer) >= 1, name, "transducer", self.transducer, "at least one width")
         require(getattr(self, "history", 1) == 1, name, "history", getattr(self, "history", 1), "1")
         require(getattr(self, "dropout", 0) == 0, name, "dropout", getattr(self, "dropout", 0), "0")
@@ -231,11 +242,6 @@ class COCOAIQLConfig(COCOAConfig, IQLConfig):
 
     hidden: tuple[int, ...] = (100, 100)
 
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        IQLConfig.__post_init__(self)
-
 
 class COCOAIQL(COCOA, IQL):
     """COCOA around IQL."""
@@ -255,9 +261,8 @@ class COCOACQLConfig(COCOAConfig, CQLConfig):
     embedding: int = 32
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        CQLConfig.__post_init__(self)
+        """Refuse options that don't go together."""
+        super().__post_init__()
         if self.layer_norm_actor or self.layer_norm_critic:
             raise ConfigError(f"{algorithm_of(self)}: transduced networks have no layer norms; leave them out")
 
@@ -277,11 +282,6 @@ class COCOAMOPOConfig(COCOAConfig, MOPOConfig):
 
     hidden: tuple[int, ...] = (100, 100)
 
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        MOPOConfig.__post_init__(self)
-
 
 class COCOAMOPO(COCOA, MOPO):
     """COCOA around MOPO."""
@@ -297,11 +297,6 @@ class COCOAMOBILEConfig(COCOAConfig, MOBILEConfig):
     """Settings of COCOA around MOBILE."""
 
     hidden: tuple[int, ...] = (100, 100)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        COCOAConfig.__post_init__(self)
-        MOBILEConfig.__post_init__(self)
 
 
 class COCOAMOBILE(COCOA, MOBILE):

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Batch, Metrics, algorithm_of, require
+from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.core.losses.value_learning import soft_maximum
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import pairs
@@ -23,23 +24,21 @@ PUSHED = ("mixed", "imagined")
 class COMBOConfig(ImaginedSACConfig):
     """Settings of COMBO; the defaults are OfflineRL-Kit's."""
 
-    real_ratio: float = 0.5
+    real_ratio: float = option(0.5, range="(0, 1)")
     deterministic_backup: bool = True
     hidden: tuple[int, ...] = (256, 256, 256)
-    cql_weight: float = 0.5  # beta of the conservative term; 0.5 or 5 in the paper, by task
-    cql_temperature: float = 1.0  # T of the soft maximum
-    sampled_actions: int = 10  # n: uniform ones, the policy's and the policy's at the next state, n each
-    pushed_on: str = "mixed"  # where values are pushed down: the states of the whole batch, or imagined ones alone
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.cql_weight >= 0, name, "cql_weight", self.cql_weight, ">= 0")
-        require(self.cql_temperature > 0, name, "cql_temperature", self.cql_temperature, "> 0")
-        require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, ">= 1")
-        require(self.pushed_on in PUSHED, name, "pushed_on", self.pushed_on, " or ".join(PUSHED))
-        require(0 < self.real_ratio < 1, name, "real_ratio", self.real_ratio, "in (0, 1): both kinds of rows are read")
+    cql_weight: float = option(
+        0.5, "weight of the conservative term, beta; 0.5 or 5 in the paper, by task", range=">= 0"
+    )
+    cql_temperature: float = option(1.0, "temperature of the soft maximum, T", range="> 0")
+    sampled_actions: int = option(
+        10,
+        "actions that are sampled of each kind, n: uniform, the policy's, and the policy's at the next state",
+        range=">= 1",
+    )
+    pushed_on: str = option(
+        "mixed", "where values are pushed down: the states of the whole batch, or imagined ones alone", choices=PUSHED
+    )
 
 
 class COMBO(ImaginedSAC):

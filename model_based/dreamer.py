@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import Memory
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import LaProp
 from surefoot.core.base.spec import VECTOR
@@ -32,45 +33,42 @@ class DreamerConfig(OffPolicyConfig, EncoderConfig):
     """Settings of DreamerV3; the defaults are the smallest published size, on fewer windows."""
 
     initial_steps: int = 1_000
-    updates_per_step: float = 0.25  # officially steps of the windows per step of the environment: 32 to 1,024
+    updates_per_step: float = option(
+        0.25,
+        "training steps per environment step; officially steps of the windows per step of the environment: 32 to 1,024",
+    )
     encoder_features: int = 128
-    shift: int = 0  # images are not shifted
-    windows: int = 16  # of a training step; the run's batch_size does not count
-    length: int = 64  # L: steps of a window
-    imagined: int = 15  # H: steps that are imagined from each of them
-    states: str = "categorical"  # or gaussian: kind of the random states
-    groups: int = 32  # of categories; or dimensions of a Gaussian state
-    classes: int = 4  # categories in a group
-    deterministic: int = 512  # width of the recurrent state
-    blocks: int = 8  # of the recurrent state, which divide it
-    recurrent_hidden: int = 64  # width of the layers within the recurrent model
-    units: int = 64  # width of the layers of the heads
-    count: int = 3  # layers of each head
-    depth: int = 4  # channels of the last but one layer of an image's decoder
-    dynamics_weight: float = 1.0  # of the KL that trains the prior
-    representation_weight: float = 0.1  # of the KL that trains the posterior
-    free_nats: float = 1.0  # that each KL may have
-    discount: float = 1 - 1 / 333
-    trace: float = 0.95  # lambda, of the returns
-    entropy_weight: float = 3e-4
-    replay_value_weight: float = 0.3  # of the values' loss along the windows
-    slow_weight: float = 1.0  # of the values' distance to the slow critic's
-    target_rate: float = 0.02  # of the slow critic
-    scale_rate: float = 0.01  # of the returns' range
-    learning_rate: float = 4e-5
-    warm_up: int = 1_000  # training steps in which the learning rate rises from 0
-    clip: float = 0.3  # a parameter's gradient has at most this share of the parameter's norm
-    epsilon: float = 1e-20  # of LaProp
+    shift: int = option(0, "largest shift of images, in pixels; 0: they are not shifted")
+    windows: int = option(16, "windows of a training step; the run's batch_size does not count", range=">= 1")
+    length: int = option(64, "steps of a window, L", range=">= 1")
+    imagined: int = option(15, "steps that are imagined from each step of the windows, H", range=">= 1")
+    states: str = option("categorical", "kind of the random states: categorical or gaussian")
+    groups: int = option(32, "groups of categories; or dimensions of a Gaussian state")
+    classes: int = option(4, "categories in a group")
+    deterministic: int = option(512, "width of the recurrent state", range=">= 1")
+    blocks: int = option(8, "blocks of the recurrent state, which divide it")
+    recurrent_hidden: int = option(64, "width of the layers within the recurrent model", range=">= 1")
+    units: int = option(64, "width of the layers of the heads", range=">= 1")
+    count: int = option(3, "layers of each head", range=">= 1")
+    depth: int = option(4, "channels of the last but one layer of an image's decoder", range=">= 1")
+    dynamics_weight: float = option(1.0, "weight of the KL that trains the prior", range=">= 0")
+    representation_weight: float = option(0.1, "weight of the KL that trains the posterior", range=">= 0")
+    free_nats: float = option(1.0, "nats that each KL may have")
+    discount: float = option(1 - 1 / 333, "discount factor", range="[0, 1]")
+    trace: float = option(0.95, "lambda, of the returns", range="[0, 1]")
+    entropy_weight: float = option(3e-4, "weight of the policy's entropy", range=">= 0")
+    replay_value_weight: float = option(0.3, "weight of the values' loss along the windows", range=">= 0")
+    slow_weight: float = option(1.0, "weight of the values' distance to the slow critic's", range=">= 0")
+    target_rate: float = option(0.02, "rate of the slow critic's average", range="[0, 1]")
+    scale_rate: float = option(0.01, "rate of the average of the returns' range", range="[0, 1]")
+    learning_rate: float = option(4e-5, "learning rate", range=">= 0")
+    warm_up: int = option(1_000, "training steps in which the learning rate rises from 0")
+    clip: float = option(0.3, "a parameter's gradient has at most this share of the parameter's norm")
+    epsilon: float = option(1e-20, "number added to LaProp's denominator", range=">= 0")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        for name in ("windows", "length", "imagined", "deterministic", "recurrent_hidden", "units", "count", "depth"):
-            require(getattr(self, name) >= 1, "dreamer", name, getattr(self, name), ">= 1")
-        for name in ("trace", "scale_rate"):
-            require(0 <= getattr(self, name) <= 1, "dreamer", name, getattr(self, name), "in [0, 1]")
-        for name in (f"{of}_weight" for of in ("dynamics", "representation", "entropy", "replay_value", "slow")):
-            require(getattr(self, name) >= 0, "dreamer", name, getattr(self, name), ">= 0")
         require(self.offline_fraction == 0, "dreamer", "offline_fraction", self.offline_fraction, "0: it has no data")
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, Rule, Update
 from surefoot.core.engine.sources import Source, Stores
 from surefoot.data.dataset import Dataset
@@ -27,8 +28,8 @@ from surefoot.world_models.ensemble.learning import (
 class DynamicsConfig(EnsembleConfig):
     """The model's, and what it predicts."""
 
-    model_costs: bool = False  # predict the data's costs too
-    model_recalibrated: bool = True  # scale predicted variances to what the holdout likes best
+    model_costs: bool = option(False, "predict the data's costs too")
+    model_recalibrated: bool = option(True, "scale predicted variances to what the holdout likes best")
 
 
 class LearnedDynamics(Agent):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import FALLING
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
@@ -44,47 +45,47 @@ STARTS = "starts"
 class ImaginedSACConfig(EnsembleConfig, AlarmConfig):
     """Settings of SAC on imagined rows; the defaults are OfflineRL-Kit's, but for the number of rollouts."""
 
-    model_updates: int = 20_000  # training steps of the model at most, before the first of the policy; of the run's
-    rollout_length: int = 5  # L, steps from a state of the data
-    rollouts: int = 10_000  # each time that rows are imagined; the papers have 50,000
-    imagine_every: int = 1_000  # training steps
-    imagined_kept: int = 5  # times that rows were imagined whose rows are kept
-    real_ratio: float = 0.05  # of each batch, rows of the data; the others are imagined
-    critics: int = 2  # N, of whose values the minimum counts
-    discount: float = 0.99
-    target_rate: float = 0.005
-    temperature: float = 1.0  # weight of the entropy at the start
-    target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
-    deterministic_backup: bool = False  # leave the entropy out of the targets
-    actor_learning_rate: float = 1e-4
-    actor_schedule: str = "constant"  # or cosine or linear, to 0 at the end of the run
-    critic_learning_rate: float = 3e-4
-    temperature_learning_rate: float = 1e-4
-    hidden: tuple[int, ...] = (256, 256)
-    initialisation: str = "torch"  # or edac: nn.Linear's kernels, hidden biases 0.1, last layers within 3e-3
-    log_std_range: tuple[float, float] = (-5.0, 2.0)
-    normalization: str = "none"  # of observations: none or observations
-    reward_range: tuple[float, float] | None = None  # of what the task can give, for the alarm; None: the data's
+    model_updates: int = option(
+        20_000, "training steps of the model at most, before the first of the policy; of the run's", range=">= 1"
+    )
+    rollout_length: int = option(5, "steps of a rollout from a state of the data, L", range=">= 1")
+    rollouts: int = option(10_000, "rollouts each time that rows are imagined; the papers have 50,000", range=">= 1")
+    imagine_every: int = option(1_000, "training steps between times that rows are imagined", range=">= 1")
+    imagined_kept: int = option(5, "times that rows were imagined whose rows are kept", range=">= 1")
+    real_ratio: float = option(0.05, "share of each batch, rows of the data; the others are imagined", range="[0, 1]")
+    critics: int = option(2, "number of critics, N, of whose values the minimum counts", range=">= 1")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the targets' average, every step", range="[0, 1]")
+    temperature: float = option(1.0, "weight of the entropy at the start", range="> 0")
+    target_entropy: float | None = option(
+        None, "entropy that the temperature aims at, in nats; null: minus the number of action dimensions"
+    )
+    deterministic_backup: bool = option(False, "leave the entropy out of the targets")
+    actor_learning_rate: float = option(1e-4, "learning rate of the actor", range=">= 0")
+    actor_schedule: str = option(
+        "constant",
+        "schedule of the actor's learning rate: constant; or cosine or linear, to 0 at the end of the run",
+        choices=FALLING,
+    )
+    critic_learning_rate: float = option(3e-4, "learning rate of the critics", range=">= 0")
+    temperature_learning_rate: float = option(1e-4, "learning rate of the temperature", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    initialisation: str = option(
+        "torch", "initial weights: torch, or edac: nn.Linear's kernels, hidden biases 0.1, last layers within 3e-3"
+    )
+    log_std_range: tuple[float, float] = option((-5.0, 2.0), "range of the log standard deviation", rising=True)
+    normalization: str = option("none", "normalization of observations", choices=("none", "observations"))
+    reward_range: tuple[float, float] | None = option(
+        None, "range of what the task can give, for the alarm; null: the data's"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        EnsembleConfig.__post_init__(self)
-        AlarmConfig.__post_init__(self)
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        for field, least in (
-            ("model_updates", 1), ("rollout_length", 1), ("rollouts", 1), ("imagine_every", 1), ("imagined_kept", 1),
-            ("critics", 1),
-        ):  # fmt: skip
-            require(getattr(self, field) >= least, name, field, getattr(self, field), f">= {least}")
-        require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
-        known = self.normalization in {"none", "observations"}
-        require(known, name, "normalization", self.normalization, "none or observations")
-        known = self.actor_schedule in FALLING
-        require(known, name, "actor_schedule", self.actor_schedule, " or ".join(FALLING))
         bounds = self.reward_range
         fine = bounds is None or (len(bounds) == 2 and bounds[0] <= bounds[1])
         require(fine, name, "reward_range", bounds, "(lowest, highest) or null")
-        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
 
 
 class ImaginedSAC(Agent):

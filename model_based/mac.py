@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.flow_actor import FlowActor, OneStepActor, best_of
 from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.flow import euler
@@ -20,6 +21,7 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value, pairs
 from surefoot.core.nn.velocity import PlainVelocity
 from surefoot.data.dataset import Dataset
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.model_based.base.alarm import AlarmConfig, Limits
 from surefoot.model_based.base.signals import reward_excess, value_signals
 from surefoot.offline import chunked
@@ -32,33 +34,28 @@ from surefoot.world_models.dynamics import Dynamics, StepNoise
 class MACConfig(AlarmConfig):
     """Settings of MAC; the defaults are the authors', but for the sizes, which suit a core."""
 
-    chunk: int = 10  # C: actions that are decided at once, and that the model takes in one step
-    execute: int | None = None  # actions of a chunk that are played before the next is chosen; null: all
-    rollout_length: int = 10  # H, chunks of an imagined path
-    rollouts: int = 64  # imagined paths in a training step
-    trace: float = 1.0  # lambda of the paths' returns
-    samples: int = 32  # N chunks of which the best acts
-    imagined_samples: int = 8  # of which the best is imagined
-    flow_steps: int = 10  # K of the flow
-    discount: float = 0.999  # of a step
-    target_rate: float = 0.005  # of the value's average
-    critics: int = 2
-    aggregate: str = "mean"  # of the critics, for choosing: mean or min
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (256, 256, 256)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
+    chunk: int = option(10, "C: actions that are decided at once, and that the model takes in one step", range=">= 1")
+    execute: int | None = option(None, "actions of a chunk that are played before the next is chosen; null: all")
+    rollout_length: int = option(10, "chunks of an imagined path, H", range=">= 1")
+    rollouts: int = option(64, "imagined paths in a training step", range=">= 1")
+    trace: float = option(1.0, "lambda of the paths' returns", range="[0, 1]")
+    samples: int = option(32, "N chunks of which the best acts", range=">= 1")
+    imagined_samples: int = option(8, "chunks of which the best is imagined", range=">= 1")
+    flow_steps: int = option(10, "steps of the flow, K", range=">= 1")
+    discount: float = option(0.999, "discount factor of a step", range="(0, 1)")
+    target_rate: float = option(0.005, "rate of the value's average", range="[0, 1]")
+    critics: int = option(2, "number of critics", range=">= 1")
+    aggregate: str = option("mean", "aggregate of the critics, for choosing: mean or min", choices=ensembles.AGGREGATES)
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256, 256), "widths of the hidden layers")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        for field in ("chunk", "rollout_length", "rollouts", "samples", "imagined_samples", "flow_steps", "critics"):
-            require(getattr(self, field) >= 1, "mac", field, getattr(self, field), ">= 1")
         played = self.execute
         require(played is None or 1 <= played <= self.chunk, "mac", "execute", played, f"null, or in 1 .. {self.chunk}")
-        require(0 <= self.trace <= 1, "mac", "trace", self.trace, "in [0, 1]")
-        require(0 < self.discount < 1, "mac", "discount", self.discount, "in (0, 1)")
-        ensembles.check_aggregate("mac", self.aggregate)
 
 
 class MAC(ChunkedAgent):

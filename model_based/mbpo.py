@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.model_based.base.alarm import AlarmConfig
@@ -34,24 +35,26 @@ class MBPOConfig(SoftConfig, ModelConfig, AlarmConfig):
 
     initial_steps: int = 5_000
     updates_per_step: float = 20.0
-    real_ratio: float = 0.05  # of each batch, rows of the replay buffer; the others are imagined
-    rollouts: int = 20_000  # each time that rows are imagined; the paper has 100,000
-    imagine_every: int = 5_000  # training steps: 250 of the environment at 20 a step
-    imagined_kept: int = 4  # times that rows were imagined whose rows are kept
-    length_schedule: tuple[float, float, int, int] = (20_000, 150_000, 1, 15)  # from, to environment step; length there
-    model_updates: int = 4_000  # training steps before the first of the policy
-    model_every: int = 4  # training steps from one of the model to its next
+    real_ratio: float = option(
+        0.05, "share of each batch, rows of the replay buffer; the others are imagined", range="[0, 1]"
+    )
+    rollouts: int = option(20_000, "rollouts each time that rows are imagined; the paper has 100,000", range=">= 1")
+    imagine_every: int = option(
+        5_000, "training steps between times that rows are imagined: 250 of the environment at 20 a step", range=">= 1"
+    )
+    imagined_kept: int = option(4, "times that rows were imagined whose rows are kept", range=">= 1")
+    length_schedule: tuple[float, float, int, int] = option(
+        (20_000, 150_000, 1, 15),
+        "first and last environment step of the schedule of rollouts' lengths, and the lengths there",
+    )
+    model_updates: int = option(4_000, "training steps before the first of the policy", range=">= 1")
+    model_every: int = option(4, "training steps from one of the model to its next", range=">= 1")
     critic_loss_over: str = "half_sum"
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        SoftConfig.__post_init__(self)
-        ModelConfig.__post_init__(self)
-        AlarmConfig.__post_init__(self)
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        for field in ("rollouts", "imagine_every", "imagined_kept", "model_updates", "model_every"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
-        require(0 <= self.real_ratio <= 1, name, "real_ratio", self.real_ratio, "in [0, 1]")
         schedule = self.length_schedule
         fine = len(schedule) == 4 and schedule[0] < schedule[1] and min(schedule[2:]) >= 1
         require(fine, name, "length_schedule", schedule, "two rising steps and two lengths of 1 or more")

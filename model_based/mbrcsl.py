@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.diffusion import Schedule, denoising_loss, implicit
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
@@ -46,37 +47,34 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
     model_elites: int = 3
     model_hidden: tuple[int, ...] = (100, 100)
     model_decays: tuple[float, ...] = ()
-    model_normalize_targets: bool = True  # else steps of 0.01 in a maze are predicted to 0.003
-    model_updates: int = 4_000  # training steps of the model; it may stop improving, and so learning, before
-    behaviour_updates: int = 6_000  # of the clone
-    rollout_batches: int = 50  # training steps that follow the clone in the model, at most
-    rollouts: int = 200  # paths in each of them
-    horizon: int = 200  # H, steps of a path
-    kept: int = 100  # paths above the data's best return after which no more are made
-    bounded: bool = True  # keep the model's states in the range of the data's, each number by itself
-    behaviour_network: str = "mlp"  # or mlp_unet, the published one
-    behaviour_widths: tuple[int, ...] = (128, 128, 128)  # of its layers, or of the U's way down
-    diffusion_steps: int = 10
-    behaviour_learning_rate: float = 3e-4
-    behaviour_weight_decay: float = 1e-6
-    behaviour_warm_up: int = 500  # steps of the clone's cosine schedule
-    behaviour_stride: int = 1  # training steps that are one step of that schedule
-    average_rate: float = 2e-3  # of the clone's average, which is followed
+    model_normalize_targets: bool = option(
+        True, "divide what is predicted by its deviations; else steps of 0.01 in a maze are predicted to 0.003"
+    )
+    model_updates: int = option(
+        4_000, "training steps of the model; it may stop improving, and so learning, before", range=">= 1"
+    )
+    behaviour_updates: int = option(6_000, "training steps of the clone", range=">= 1")
+    rollout_batches: int = option(50, "training steps that follow the clone in the model, at most", range=">= 1")
+    rollouts: int = option(200, "paths in each of those batches", range=">= 1")
+    horizon: int = option(200, "steps of a path, H", range=">= 1")
+    kept: int = option(100, "paths above the data's best return after which no more are made", range=">= 1")
+    bounded: bool = option(True, "keep the model's states in the range of the data's, each number by itself")
+    behaviour_network: str = option(
+        "mlp", "network of the clone: mlp or mlp_unet, the published one", choices=("mlp", "mlp_unet")
+    )
+    behaviour_widths: tuple[int, ...] = option((128, 128, 128), "widths of the clone's layers, or of the U's way down")
+    diffusion_steps: int = option(10, "steps of diffusion", range=">= 1")
+    behaviour_learning_rate: float = option(3e-4, "learning rate of the clone", range=">= 0")
+    behaviour_weight_decay: float = option(1e-6, "weight decay of the clone", range=">= 0")
+    behaviour_warm_up: int = option(500, "steps of the clone's cosine schedule", range=">= 0")
+    behaviour_stride: int = option(1, "training steps that are one step of the clone's schedule", range=">= 1")
+    average_rate: float = option(2e-3, "rate of the clone's average, which is followed", range="(0, 1]")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        AlarmConfig.__post_init__(self)
-        EnsembleConfig.__post_init__(self)
-        RCSLConfig.__post_init__(self)
-        for field in ("model_updates", "behaviour_updates", "rollout_batches", "rollouts", "horizon", "kept",
-                      "diffusion_steps", "behaviour_stride"):  # fmt: skip
-            require(getattr(self, field) >= 1, "mbrcsl", field, getattr(self, field), ">= 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         require(self.termination in {"auto", "none"}, "mbrcsl", "termination", self.termination, "auto: no path ends")
-        network = self.behaviour_network
-        require(network in {"mlp", "mlp_unet"}, "mbrcsl", "behaviour_network", network, "mlp or mlp_unet")
         require(self.history == 1, "mbrcsl", "history", self.history, "1: its model predicts single observations")
-        require(self.behaviour_warm_up >= 0, "mbrcsl", "behaviour_warm_up", self.behaviour_warm_up, ">= 0")
-        require(0 < self.average_rate <= 1, "mbrcsl", "average_rate", self.average_rate, "in (0, 1]")
 
 
 PUBLISHED: dict[str, Any] = {

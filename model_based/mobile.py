@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, algorithm_of, require
 from surefoot.core.nn import ensembles
@@ -19,16 +20,18 @@ from surefoot.world_models.ensemble.uncertainty import bellman_inconsistency
 class MOBILEConfig(ImaginedSACConfig):
     """Settings of MOBILE."""
 
-    penalty: float = 1.0  # beta; the paper's are 0.1 to 2, by task, and 5 on hopper-random
-    samples: int = 10  # M, next states that each elite draws
-    clamp_targets: bool = False  # at 0 and above, as the official code does: only for tasks whose rewards are >= 0
+    penalty: float = option(
+        1.0, "weight of the penalty, beta; the paper's are 0.1 to 2, by task, and 5 on hopper-random", range=">= 0"
+    )
+    samples: int = option(10, "next states that each elite draws, M", range=">= 1")
+    clamp_targets: bool = option(
+        False, "clamp targets at 0 and above, as the official code does: only for tasks whose rewards are >= 0"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(self.penalty >= 0, name, "penalty", self.penalty, ">= 0")
-        require(self.samples >= 1, name, "samples", self.samples, ">= 1")
         require(self.model_elites >= 2, name, "model_elites", self.model_elites, ">= 2, which can disagree")
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import algorithm_of, require
+from surefoot.core.base.options import option
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.dynamics import Outcome
 from surefoot.world_models.ensemble import uncertainty
@@ -20,16 +20,10 @@ UNCERTAINTIES = ("aleatoric", "pairwise", "std")
 class MOPOConfig(ImaginedSACConfig):
     """Settings of MOPO."""
 
-    penalty: float = 2.5  # lambda; the paper's are 0.5 to 5, by task
-    uncertainty: str = "aleatoric"  # u: aleatoric (the paper's), pairwise or std (of the members' next states)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.penalty >= 0, name, "penalty", self.penalty, ">= 0")
-        known = self.uncertainty in UNCERTAINTIES
-        require(known, name, "uncertainty", self.uncertainty, f"one of {', '.join(UNCERTAINTIES)}")
+    penalty: float = option(2.5, "weight of the penalty, lambda; the paper's are 0.5 to 5, by task", range=">= 0")
+    uncertainty: str = option(
+        "aleatoric", "u: aleatoric (the paper's), pairwise or std (of the members' next states)", choices=UNCERTAINTIES
+    )
 
 
 class MOPO(ImaginedSAC):

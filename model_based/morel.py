@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update
 from surefoot.model_based.imagined_sac import STARTS, ImaginedSAC, ImaginedSACConfig
 from surefoot.world_models.dynamics import Outcome
 from surefoot.world_models.ensemble.uncertainty import largest_distance
@@ -18,21 +19,18 @@ from surefoot.world_models.ensemble.uncertainty import largest_distance
 class MORELConfig(ImaginedSACConfig):
     """Settings of MOReL; the model's are the official code's."""
 
-    threshold_divisor: float = 3.0  # the threshold is the largest disagreement on the data over this
-    halt_reward: float | None = None  # of the step that ends so, -kappa; None: as the lowest reward, or 0, for ever
-    rollout_length: int = 20  # the paper's run to the end of the episode
+    threshold_divisor: float = option(
+        3.0, "the threshold is the largest disagreement on the data over this", range="> 0"
+    )
+    halt_reward: float | None = option(
+        None, "reward of the step that ends so, -kappa; null: as the lowest reward, or 0, for ever"
+    )
+    rollout_length: int = option(20, "steps of a rollout; the paper's run to the end of the episode")
     rollouts: int = 2_500
     model_members: int = 4
-    model_elites: int = 4
+    model_elites: int = option(4, range=">= 2")
     model_hidden: tuple[int, ...] = (512, 512)
     model_decays: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.threshold_divisor > 0, name, "threshold_divisor", self.threshold_divisor, "> 0")
-        require(self.model_elites >= 2, name, "model_elites", self.model_elites, ">= 2, which can disagree")
 
 
 class MOReL(ImaginedSAC):

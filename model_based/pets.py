@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Source, Stores
 from surefoot.model_based.base.alarm import AlarmConfig
@@ -30,30 +31,29 @@ DECAYS = (2.5e-5, 5e-5, 7.5e-5, 1e-4)
 class PETSConfig(OffPolicyConfig, ModelConfig, AlarmConfig):
     """Settings of PETS; the defaults are mbrl-lib's for a cart-pole."""
 
-    initial_steps: int = 200  # environment steps with random actions: one episode there
-    updates_per_step: float = 5.0  # training steps of the model for each step of the environment
+    initial_steps: int = option(200, "environment steps with random actions: one episode there")
+    updates_per_step: float = option(5.0, "training steps of the model for each step of the environment")
     model_members: int = 5
-    model_elites: int = 5  # all of them are asked
+    model_elites: int = option(5, "members of the model that are asked, here all")
     model_hidden: tuple[int, ...] = (200, 200, 200)
     model_decays: tuple[float, ...] = DECAYS
     model_normalize_targets: bool = True
-    reward_function: str = AUTO  # the task's own where it is known, as in the paper; learned; or module:function
-    measure_every: int = 500  # training steps after which statistics and elites are found anew
-    horizon: int = 15  # steps looked ahead
-    samples: int = 350  # candidates in each iteration of CEM
-    iterations: int = 5
-    elite_share: float = 0.1  # of the candidates, that the Gaussian is fitted to
-    momentum: float = 0.1  # share of the old Gaussian that is kept
-    futures: int = 20  # particles of each candidate
-    propagation: str = "tsinf"  # a particle keeps its member; ts1: it draws one at each step
-    risk: str = "mean"  # of the futures' returns: mean, worst, cvar:BETA, entropic:THETA, std:C
+    reward_function: str = option(
+        AUTO, "the task's own where it is known, as in the paper; learned; or module:function"
+    )
+    measure_every: int = option(500, "training steps after which statistics and elites are found anew", range=">= 1")
+    horizon: int = option(15, "steps looked ahead")
+    samples: int = option(350, "candidates in each iteration of CEM")
+    iterations: int = option(5, "iterations of the search")
+    elite_share: float = option(0.1, "share of the candidates that the Gaussian is fitted to")
+    momentum: float = option(0.1, "share of the old Gaussian that is kept")
+    futures: int = option(20, "particles of each candidate")
+    propagation: str = option("tsinf", "tsinf: a particle keeps its member; ts1: it draws one at each step")
+    risk: str = option("mean", "risk measure of the futures' returns: mean, worst, cvar:BETA, entropic:THETA, std:C")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range; the planner checks its own."""
-        OffPolicyConfig.__post_init__(self)
-        ModelConfig.__post_init__(self)
-        AlarmConfig.__post_init__(self)
-        require(self.measure_every >= 1, algorithm_of(self), "measure_every", self.measure_every, ">= 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         least = min(self.model_elites, self.model_members) if self.propagation == "tsinf" else 1
         fits = self.futures <= 1 or self.futures >= least  # 1 is the mean outcome
         which = f"1, or {least} and more, so that each of the {least} elites has a particle (or propagation=ts1)"

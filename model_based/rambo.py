@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.sources import MAIN
 from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
@@ -23,16 +24,13 @@ class RAMBOConfig(ImaginedSACConfig):
     """Settings of RAMBO."""
 
     real_ratio: float = 0.5
-    adversary_weight: float = 3e-4  # w of the adversary's loss; 0: the model only goes on being fitted
-    adversary_learning_rate: float = 3e-4
-    adversary_every: int = 1  # training steps; the official code takes 1,000 in a row every 1,000
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.adversary_weight >= 0, name, "adversary_weight", self.adversary_weight, ">= 0")
-        require(self.adversary_every >= 1, name, "adversary_every", self.adversary_every, ">= 1")
+    adversary_weight: float = option(
+        3e-4, "weight of the adversary's loss, w; 0: the model only goes on being fitted", range=">= 0"
+    )
+    adversary_learning_rate: float = option(3e-4, "learning rate of the adversary", range=">= 0")
+    adversary_every: int = option(
+        1, "training steps for one of the adversary; the official code takes 1,000 in a row every 1,000", range=">= 1"
+    )
 
 
 class RAMBO(ImaginedSAC):

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.nn import ensembles
 from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
@@ -16,18 +17,17 @@ from surefoot.model_based.imagined_sac import ImaginedSAC, ImaginedSACConfig
 class RAVLConfig(ImaginedSACConfig):
     """Settings of RAVL; the defaults are those that the official code documents for halfcheetah-medium."""
 
-    critics: int = 10  # N
-    diversity: float = 1.0  # eta, weight of the critics' agreement on where a better action lies
+    critics: int = option(10, "number of critics, N")
+    diversity: float = option(1.0, "eta, weight of the critics' agreement on where a better action lies", range=">= 0")
     actor_learning_rate: float = 3e-4
     temperature_learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (256, 256, 256)
     initialisation: str = "edac"
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(self.diversity >= 0, name, "diversity", self.diversity, ">= 0")
         enough = self.critics >= 2 or self.diversity == 0
         require(enough, name, "critics", self.critics, ">= 2 where their diversity counts")
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import Memory
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
@@ -32,53 +33,66 @@ from surefoot.world_models.latent.planner import NETWORKS, LatentPlanner, networ
 class TDMPC2Config(OffPolicyConfig, AlarmConfig):
     """Settings of TD-MPC2; the defaults are the official ones of the 5-million-parameter agent on single tasks."""
 
-    initial_steps: int = 1_000  # environment steps with random actions; officially five episodes, if these are more
-    pretrain: bool = True  # as many updates at once as there were random steps, then `updates_per_step`
-    episode_length: int = 500  # T, of the task: the discount is clip((T/5 - 1) / (T/5), 0.95, 0.995)
-    discount: float | None = None  # instead of that of the episode's length
-    horizon: int = 3  # H: steps of the model that are trained, and planned ahead
-    consistency_weight: float = 20.0  # of the loss of latent predictions
-    reward_weight: float = 0.1
-    value_weight: float = 0.1
-    termination_weight: float = 1.0
-    step_decay: float = 0.5  # rho: the loss of step t counts rho^t
-    terminates: bool = False  # learn terminations, for tasks that have them
-    entropy_weight: float = 1e-4  # of the prior's entropy, beside values in units of their range
-    learning_rate: float = 3e-4
-    encoder_factor: float = 0.3  # on the learning rate, of the encoder
-    max_gradient_norm: float = 20.0  # of model and critics, and of the prior
-    target_rate: float = 0.01  # of the critics
-    scale_rate: float = 0.01  # of the values' range
-    dropout: float = 0.01  # of the critics' first layer, while they train
-    samples: int = 512  # plans in an iteration of the search
-    prior_samples: int = 24  # of them drawn once, from the prior
-    elites: int = 64  # that the next distribution is made of
-    iterations: int | None = None  # of a search; None: 6, and 8 where actions have 20 dimensions or more
-    temperature: float = 0.5  # of the elites' weights
-    std_range: tuple[float, float] = (0.05, 2.0)  # of the plans' distribution
-    encoder_hidden: tuple[int, ...] = (256,)
-    latent_dim: int = 512
-    hidden: tuple[int, ...] = (512, 512)
-    group: int = 8  # numbers in a simplex of the latent state
-    critics: int = 5
-    bins: int = 101  # of rewards and values
-    limit: float = 10.0  # symlog of the largest reward or value
-    log_std_range: tuple[float, float] = (-10.0, 2.0)  # of the prior
+    initial_steps: int = option(
+        1_000, "environment steps with random actions; officially five episodes, if these are more"
+    )
+    pretrain: bool = option(
+        True, "after the random steps, as many updates at once as there were; then `updates_per_step`"
+    )
+    episode_length: int = option(
+        500, "steps of an episode, T: the discount is clip((T/5 - 1) / (T/5), 0.95, 0.995)", range=">= 1"
+    )
+    discount: float | None = option(
+        None, "discount factor, instead of that of the episode's length; null: that", range="[0, 1]"
+    )
+    horizon: int = option(
+        3,
+        "steps of the model that are trained, and planned ahead, H",
+        range=">= 1",
+    )
+    consistency_weight: float = option(20.0, "weight of the loss of latent predictions", range=">= 0")
+    reward_weight: float = option(0.1, "weight of the loss of rewards", range=">= 0")
+    value_weight: float = option(0.1, "weight of the loss of values", range=">= 0")
+    termination_weight: float = option(1.0, "weight of the loss of terminations", range=">= 0")
+    step_decay: float = option(
+        0.5, "decay of the losses over the steps, rho: that of step t counts rho^t", range="(0, 1]"
+    )
+    terminates: bool = option(False, "learn terminations, for tasks that have them")
+    entropy_weight: float = option(
+        1e-4, "weight of the prior's entropy, beside values in units of their range", range=">= 0"
+    )
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    encoder_factor: float = option(0.3, "factor on the learning rate of the encoder", range=">= 0")
+    max_gradient_norm: float = option(
+        20.0, "largest norm of the gradient of model and critics, and of the prior's", range="> 0"
+    )
+    target_rate: float = option(0.01, "rate of the critics' average", range="[0, 1]")
+    scale_rate: float = option(0.01, "rate of the average of the values' range", range="[0, 1]")
+    dropout: float = option(0.01, "dropout of the critics' first layer, while they train", range="[0, 1)")
+    samples: int = option(512, "plans in an iteration of the search")
+    prior_samples: int = option(24, "plans of them that are drawn once, from the prior")
+    elites: int = option(64, "plans that the next distribution is made of")
+    iterations: int | None = option(
+        None, "iterations of a search; null: 6, and 8 where actions have 20 dimensions or more"
+    )
+    temperature: float = option(0.5, "temperature of the elites' weights")
+    std_range: tuple[float, float] = option((0.05, 2.0), "range of deviations of the plans' distribution")
+    encoder_hidden: tuple[int, ...] = option((256,), "widths of the encoder's hidden layers")
+    latent_dim: int = option(512, "width of the latent state", range=">= 1")
+    hidden: tuple[int, ...] = option((512, 512), "widths of the hidden layers")
+    group: int = option(8, "numbers in a simplex of the latent state")
+    critics: int = option(5, "number of critics")
+    bins: int = option(101, "bins of rewards and values")
+    limit: float = option(10.0, "symlog of the largest reward or value")
+    log_std_range: tuple[float, float] = option(
+        (-10.0, 2.0), "range of the log standard deviation of the prior", rising=True
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        OffPolicyConfig.__post_init__(self)
-        AlarmConfig.__post_init__(self)
-        for name in ("episode_length", "horizon", "latent_dim"):
-            require(getattr(self, name) >= 1, "tdmpc2", name, getattr(self, name), ">= 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         low, high = self.std_range
         require(0 < low <= high, "tdmpc2", "std_range", self.std_range, "two deviations above 0, the smaller one first")
-        require(0 <= self.dropout < 1, "tdmpc2", "dropout", self.dropout, "in [0, 1)")
-        require(0 <= self.scale_rate <= 1, "tdmpc2", "scale_rate", self.scale_rate, "in [0, 1]")
-        require(0 < self.step_decay <= 1, "tdmpc2", "step_decay", self.step_decay, "in (0, 1]")
-        weights = (f"{name}_weight" for name in ("consistency", "reward", "value", "termination", "entropy"))
-        for name in ("encoder_factor", *weights):
-            require(getattr(self, name) >= 0, "tdmpc2", name, getattr(self, name), ">= 0")
         only = "0: it learns from what it meets alone"
         require(self.offline_fraction == 0, "tdmpc2", "offline_fraction", self.offline_fraction, only)
 

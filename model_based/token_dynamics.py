@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import FALLING
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
@@ -24,28 +25,24 @@ from surefoot.world_models.tokens.tokens import LAWS
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenDynamicsConfig:
+class TokenDynamicsConfig(Options):
     """Settings of the token model; the defaults are MBRCSL's for simulated robots, but for the rate's schedule."""
 
-    bins: int = 500  # of each number
-    law: str = "uniform"  # of the bins: uniform (as wide) or quantile (as full)
-    width: int = 128  # of the transformer
-    layers: int = 4
-    heads: int = 4
-    dropout: float = 0.0
-    learning_rate: float = 1e-3
-    schedule: str = "cosine"  # of the rate: constant, cosine or linear
-    weight_decay: float = 1e-2
-    max_gradient_norm: float = 1.0
-    termination: str = AUTO  # where episodes end in the model: auto (by the environment's id), none or module:function
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range; the transformer checks its own."""
-        require(self.bins >= 2, "token_dynamics", "bins", self.bins, ">= 2")
-        require(self.law in LAWS, "token_dynamics", "law", self.law, " or ".join(LAWS))
-        require(0 <= self.dropout < 1, "token_dynamics", "dropout", self.dropout, "in [0, 1)")
-        known = self.schedule in FALLING
-        require(known, "token_dynamics", "schedule", self.schedule, " or ".join(FALLING))
+    bins: int = option(500, "bins of each number", range=">= 2")
+    law: str = option("uniform", "widths of the bins: uniform (as wide) or quantile (as full)", choices=LAWS)
+    width: int = option(128, "width of the transformer")
+    layers: int = option(4, "layers of the transformer")
+    heads: int = option(4, "attention heads")
+    dropout: float = option(0.0, "probability that a hidden unit is dropped", range="[0, 1)")
+    learning_rate: float = option(1e-3, "learning rate", range=">= 0")
+    schedule: str = option("cosine", "schedule of the learning rate: constant, cosine or linear", choices=FALLING)
+    weight_decay: float = option(1e-2, "weight decay", range=">= 0")
+    max_gradient_norm: float = option(
+        1.0, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
+    termination: str = option(
+        AUTO, "where episodes end in the model: auto (by the environment's id), none or module:function"
+    )
 
 
 class LearnedTokenDynamics(Agent):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.actor import Actor
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import FALLING
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
@@ -28,39 +29,40 @@ TO_GO = "to_go"
 
 
 @dataclasses.dataclass(frozen=True)
-class TTConfig:
+class TTConfig(Options):
     """Settings of the trajectory transformer; the defaults are a search for a core, `official` the paper's networks."""
 
-    bins: int = 100  # K, of each number
-    law: str = "quantile"  # of the bins: quantile (as full) or uniform (as wide)
-    context: int = 10  # steps of a window
-    width: int = 128
-    layers: int = 4
-    heads: int = 4
-    reads_to_go: bool = False  # whether attention reads the tokens of returns-to-go; the published one does not
-    dropout: float = 0.1
-    action_weight: float = 5.0  # of the actions' tokens in the loss
-    discount: float = 0.99  # of the returns-to-go, and of the search
-    termination_penalty: float | None = None  # added to the reward of steps that terminate; -100 in locomotion
-    past: int = 5  # steps before the present one that the search begins with
-    horizon: int = 5  # H, steps looked ahead; past and horizon are at most the context
-    beams: int = 32  # N
-    expansion: int = 2  # E: ways in which each beam goes on
-    action_tail: float = 0.6  # of the odds of an action's token, the least likely part that is never drawn
-    learning_rate: float = 6e-4
-    schedule: str = "cosine"  # of the rate: constant, cosine or linear
-    weight_decay: float = 0.1
-    max_gradient_norm: float = 1.0
+    bins: int = option(100, "bins, K, of each number", range=">= 2")
+    law: str = option("quantile", "widths of the bins: quantile (as full) or uniform (as wide)", choices=LAWS)
+    context: int = option(10, "steps of a window")
+    width: int = option(128, "width of the transformer")
+    layers: int = option(4, "layers of the transformer")
+    heads: int = option(4, "attention heads")
+    reads_to_go: bool = option(False, "whether attention reads the tokens of returns-to-go; the published one does not")
+    dropout: float = option(0.1, "probability that a hidden unit is dropped", range="[0, 1)")
+    action_weight: float = option(5.0, "weight of the actions' tokens in the loss", range=">= 0")
+    discount: float = option(0.99, "discount factor of the returns-to-go, and of the search", range="[0, 1]")
+    termination_penalty: float | None = option(
+        None, "penalty added to the reward of steps that terminate; -100 in locomotion"
+    )
+    past: int = option(5, "steps before the present one that the search begins with")
+    horizon: int = option(5, "steps looked ahead, H; past and horizon are at most the context")
+    beams: int = option(32, "beams of the search, N")
+    expansion: int = option(2, "E: ways in which each beam goes on")
+    action_tail: float = option(
+        0.6, "share of the odds of an action's token, the least likely part that is never drawn"
+    )
+    learning_rate: float = option(6e-4, "learning rate", range=">= 0")
+    schedule: str = option("cosine", "schedule of the learning rate: constant, cosine or linear", choices=FALLING)
+    weight_decay: float = option(0.1, "weight decay", range=">= 0")
+    max_gradient_norm: float = option(
+        1.0, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range; the planner checks its own."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = "trajectory_transformer"
-        require(self.bins >= 2, name, "bins", self.bins, ">= 2")
-        require(self.law in LAWS, name, "law", self.law, " or ".join(LAWS))
-        require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
-        require(self.schedule in FALLING, name, "schedule", self.schedule, " or ".join(FALLING))
-        require(0 <= self.discount <= 1, name, "discount", self.discount, "in [0, 1]")
-        require(self.action_weight >= 0, name, "action_weight", self.action_weight, ">= 0")
         longest = f"at least 1, and with past, {self.past}, at most context, {self.context}"
         require(1 <= self.horizon <= self.context - self.past, name, "horizon", self.horizon, longest)
 

@@ -15,13 +15,14 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.attribute_planner import MODEL, SEARCH, AttributePlanner, networks, strengths
 from surefoot.core.actors.diffusion import Schedule
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
 from surefoot.core.losses.attributes import preference_loss
 from surefoot.data.comparisons import compared, read_comparisons, starts
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
@@ -30,50 +31,52 @@ PAIRS, MEASURED = "pairs", "measured"
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignDiffConfig:
+class AlignDiffConfig(Options):
     """Settings of attribute-conditioned planning; sizes are this library's choice for a core."""
 
-    attributes: tuple[str, ...] = ("abs:0",)  # words as mean:I, abs:I, deviation:I, change:I; with labels their names
-    wanted: tuple[
-        float, ...
-    ] = ()  # strength asked for of each, 0 to 1 from least to most of the data; -1: any; []: any
-    labels: str | None = None  # .npz of comparisons by people (docs/flow.md); null: compared by the words
-    pairs: int = 2_000  # comparisons by the words
-    attribute_updates: int = 1_000  # training steps of the attribute model, which come first
-    attribute_width: int = 64
-    attribute_layers: int = 1
-    attribute_heads: int = 4
-    attribute_members: int = 3
-    attribute_learning_rate: float = 1e-3
-    horizon: int = 16  # H, states of a plan, the present one included
-    diffusion_steps: int = 20  # T
-    sampler_steps: int = 5  # of DDIM
-    guidance: float = 1.5  # w of classifier-free guidance; 1: none
-    candidates: int = 16  # N plans of which the nearest acts
-    keep: float = 0.8  # chance that an attribute is told while it trains
-    action_weight: float = 10.0  # of the first action's numbers in the loss
-    network: str = "mlp"  # that predicts plans' noise: mlp, or transformer, a token a step (DiT; for a GPU)
-    hidden: tuple[int, ...] = (256, 256, 256)  # of the mlp
-    width: int = 128  # of the transformer
-    layers: int = 4
-    heads: int = 4
-    average_rate: float = 0.005  # of its average, which plans
-    learning_rate: float = 3e-4
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
+    attributes: tuple[str, ...] = option(
+        ("abs:0",), "words as mean:I, abs:I, deviation:I, change:I; with labels their names"
+    )
+    wanted: tuple[float, ...] = option(
+        (), "strength asked for of each attribute, 0 to 1 from least to most of the data; -1: any; []: any"
+    )
+    labels: str | None = option(None, ".npz of comparisons by people (docs/flow.md); null: compared by the words")
+    pairs: int = option(2_000, "comparisons that are made by the words", range=">= 1")
+    attribute_updates: int = option(1_000, "training steps of the attribute model, which come first", range=">= 1")
+    attribute_width: int = option(64, "width of the attribute model")
+    attribute_layers: int = option(1, "layers of the attribute model")
+    attribute_heads: int = option(4, "attention heads of the attribute model")
+    attribute_members: int = option(3, "members of the attribute model's ensemble")
+    attribute_learning_rate: float = option(1e-3, "learning rate of the attribute model", range=">= 0")
+    horizon: int = option(16, "states of a plan, the present one included, H", range=">= 2")
+    diffusion_steps: int = option(20, "steps of diffusion, T", range=">= 1")
+    sampler_steps: int = option(5, "steps of DDIM")
+    guidance: float = option(1.5, "weight of classifier-free guidance, w; 1: none")
+    candidates: int = option(16, "N plans of which the nearest acts", range=">= 1")
+    keep: float = option(0.8, "chance that an attribute is told while it trains", range="(0, 1]")
+    action_weight: float = option(10.0, "weight of the first action's numbers in the loss")
+    network: str = option(
+        "mlp",
+        "network that predicts plans' noise: mlp, or transformer, a token a step (DiT; for a GPU)",
+        choices=("mlp", "transformer"),
+    )
+    hidden: tuple[int, ...] = option((256, 256, 256), "widths of the hidden layers of the mlp")
+    width: int = option(128, "width of the transformer")
+    layers: int = option(4, "layers of the transformer")
+    heads: int = option(4, "attention heads")
+    average_rate: float = option(0.005, "rate of the network's average, which plans", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         c, name = self, "aligndiff"
         require(len(c.attributes) >= 1, name, "attributes", c.attributes, "at least one")
         fits = len(c.wanted) in (0, len(c.attributes)) and all(w <= 1 for w in c.wanted)
         require(fits, name, "wanted", c.wanted, f"empty, or {len(c.attributes)} numbers of at most 1")
-        require(c.horizon >= 2, name, "horizon", c.horizon, ">= 2")
-        for field in ("pairs", "attribute_updates", "diffusion_steps", "candidates"):
-            require(getattr(c, field) >= 1, name, field, getattr(c, field), ">= 1")
-        require(c.network in ("mlp", "transformer"), name, "network", c.network, "mlp or transformer")
         few = c.sampler_steps
         require(1 <= few <= c.diffusion_steps, name, "sampler_steps", few, f"in 1 .. {c.diffusion_steps}")
-        require(0 < c.keep <= 1, name, "keep", c.keep, "in (0, 1]")
 
 
 class AlignDiff(Agent):

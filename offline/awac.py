@@ -10,31 +10,34 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import UnboundedGaussianActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import advantage_weights, td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class AWACConfig(HistoryConfig):
     """Settings of AWAC; the defaults are CORL's for Gym-MuJoCo."""
 
-    temperature: float = 3.0  # 1 / lambda: multiplies the advantage, so it is an inverse temperature
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, every step
-    learning_rate: float = 3e-4  # of critics and actor
-    hidden: tuple[int, ...] = (256, 256, 256)
-    log_std_range: tuple[float, float] = (-20.0, 2.0)  # of the policy, whose deviation does not depend on the state
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.temperature >= 0, "awac", "temperature", self.temperature, ">= 0")
+    temperature: float = option(
+        3.0, "1 / lambda: multiplies the advantage, so it is an inverse temperature", range=">= 0"
+    )
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, every step", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate of critics and actor", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256, 256), "widths of the hidden layers")
+    log_std_range: tuple[float, float] = option(
+        (-20.0, 2.0),
+        "range of the log standard deviation of the policy, whose deviation does not depend on the state",
+        rising=True,
+    )
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
 
 class AWAC(Agent):

@@ -13,12 +13,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.velocity import network_of
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare, returns_to_go
+from surefoot.data.prepare import NORMALIZATIONS, prepare, returns_to_go
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -27,26 +28,19 @@ from surefoot.offline.chunked import ChunkedAgent
 class AWRFlowConfig(HistoryConfig):
     """Settings of advantage-weighted flow cloning."""
 
-    inverse_temperature: float = 3.0  # beta, of advantages in standard deviations of the batch's; 10 in DPPO's AWR
-    weight_limit: float = 100.0  # greatest weight
-    chunk: int = 1  # C: actions that are cloned and played at once
-    flow_steps: int = 10  # K of the sampler
-    discount: float = 0.99
-    network: str = "mlp"  # mlp or embedded (ReinFlow's)
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (256, 256, 256)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
-        require(self.inverse_temperature >= 0, name, "inverse_temperature", self.inverse_temperature, ">= 0")
-        require(self.weight_limit > 0, name, "weight_limit", self.weight_limit, "> 0")
-        for field in ("chunk", "flow_steps"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
-        require(
-            self.discount < 1, name, "discount", self.discount, "below 1, as returns are multiplied by 1 - discount"
-        )
+    inverse_temperature: float = option(
+        3.0,
+        "inverse temperature, beta, of advantages in standard deviations of the batch's; 10 in DPPO's AWR",
+        range=">= 0",
+    )
+    weight_limit: float = option(100.0, "greatest weight of a row", range="> 0")
+    chunk: int = option(1, "C: actions that are cloned and played at once", range=">= 1")
+    flow_steps: int = option(10, "steps of the sampler, K", range=">= 1")
+    discount: float = option(0.99, "discount factor", range="[0, 1)")
+    network: str = option("mlp", "network: mlp or embedded (ReinFlow's)")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256, 256), "widths of the hidden layers")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class AWRFlow(ChunkedAgent):
@@ -118,14 +112,8 @@ class AWRFlow(ChunkedAgent):
 class RAFTFlowConfig(AWRFlowConfig):
     """Settings of ranked flow cloning."""
 
-    share: float = 0.25  # of each batch that is cloned, the best advantages first
-    rest: float = 0.0  # weight of the others; some keeps the flow from narrowing too far
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(0 < self.share <= 1, "raft_flow", "share", self.share, "in (0, 1]")
-        require(0 <= self.rest <= 1, "raft_flow", "rest", self.rest, "in [0, 1]")
+    share: float = option(0.25, "share of each batch that is cloned, the best advantages first", range="(0, 1]")
+    rest: float = option(0.0, "weight of the others; some keeps the flow from narrowing too far", range="[0, 1]")
 
 
 class RAFTFlow(AWRFlow):

@@ -8,28 +8,27 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import CategoricalActor, DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_episodes, prepare, short_notes
+from surefoot.data.prepare import NORMALIZATIONS, best_episodes, prepare, short_notes
 
 
 @dataclasses.dataclass(frozen=True)
 class BCConfig(EncoderConfig, HistoryConfig):
     """Settings of behaviour cloning (CORL's any_percent_bc)."""
 
-    fraction: float = 1.0  # of the episodes that is cloned, best first; 0.1 is 10%BC
-    discount: float = 0.99  # of the return that ranks episodes
-    learning_rate: float = 3e-4
-    schedule: str = "constant"  # of the learning rate; cosine or linear: it falls to 0 over the planned steps
-    hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(0 < self.fraction <= 1, "bc", "fraction", self.fraction, "in (0, 1]")
-        known = ("constant", "cosine", "linear")
-        require(self.schedule in known, "bc", "schedule", self.schedule, f"one of {', '.join(known)}")
+    fraction: float = option(1.0, "share of the episodes that is cloned, best first; 0.1 is 10%BC", range="(0, 1]")
+    discount: float = option(0.99, "discount factor of the return that ranks episodes", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    schedule: str = option(
+        "constant",
+        "schedule of the learning rate: cosine or linear: it falls to 0 over the planned steps",
+        choices=("constant", "cosine", "linear"),
+    )
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class BC(Agent):

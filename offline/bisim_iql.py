@@ -13,37 +13,32 @@ from torch import Tensor
 from surefoot.core.actors.heads import GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.actors.memory_actors import HistoryActor
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import advantage_weights, expectile_loss, td_target
 from surefoot.core.nn.networks import MLP, Critic, Value, pairs
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class BisimIQLConfig(HistoryConfig):
     """Settings of IQL with a bisimulation loss."""
 
-    history: int = 4  # last observations that the representation reads; 1: the present one alone
-    latent: int = 32  # width of the representation
-    bisimulation: float = 0.5  # lambda: weight of its loss beside the critics'; 0: none
-    expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data
-    temperature: float = 3.0  # beta: multiplies the advantage, so it is an inverse temperature
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the averages of critics and representation, every step
-    learning_rate: float = 3e-4  # of all networks; falls to 0 along a cosine
-    hidden: tuple[int, ...] = (256, 256)  # of each network
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
-        require(self.latent >= 1, name, "latent", self.latent, ">= 1")
-        require(self.bisimulation >= 0, name, "bisimulation", self.bisimulation, ">= 0")
-        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
-        require(self.temperature >= 0, name, "temperature", self.temperature, ">= 0")
+    history: int = option(4, "last observations that the representation reads; 1: the present one alone")
+    latent: int = option(32, "width of the representation", range=">= 1")
+    bisimulation: float = option(0.5, "lambda: weight of its loss beside the critics'; 0: none", range=">= 0")
+    expectile: float = option(
+        0.7, "tau of the value loss; nearer 1 is nearer the best action in the data", range="(0, 1)"
+    )
+    temperature: float = option(3.0, "beta: multiplies the advantage, so it is an inverse temperature", range=">= 0")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the averages of critics and representation, every step", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate of all networks; falls to 0 along a cosine", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of each network")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
 
 class BisimIQL(Agent):

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, require
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import returns_to_go
@@ -18,10 +19,12 @@ from surefoot.offline.cql import CQL, DOMAINS, CQLConfig
 class CalQLConfig(CQLConfig):
     """Settings of Cal-QL: those of CQL, and what a return-to-go is."""
 
-    failure_reward: float | None = None  # as trained on: an episode of nothing else is worth it forever
+    failure_reward: float | None = option(
+        None, "reward of failing, as trained on: an episode of nothing else is worth it forever"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         fits = self.failure_reward is None or self.discount < 1
         require(fits, "calql", "discount", self.discount, "below 1 with a failure_reward, which would count forever")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import conservative_gap, td_target
@@ -20,58 +21,68 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class CQLConfig(HistoryConfig):
     """Settings of CQL; the defaults are those of zhouzypaul/wsrl on locomotion, with two critics."""
 
-    cql_weight: float = 5.0  # of the conservative term; where it is learned, its start
-    learn_cql_weight: bool = False  # raise it while the gap is above cql_gap, lower it below
-    cql_gap: float = 0.8  # in units of the values
-    cql_temperature: float = 1.0  # T of the soft maximum
-    gap_low: float | None = None  # a row's gap is clipped from below, and trains no critic there; CORL on AntMaze: -200
-    gap_high: float | None = None  # and from above
-    sampled_actions: int = 10  # n: uniform ones, the policy's and the policy's at the next state, n each
-    importance_sampling: bool = True  # subtract the log-density that each sampled action was drawn with
-    max_target_backup: bool = True  # the target is the best of n next actions; else one is drawn
-    discount: float = 0.99
-    target_rate: float = 0.005
-    critics: int = 2  # E
-    subset: int = 2  # M: critics, drawn anew at each step, of the target's minimum and of the conservative term
-    subset_replacement: bool = False  # draw them with replacement, as zhouzypaul/wsrl does
-    temperature: float = 1.0  # weight of the entropy at the start
-    target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
-    actor_learning_rate: float = 1e-4
-    critic_learning_rate: float = 3e-4  # of the learned cql_weight too
-    temperature_learning_rate: float = 1e-4
-    hidden: tuple[int, ...] = (256, 256)
-    critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
-    layer_norm_actor: bool = False
-    layer_norm_critic: bool = False
-    layer_norm_epsilon: float = 1e-6  # that both add to the variance: flax's
-    log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))  # before the tanh: deviations from 1e-5 to 10
-    initialisation: str = "orthogonal"
-    reward_scale: float = 1.0  # rewards are trained on as reward_scale * r + reward_shift
-    reward_shift: float = 0.0
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
+    cql_weight: float = option(5.0, "weight of the conservative term; where it is learned, its start", range=">= 0")
+    learn_cql_weight: bool = option(False, "raise cql_weight while the gap is above cql_gap, lower it below")
+    cql_gap: float = option(0.8, "gap that the learned cql_weight aims at, in units of the values")
+    cql_temperature: float = option(1.0, "temperature of the soft maximum, T", range="> 0")
+    gap_low: float | None = option(
+        None, "a row's gap is clipped from below, and trains no critic there; CORL on AntMaze: -200"
+    )
+    gap_high: float | None = option(None, "a row's gap is clipped from above, and trains no critic there")
+    sampled_actions: int = option(
+        10,
+        "actions that are sampled of each kind, n: uniform, the policy's, and the policy's at the next state",
+        range=">= 1",
+    )
+    importance_sampling: bool = option(True, "subtract the log-density that each sampled action was drawn with")
+    max_target_backup: bool = option(True, "the target is the best of n next actions; else one is drawn")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the targets' average, every step", range="[0, 1]")
+    critics: int = option(2, "number of critics, E")
+    subset: int = option(2, "M: critics, drawn anew at each step, of the target's minimum and of the conservative term")
+    subset_replacement: bool = option(False, "draw the subset with replacement, as zhouzypaul/wsrl does")
+    temperature: float = option(1.0, "weight of the entropy at the start", range="> 0")
+    target_entropy: float | None = option(
+        None, "entropy that the temperature aims at, in nats; null: minus the number of action dimensions"
+    )
+    actor_learning_rate: float = option(1e-4, "learning rate of the actor", range=">= 0")
+    critic_learning_rate: float = option(
+        3e-4, "learning rate of the critics, and of the learned cql_weight", range=">= 0"
+    )
+    temperature_learning_rate: float = option(1e-4, "learning rate of the temperature", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    critic_hidden: tuple[int, ...] | None = option(None, "widths of the critics' hidden layers; null: as `hidden`")
+    layer_norm_actor: bool = option(False, "layer norm in the actor's network")
+    layer_norm_critic: bool = option(False, "layer norm in the critics' networks")
+    layer_norm_epsilon: float = option(
+        1e-6, "number that both layer norms add to the variance; flax's", range="[1e-12, 1]"
+    )
+    log_std_range: tuple[float, float] = option(
+        (math.log(1e-5), math.log(10.0)),
+        "range of the log standard deviation before the tanh: deviations from 1e-5 to 10",
+        rising=True,
+    )
+    initialisation: str = option("orthogonal", "initial weights")
+    reward_scale: float = option(1.0, "rewards are trained on as reward_scale * r + reward_shift", range="> 0")
+    reward_shift: float = option(0.0, "number added to scaled rewards")
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        require(self.cql_weight >= 0, name, "cql_weight", self.cql_weight, ">= 0")
         fits = not self.learn_cql_weight or self.cql_weight > 0
         require(fits, name, "cql_weight", self.cql_weight, "> 0 to be learned")
-        require(self.cql_temperature > 0, name, "cql_temperature", self.cql_temperature, "> 0")
         low, high = self.gap_low, self.gap_high
         require(low is None or high is None or low < high, name, "gap_low", low, f"below gap_high, {high}")
-        require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, ">= 1")
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
-        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
-        epsilon = self.layer_norm_epsilon
-        require(1e-12 <= epsilon <= 1, name, "layer_norm_epsilon", epsilon, "in [1e-12, 1]")
-        require(self.reward_scale > 0, name, "reward_scale", self.reward_scale, "> 0")
 
 
 ENSEMBLE: dict[str, Any] = {"critics": 10, "subset": 2, "layer_norm_actor": True, "layer_norm_critic": True}

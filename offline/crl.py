@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.engine.agent import Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Batch, Metrics, Update
 from surefoot.core.losses.extraction import ddpg_bc_loss
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import MLP
@@ -20,14 +21,12 @@ from surefoot.offline.goal_conditioned import GoalAgent, GoalConfig, beside
 class CRLConfig(GoalConfig):
     """Settings of CRL; the strength of cloning is the task's (docs/goals.md has OGBench's)."""
 
-    cloning: float = 0.1  # alpha, nats: .03 point mazes, .1 ant mazes and humanoids, 3 cube, scene and puzzle
-    latent: int = 512  # D of phi and psi
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.cloning >= 0, algorithm_of(self), "cloning", self.cloning, ">= 0")
-        require(self.latent >= 1, algorithm_of(self), "latent", self.latent, ">= 1")
+    cloning: float = option(
+        0.1,
+        "weight of cloning, alpha, in nats: .03 point mazes, .1 ant mazes and humanoids, 3 cube, scene and puzzle",
+        range=">= 0",
+    )
+    latent: int = option(512, "width of phi and psi, D", range=">= 1")
 
 
 def contrastive_loss(logits: Tensor) -> Tensor:

@@ -10,40 +10,46 @@ import numpy as np
 from torch import Tensor
 
 from surefoot.core.actors.transformer_actor import DecisionTransformerActor
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_return, prepare, returns_to_go, short_notes
+from surefoot.data.prepare import NORMALIZATIONS, best_return, prepare, returns_to_go, short_notes
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
 
 
 @dataclasses.dataclass(frozen=True)
-class DTConfig:
+class DTConfig(Options):
     """Settings of the decision transformer; the defaults are the paper's for locomotion."""
 
-    target_return: float | None = None  # asked for when acting, undiscounted; None: the best of the data's episodes
-    context: int = 20  # K, steps
-    width: int = 128
-    layers: int = 3
-    heads: int = 1
-    dropout: float = 0.1
-    learning_rate: float = 1e-4
-    schedule: str = "constant"  # of the rate: constant, cosine, linear or warm_up, which stays where it rose to
-    warm_up: int = 0  # training steps in which the rate rises from 0 first; of all schedules but constant
-    weight_decay: float = 1e-4
-    max_gradient_norm: float = 0.25
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
+    target_return: float | None = option(
+        None, "return asked for when acting, undiscounted; null: the best of the data's episodes"
+    )
+    context: int = option(20, "steps of a window, K", range=">= 1")
+    width: int = option(128, "width of the transformer")
+    layers: int = option(3, "layers of the transformer", range=">= 1")
+    heads: int = option(1, "attention heads")
+    dropout: float = option(0.1, "probability that a hidden unit is dropped", range="[0, 1)")
+    learning_rate: float = option(1e-4, "learning rate", range=">= 0")
+    schedule: str = option(
+        "constant", "schedule of the learning rate: constant, cosine, linear or warm_up, which stays where it rose to"
+    )
+    warm_up: int = option(
+        0, "training steps in which the rate rises from 0 first; of all schedules but constant", range=">= 0"
+    )
+    weight_decay: float = option(1e-4, "weight decay", range=">= 0")
+    max_gradient_norm: float = option(
+        0.25, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.context >= 1, "dt", "context", self.context, "at least 1")
-        require(self.layers >= 1, "dt", "layers", self.layers, "at least 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         require(self.heads >= 1 and self.width % self.heads == 0, "dt", "heads", self.heads, "a divisor of the width")
-        require(0 <= self.dropout < 1, "dt", "dropout", self.dropout, "in [0, 1)")
-        require(self.warm_up >= 0, "dt", "warm_up", self.warm_up, ">= 0")
         rises = self.warm_up == 0 or self.schedule != "constant"
         require(rises, "dt", "warm_up", self.warm_up, "0 with the schedule constant; choose warm_up")
 

@@ -12,9 +12,11 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.diffusion import DiffusionActor, Schedule, denoising_loss
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.nn.noise_networks import PlainNoise, ResidualNoise
+from surefoot.data.prepare import NORMALIZATIONS
 from surefoot.offline.chunked import ChunkedAgent
 
 
@@ -22,32 +24,33 @@ from surefoot.offline.chunked import ChunkedAgent
 class DiffusionBCConfig(HistoryConfig):
     """Settings of diffusion cloning; the defaults are DPPO's for problems of vectors, but for the network."""
 
-    chunk: int = 1  # C: actions that are cloned and played at once; 4 in DPPO's locomotion
-    diffusion_steps: int = 20  # T that the network is trained for
-    noise_schedule: str = "cosine"  # cosine (DPPO, Diffusion Policy) or vp (IDQL, FISOR)
-    sampler_steps: int = 0  # of DDIM, without noise but the first; 0: all T of them by DDPM
-    network: str = "mlp"  # mlp (its widths are `hidden`) or residual (IDQL's, three blocks of the first of them)
-    hidden: tuple[int, ...] = (512, 512, 512)
-    dropout: float = 0.0  # of the residual network
-    average_rate: float = 0.005  # of the network's average, which acts
-    learning_rate: float = 3e-4
-    schedule: str = "constant"  # of the rate: constant or cosine, to 0 over the run
-    weight_decay: float = 0.0
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
+    chunk: int = option(1, "C: actions that are cloned and played at once; 4 in DPPO's locomotion", range=">= 1")
+    diffusion_steps: int = option(20, "steps of diffusion that the network is trained for, T", range=">= 1")
+    noise_schedule: str = option(
+        "cosine", "schedule of the noise: cosine (DPPO, Diffusion Policy) or vp (IDQL, FISOR)", choices=("cosine", "vp")
+    )
+    sampler_steps: int = option(0, "steps of DDIM, without noise but the first; 0: all T of them by DDPM")
+    network: str = option(
+        "mlp",
+        "network: mlp (its widths are `hidden`) or residual (IDQL's, three blocks of the first of them)",
+        choices=("mlp", "residual"),
+    )
+    hidden: tuple[int, ...] = option((512, 512, 512), "widths of the hidden layers")
+    dropout: float = option(0.0, "dropout of the residual network", range="[0, 1)")
+    average_rate: float = option(0.005, "rate of the network's average, which acts", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    schedule: str = option("constant", "schedule of the learning rate: constant or cosine, to 0 over the run")
+    weight_decay: float = option(0.0, "weight decay", range=">= 0")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = "diffusion_bc"
-        for field in ("chunk", "diffusion_steps"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
         few = self.sampler_steps
         require(0 <= few <= self.diffusion_steps, name, "sampler_steps", few, f"in 0 .. {self.diffusion_steps}")
-        require(self.noise_schedule in {"cosine", "vp"}, name, "noise_schedule", self.noise_schedule, "cosine or vp")
-        require(self.network in {"mlp", "residual"}, name, "network", self.network, "mlp or residual")
-        require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
         kept = self.dropout == 0 or self.network == "residual"
         require(kept, name, "dropout", self.dropout, "0 for network=mlp, which has none; network=residual has it")
-        require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
 
 
 class DiffusionBC(ChunkedAgent):

@@ -10,28 +10,27 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.greedy_actor import GreedyActor, highest
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import huber_loss, td_target
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteCQLConfig(EncoderConfig):
     """Settings of discrete CQL; with `cql_weight` 0 it is DQN from data."""
 
-    cql_weight: float = 1.0  # of the conservative term, in rewards; 0: double DQN alone
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the target network at each training step
-    learning_rate: float = 3e-4
-    max_gradient_norm: float | None = 10.0  # a larger gradient is scaled down to it; None: as it is
-    hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.cql_weight >= 0, "discrete_cql", "cql_weight", self.cql_weight, ">= 0")
+    cql_weight: float = option(1.0, "weight of the conservative term, in rewards; 0: double DQN alone", range=">= 0")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the target network at each training step", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    max_gradient_norm: float | None = option(
+        10.0, "largest norm of the gradient, which is scaled down to it; null: as it is", range="> 0"
+    )
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class DiscreteCQL(Agent):

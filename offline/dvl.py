@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.engine.agent import algorithm_of, require
+from surefoot.core.base.options import option
 from surefoot.core.losses.implicit_maxima import chi_square_loss, total_variation_loss
 from surefoot.offline.xql import ANTMAZE, XQL, ImplicitConfig
 
@@ -18,15 +18,14 @@ DIVERGENCES = ("total_variation", "chi_square", "chi_square_exact")
 class DVLConfig(ImplicitConfig):
     """Settings of f-DVL."""
 
-    divergence: str = "total_variation"  # f: total_variation, chi_square (authors' code) or chi_square_exact
-    weight: float = 0.8  # lambda in (0.5, 1]: of the conjugate against the pull on V; nearer 1 is nearer the maximum
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.divergence in DIVERGENCES, name, "divergence", self.divergence, f"one of {', '.join(DIVERGENCES)}")
-        require(0.5 < self.weight <= 1, name, "weight", self.weight, "in (0.5, 1]")
+    divergence: str = option(
+        "total_variation",
+        "the f-divergence: total_variation, chi_square (authors' code) or chi_square_exact",
+        choices=DIVERGENCES,
+    )
+    weight: float = option(
+        0.8, "weight of the conjugate against the pull on V, lambda; nearer 1 is nearer the maximum", range="(0.5, 1]"
+    )
 
 
 class DVL(XQL):

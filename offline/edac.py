@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import td_target
@@ -18,7 +19,7 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
 
 STARTS = ("edac", "corl")
 """How critics can start, of `surefoot.core.nn.networks.initialise`."""
@@ -28,28 +29,35 @@ STARTS = ("edac", "corl")
 class EDACConfig(HistoryConfig):
     """Settings of EDAC; the defaults are the authors' for HalfCheetah and Walker2d."""
 
-    critics: int = 10  # N
-    diversity: float = 1.0  # eta, weight of the critics' agreement on where a better action lies; 0 is SAC-N
-    discount: float = 0.99
-    target_rate: float = 0.005
-    temperature: float = 1.0  # weight of the entropy at the start
-    target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
-    learning_rate: float = 3e-4  # of everything
-    hidden: tuple[int, ...] = (256, 256, 256)
-    log_std_range: tuple[float, float] = (-5.0, 2.0)  # of the policy, before the tanh
-    initialisation: str = "edac"  # of the critics: edac (the authors'), or corl, whose first layer starts smaller
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
+    critics: int = option(10, "number of critics, N", range=">= 1")
+    diversity: float = option(
+        1.0, "eta, weight of the critics' agreement on where a better action lies; 0 is SAC-N", range=">= 0"
+    )
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the targets' average, every step", range="[0, 1]")
+    temperature: float = option(1.0, "weight of the entropy at the start", range="> 0")
+    target_entropy: float | None = option(
+        None, "entropy that the temperature aims at, in nats; null: minus the number of action dimensions"
+    )
+    learning_rate: float = option(3e-4, "learning rate of everything", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256, 256), "widths of the hidden layers")
+    log_std_range: tuple[float, float] = option(
+        (-5.0, 2.0), "range of the log standard deviation of the policy, before the tanh", rising=True
+    )
+    initialisation: str = option(
+        "edac",
+        "initial weights of the critics: edac (the authors'), or corl, whose first layer starts smaller",
+        choices=STARTS,
+    )
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        require(self.critics >= 1, name, "critics", self.critics, ">= 1")
-        require(self.diversity >= 0, name, "diversity", self.diversity, ">= 0")
         enough = self.critics >= 2 or self.diversity == 0
         require(enough, name, "critics", self.critics, ">= 2 where their diversity counts")
-        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
-        require(self.initialisation in STARTS, name, "initialisation", self.initialisation, " or ".join(STARTS))
 
 
 class EDAC(Agent):
@@ -160,7 +168,9 @@ class EDAC(Agent):
 class SACNConfig(EDACConfig):
     """Settings of SAC-N: EDAC's without the term of diversity, and so with more critics."""
 
-    critics: int = 10  # N; enough for HalfCheetah, while Walker2d takes 20 and Hopper 200 to 500
+    critics: int = option(
+        10, "number of critics, N; enough for HalfCheetah, while Walker2d takes 20 and Hopper 200 to 500"
+    )
     diversity: float = 0.0
 
 

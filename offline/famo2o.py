@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.family import FamilyActor, StochasticBalanceModel, embedded
 from surefoot.core.actors.heads import GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import advantage_weights
@@ -19,6 +20,7 @@ from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.temperature import Temperature
 from surefoot.core.policy.policy import Policy
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.offline.iql import IQL
 
 
@@ -26,27 +28,28 @@ from surefoot.offline.iql import IQL
 class FamO2OConfig(HistoryConfig):
     """Settings of FamO2O over IQL; the defaults are the authors' for AntMaze."""
 
-    coefficients: tuple[float, float] = (8.0, 14.0)  # range of beta, which multiplies the advantage
-    temperature: float = 1.0  # weight of the balance model's entropy at the start; learned
-    target_entropy: float = -0.5  # of the balance model, in nats, of its tanh
-    expectile: float = 0.9  # tau of the value loss
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, every step
-    learning_rate: float = 3e-4  # of everything
-    hidden: tuple[int, ...] = (256, 256)  # of everything
-    log_std_min: float = -5.0  # of the policy
-    initialisation: str = "orthogonal"
-    critic_weight: float = 1.0  # of each critic's squared error
-    rewards: str = "minus_one"  # none, return_range or minus_one
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
+    coefficients: tuple[float, float] = option((8.0, 14.0), "range of beta, which multiplies the advantage")
+    temperature: float = option(1.0, "weight of the balance model's entropy at the start; learned", range="> 0")
+    target_entropy: float = option(
+        -0.5, "entropy of the balance model that the temperature aims at, in nats, of its tanh"
+    )
+    expectile: float = option(0.9, "tau of the value loss", range="(0, 1)")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, every step", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate of everything", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of everything")
+    log_std_min: float = option(-5.0, "least log standard deviation of the policy", range="<= 2")
+    initialisation: str = option("orthogonal", "initial weights")
+    critic_weight: float = option(1.0, "weight of each critic's squared error")
+    rewards: str = option("minus_one", "scaling of rewards", choices=REWARDS)
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
         low, high = self.coefficients
         require(0 <= low <= high, name, "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
-        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
-        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
 
 
 def widened(observations: Tensor, coefficients: Tensor) -> Tensor:

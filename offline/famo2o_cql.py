@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.family import BalanceModel, TanhFamilyActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.nn import ensembles
@@ -21,14 +22,16 @@ from surefoot.offline.famo2o import family_policy, widened
 class FamO2OCQLConfig(CQLConfig):
     """Settings of FamO2O over CQL: CQL's, with the weight and the range that the authors have on locomotion."""
 
-    coefficients: tuple[float, float] = (0.5, 1.5)  # range of beta, which multiplies the value in the policy's loss
-    balance_learning_rate: float = 3e-4  # of the model that picks beta
-    cql_weight: float = 1.0  # of the conservative term; where it is learned, its start
+    coefficients: tuple[float, float] = option(
+        (0.5, 1.5), "range of beta, which multiplies the value in the policy's loss"
+    )
+    balance_learning_rate: float = option(3e-4, "learning rate of the model that picks beta", range=">= 0")
+    cql_weight: float = option(1.0, "weight of the conservative term; where it is learned, its start")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
+        """Refuse options that don't go together."""
         super().__post_init__()
+        name = algorithm_of(self)
         low, high = self.coefficients
         require(0 <= low <= high, name, "coefficients", self.coefficients, "(low, high) with 0 <= low <= high")
 

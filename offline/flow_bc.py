@@ -13,6 +13,7 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.flow import (
@@ -29,6 +30,7 @@ from surefoot.core.losses.flow import (
     shortcut_target,
 )
 from surefoot.core.nn.velocity import VelocityNetwork, network_of
+from surefoot.data.prepare import NORMALIZATIONS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -41,28 +43,32 @@ SHORTCUTS = tuple(2**k for k in range(7))
 class FlowBCConfig(HistoryConfig):
     """Settings of flow cloning; the defaults are those of the flow within FQL and Q-chunking."""
 
-    objective: str = "rectified"  # rectified (flow matching), shortcut or mean_flow: for one or a few steps
-    chunk: int = 1  # C: actions that are cloned and played at once
-    flow_steps: int = 10  # K of the sampler; a power of 2 with shortcut, 1 with mean_flow
-    times: str = "uniform"  # law of the times of rectified: uniform, beta (more near the noise) or logit_normal
-    network: str = "mlp"  # mlp, embedded (ReinFlow's); shortcut, for the objectives shortcut and mean_flow
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    average_rate: float = 0.005  # of the network's average, which acts
-    learning_rate: float = 3e-4
-    schedule: str = "constant"  # constant or cosine: to 0 over the run
-    weight_decay: float = 0.0
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
+    objective: str = option(
+        "rectified",
+        "objective: rectified (flow matching); shortcut or mean_flow, for one or a few steps",
+        choices=OBJECTIVES,
+    )
+    chunk: int = option(1, "C: actions that are cloned and played at once", range=">= 1")
+    flow_steps: int = option(10, "steps of the sampler; a power of 2 with shortcut, 1 with mean_flow", range=">= 1")
+    times: str = option(
+        "uniform", "law of the times of rectified: uniform, beta (more near the noise) or logit_normal", choices=LAWS
+    )
+    network: str = option(
+        "mlp", "network: mlp, embedded (ReinFlow's); shortcut, for the objectives shortcut and mean_flow"
+    )
+    hidden: tuple[int, ...] = option((512, 512, 512, 512), "widths of the hidden layers")
+    average_rate: float = option(0.005, "rate of the network's average, which acts", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    schedule: str = option("constant", "schedule of the learning rate: constant or cosine: to 0 over the run")
+    weight_decay: float = option(0.0, "weight decay", range=">= 0")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        require(self.objective in OBJECTIVES, name, "objective", self.objective, "rectified, shortcut or mean_flow")
-        require(self.times in LAWS, name, "times", self.times, "uniform, beta or logit_normal")
         used = self.objective == "rectified" or self.times == "uniform"
         require(used, name, "times", self.times, f"uniform: {self.objective} has times of its own")
-        require(0 <= self.average_rate <= 1, name, "average_rate", self.average_rate, "in [0, 1]")
-        for field in ("chunk", "flow_steps"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
         fine = self.objective != "shortcut" or self.flow_steps in SHORTCUTS
         require(fine, name, "flow_steps", self.flow_steps, f"one of {SHORTCUTS}, whose sizes a shortcut learns")
         sized = VelocityNetwork.of_kind(self.network).sized

@@ -13,12 +13,14 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of
 from surefoot.core.losses.flow import euler
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -27,27 +29,35 @@ from surefoot.offline.chunked import ChunkedAgent
 class FQLConfig(HistoryConfig):
     """Settings of FQL; the defaults are the official ones, `alpha` for locomotion in mazes."""
 
-    alpha: float = 10.0  # of the distance to the flow's actions: 3 to 10 locomotion, 300 scene and cube, 1000 puzzle
-    normalize_q: bool = False  # divide the value by its mean size; then try alpha in .03 .. 10 on a new problem
-    chunk: int = 1  # C: actions that are decided at once; 5 in manipulation
-    flow_steps: int = 10  # K of the flow
-    discount: float = 0.99  # .995 in long mazes
-    target_rate: float = 0.005  # of the critics' average, which lags by one update
-    critics: int = 2
-    aggregate: str = "mean"  # of the critics in the target: mean, or min (antmaze-large, Adroit)
-    deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    layer_norm_actor: bool = False  # of flow and policy, after each activation, as the critics have them
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
+    alpha: float = option(
+        10.0,
+        "weight of the distance to the flow's actions: 3 to 10 locomotion, 300 scene and cube, 1000 puzzle",
+        range=">= 0",
+    )
+    normalize_q: bool = option(False, "divide the value by its mean size; then try alpha in .03 .. 10 on a new problem")
+    chunk: int = option(1, "C: actions that are decided at once; 5 in manipulation", range=">= 1")
+    flow_steps: int = option(10, "steps of the flow, K", range=">= 1")
+    discount: float = option(0.99, "discount factor; .995 in long mazes", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, which lags by one update", range="[0, 1]")
+    critics: int = option(2, "number of critics", range=">= 1")
+    aggregate: str = option(
+        "mean",
+        "aggregate of the critics in the target: mean, or min (antmaze-large, Adroit)",
+        choices=ensembles.AGGREGATES,
+    )
+    deviations: float = option(0.0, "with mean: standard deviations of the critics that are taken off it", range=">= 0")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((512, 512, 512, 512), "widths of the hidden layers")
+    layer_norm_actor: bool = option(
+        False, "layer norm of flow and policy, after each activation, as the critics have them"
+    )
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        require(self.alpha >= 0, name, "alpha", self.alpha, ">= 0")
-        for field in ("chunk", "flow_steps", "critics"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
         ensembles.check_aggregate(name, self.aggregate, self.deviations)
 
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.engine.agent import Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Batch, Metrics, Update
 from surefoot.core.losses.extraction import ddpg_bc_loss
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn import ensembles
@@ -20,17 +21,13 @@ from surefoot.offline.goal_conditioned import GoalAgent, ValueGoalConfig, beside
 class GCIQLConfig(ValueGoalConfig):
     """Settings of GCIQL; the strength of cloning is the task's (docs/goals.md has OGBench's)."""
 
-    expectile: float = 0.9  # tau of the value loss
-    cloning: float = 0.3  # alpha, nats: .003 point mazes, .3 ant mazes, .1 humanoids, 1 cube, scene and puzzle
-    target_rate: float = 0.005  # of the critics' average
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
-        require(self.cloning >= 0, name, "cloning", self.cloning, ">= 0")
-        require(0 < self.target_rate <= 1, name, "target_rate", self.target_rate, "in (0, 1]")
+    expectile: float = option(0.9, "tau of the value loss", range="(0, 1)")
+    cloning: float = option(
+        0.3,
+        "weight of cloning, alpha, in nats: .003 point mazes, .3 ant mazes, .1 humanoids, 1 cube, scene and puzzle",
+        range=">= 0",
+    )
+    target_rate: float = option(0.005, "rate of the critics' average", range="(0, 1]")
 
 
 class GCIQL(GoalAgent):

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.engine.agent import Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Batch, Metrics, Update
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
@@ -19,17 +20,9 @@ from surefoot.offline.goal_conditioned import GoalAgent, ValueGoalConfig, beside
 class GCIVLConfig(ValueGoalConfig):
     """Settings of GCIVL."""
 
-    expectile: float = 0.9  # tau of the value loss
-    temperature: float = 10.0  # alpha: multiplies the advantage in the actor's weights
-    target_rate: float = 0.005  # of the values' average
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
-        require(self.temperature >= 0, name, "temperature", self.temperature, ">= 0")
-        require(0 < self.target_rate <= 1, name, "target_rate", self.target_rate, "in (0, 1]")
+    expectile: float = option(0.9, "tau of the value loss", range="(0, 1)")
+    temperature: float = option(10.0, "alpha: multiplies the advantage in the actor's weights", range=">= 0")
+    target_rate: float = option(0.005, "rate of the values' average", range="(0, 1]")
 
 
 def implicit_value_loss(

@@ -10,32 +10,40 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.goal_actor import GoalActor, UnitGaussianActor
+from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Adam, Agent, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
 from surefoot.data.goals import GoalRows, episodes_of, goal_shares
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 
 ACTIVATION = "gelu_tanh"
 """As seohongpark/ogbench has it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class GoalConfig:
+class GoalConfig(Options):
     """Options of all goal-conditioned algorithms; the defaults are OGBench's."""
 
-    discount: float = 0.99  # of values, and of how far ahead goals lie; .995 in giant and humanoid mazes
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (512, 512, 512)
-    goal_columns: tuple[int, ...] = ()  # numbers of the observation that are the goal; none: the whole observation
-    actor_goals: tuple[float, ...] = (0.0, 1.0, 0.0)  # shares of own, later and any observations as the actor's goals
-    normalization: str = "none"  # of observations and goals: none, observations, stacked, range or quantile
+    discount: float = option(
+        0.99,
+        "discount factor of values, and of how far ahead goals lie; .995 in giant and humanoid mazes",
+        range="(0, 1)",
+    )
+    learning_rate: float = option(3e-4, "learning rate", range="> 0")
+    hidden: tuple[int, ...] = option((512, 512, 512), "widths of the hidden layers")
+    goal_columns: tuple[int, ...] = option(
+        (), "numbers of the observation that are the goal; none: the whole observation"
+    )
+    actor_goals: tuple[float, ...] = option(
+        (0.0, 1.0, 0.0), "shares of own, later and any observations as the actor's goals"
+    )
+    normalization: str = option("none", "normalization of observations and goals", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        require(0 < self.discount < 1, name, "discount", self.discount, "in (0, 1)")
-        require(self.learning_rate > 0, name, "learning_rate", self.learning_rate, "> 0")
         require(
             len(set(self.goal_columns)) == len(self.goal_columns) and min(self.goal_columns, default=0) >= 0,
             name,
@@ -50,10 +58,10 @@ class GoalConfig:
 class ValueGoalConfig(GoalConfig):
     """Options of those that learn values of goals."""
 
-    value_goals: tuple[float, ...] = (0.2, 0.5, 0.3)  # shares of own, later (geometric) and any observations
+    value_goals: tuple[float, ...] = option((0.2, 0.5, 0.3), "shares of own, later (geometric) and any observations")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         goal_shares(algorithm_of(self), self.value_goals, True, "value_goals")
 

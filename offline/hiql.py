@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.goal_actor import GoalActor, GoalEncoder, SubgoalActor, unit_log_density
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import advantage_weights
@@ -23,23 +24,21 @@ from surefoot.offline.goal_conditioned import ACTIVATION, GoalAgent, ValueGoalCo
 class HIQLConfig(ValueGoalConfig):
     """Settings of HIQL."""
 
-    expectile: float = 0.7  # tau of the value loss
-    low_temperature: float = 3.0  # of the lower level's weights
-    high_temperature: float = 3.0  # of the upper level's; both 10 on data of explorers
-    subgoal_steps: int = 25  # k; 100 in humanoid mazes, 10 on cube, scene and puzzle
-    latent: int = 10  # D of the directions that the upper level names
-    target_rate: float = 0.005  # of the values' average
+    expectile: float = option(0.7, "tau of the value loss", range="(0, 1)")
+    low_temperature: float = option(3.0, "inverse temperature of the lower level's weights", range=">= 0")
+    high_temperature: float = option(
+        3.0, "inverse temperature of the upper level's weights; both 10 on data of explorers", range=">= 0"
+    )
+    subgoal_steps: int = option(
+        25, "steps to a subgoal, k; 100 in humanoid mazes, 10 on cube, scene and puzzle", range=">= 1"
+    )
+    latent: int = option(10, "width of the directions that the upper level names, D", range=">= 1")
+    target_rate: float = option(0.005, "rate of the values' average", range="(0, 1]")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
-        for field in ("low_temperature", "high_temperature"):
-            require(getattr(self, field) >= 0, name, field, getattr(self, field), ">= 0")
-        require(self.subgoal_steps >= 1, name, "subgoal_steps", self.subgoal_steps, ">= 1")
-        require(self.latent >= 1, name, "latent", self.latent, ">= 1")
-        require(0 < self.target_rate <= 1, name, "target_rate", self.target_rate, "in (0, 1]")
         whole = not self.goal_columns
         require(whole, name, "goal_columns", self.goal_columns, "left out: subgoals are whole observations")
 

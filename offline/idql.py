@@ -12,11 +12,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.diffusion import DiffusionActor, Schedule
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import ResidualNoise
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.offline.chunked import ChunkedAgent
 
 
@@ -24,28 +26,22 @@ from surefoot.offline.chunked import ChunkedAgent
 class IDQLConfig(HistoryConfig):
     """Settings of IDQL; the defaults are those published for Gym-MuJoCo."""
 
-    expectile: float = 0.7  # tau of the value loss; .9 in mazes
-    samples: int = 64  # N actions of which the best by the target critics acts
-    diffusion_steps: int = 5  # T
-    chunk: int = 1  # C: actions that are decided at once
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, every step
-    average_rate: float = 0.001  # of the noise network's average, which acts
-    learning_rate: float = 3e-4  # of all networks; the noise network's falls to 0 along a cosine
-    hidden: tuple[int, ...] = (256, 256)  # of values and critics
-    width: int = 256  # of the noise network
-    blocks: int = 3  # of the noise network
-    dropout: float = 0.1  # of the noise network
-    rewards: str = "return_range"  # none, return_range or minus_one (mazes)
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(0 < self.expectile < 1, "idql", "expectile", self.expectile, "in (0, 1)")
-        require(0 <= self.dropout < 1, "idql", "dropout", self.dropout, "in [0, 1)")
-        require(0 <= self.average_rate <= 1, "idql", "average_rate", self.average_rate, "in [0, 1]")
-        for field in ("samples", "diffusion_steps", "chunk"):
-            require(getattr(self, field) >= 1, "idql", field, getattr(self, field), ">= 1")
+    expectile: float = option(0.7, "tau of the value loss; .9 in mazes", range="(0, 1)")
+    samples: int = option(64, "N actions of which the best by the target critics acts", range=">= 1")
+    diffusion_steps: int = option(5, "steps of diffusion, T", range=">= 1")
+    chunk: int = option(1, "C: actions that are decided at once", range=">= 1")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, every step", range="[0, 1]")
+    average_rate: float = option(0.001, "rate of the noise network's average, which acts", range="[0, 1]")
+    learning_rate: float = option(
+        3e-4, "learning rate of all networks; the noise network's falls to 0 along a cosine", range=">= 0"
+    )
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of values and critics")
+    width: int = option(256, "width of the noise network")
+    blocks: int = option(3, "blocks of the noise network")
+    dropout: float = option(0.1, "dropout of the noise network", range="[0, 1)")
+    rewards: str = option("return_range", "scaling of rewards; minus_one for mazes", choices=REWARDS)
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class IDQL(ChunkedAgent):

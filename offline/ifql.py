@@ -12,11 +12,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, Value
 from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -25,26 +27,30 @@ from surefoot.offline.chunked import ChunkedAgent
 class IFQLConfig(HistoryConfig):
     """Settings of IFQL; the defaults are the official ones."""
 
-    expectile: float = 0.9  # tau of the value loss; .95 on puzzle-3x3, .7 on humanoidmaze
-    samples: int = 32  # N actions of which the best by the critics acts
-    chunk: int = 1  # C: actions that are decided at once; 5 in manipulation
-    flow_steps: int = 10  # K of the flow
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, which lags by one update
-    critics: int = 2
-    aggregate: str = "min"  # of the critics, for choosing and in the value's target: min or mean
-    deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it, in the target
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    layer_norm_actor: bool = False  # of the flow, after each activation, as the critics have them
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
+    expectile: float = option(0.9, "tau of the value loss; .95 on puzzle-3x3, .7 on humanoidmaze", range="(0, 1)")
+    samples: int = option(32, "N actions of which the best by the critics acts", range=">= 1")
+    chunk: int = option(1, "C: actions that are decided at once; 5 in manipulation", range=">= 1")
+    flow_steps: int = option(10, "steps of the flow, K", range=">= 1")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, which lags by one update", range="[0, 1]")
+    critics: int = option(2, "number of critics", range=">= 1")
+    aggregate: str = option(
+        "min",
+        "aggregate of the critics, for choosing and in the value's target: min or mean",
+        choices=ensembles.AGGREGATES,
+    )
+    deviations: float = option(
+        0.0, "with mean: standard deviations of the critics that are taken off it, in the target", range=">= 0"
+    )
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((512, 512, 512, 512), "widths of the hidden layers")
+    layer_norm_actor: bool = option(False, "layer norm of the flow, after each activation, as the critics have them")
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(0 < self.expectile < 1, "ifql", "expectile", self.expectile, "in (0, 1)")
-        for field in ("samples", "chunk", "flow_steps", "critics"):
-            require(getattr(self, field) >= 1, "ifql", field, getattr(self, field), ">= 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         ensembles.check_aggregate("ifql", self.aggregate, self.deviations)
 
 

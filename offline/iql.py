@@ -11,44 +11,46 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import Actor, DeterministicActor, GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.pointwise import squared_difference
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import advantage_weights, expectile_loss, td_target
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class IQLConfig(EncoderConfig, HistoryConfig):
     """Settings of IQL; the defaults are the official ones for Gym-MuJoCo, but that observations are normalised."""
 
-    expectile: float = 0.7  # tau of the value loss; nearer 1 is nearer the best action in the data
-    temperature: float = 3.0  # beta: multiplies the advantage, so it is an inverse temperature
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, every step
-    learning_rate: float = 3e-4  # of all three networks; the actor's falls to 0 along a cosine
-    actor_schedule: str = "cosine"  # cosine or constant
-    hidden: tuple[int, ...] = (256, 256)
-    actor: str = "gaussian"  # gaussian or deterministic
-    log_std_min: float = -5.0  # of the Gaussian actor
-    dropout: float = 0.0  # of the actor's hidden units
-    initialisation: str = "orthogonal"  # orthogonal (official) or torch (CORL)
-    order: str = "sequential"  # sequential: actor and critic see the new value (official); together: the old (CORL)
-    critic_weight: float = 1.0  # of each critic's squared error; CORL has 0.5
-    rewards: str = "return_range"  # none, return_range or minus_one
-    normalization: str = "observations"  # of observations: none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
-        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
-        require(self.temperature >= 0, name, "temperature", self.temperature, ">= 0")
-        require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
-        require(self.actor in {"gaussian", "deterministic"}, name, "actor", self.actor, "gaussian or deterministic")
-        require(self.order in {"sequential", "together"}, name, "order", self.order, "sequential or together")
+    expectile: float = option(
+        0.7, "tau of the value loss; nearer 1 is nearer the best action in the data", range="(0, 1)"
+    )
+    temperature: float = option(3.0, "beta: multiplies the advantage, so it is an inverse temperature", range=">= 0")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, every step", range="[0, 1]")
+    learning_rate: float = option(
+        3e-4, "learning rate of all three networks; the actor's falls to 0 along a cosine", range=">= 0"
+    )
+    actor_schedule: str = option("cosine", "schedule of the actor's learning rate: cosine or constant")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    actor: str = option(
+        "gaussian", "kind of the policy: gaussian or deterministic", choices=("gaussian", "deterministic")
+    )
+    log_std_min: float = option(-5.0, "least log standard deviation of the Gaussian actor", range="<= 2")
+    dropout: float = option(0.0, "dropout of the actor's hidden units", range="[0, 1)")
+    initialisation: str = option("orthogonal", "initial weights: orthogonal (official) or torch (CORL)")
+    order: str = option(
+        "sequential",
+        "sequential: actor and critic see the new value (official); together: the old (CORL)",
+        choices=("sequential", "together"),
+    )
+    critic_weight: float = option(1.0, "weight of each critic's squared error; CORL has 0.5")
+    rewards: str = option("return_range", "scaling of rewards", choices=REWARDS)
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class IQL(Agent):

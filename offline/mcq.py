@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.vae import VAE
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import pairs
 from surefoot.offline.edac import EDAC, EDACConfig
@@ -21,20 +22,21 @@ class MCQConfig(EDACConfig):
     """Settings of MCQ; sizes and rates are those of OfflineRL-Kit."""
 
     critics: int = 2
-    diversity: float = 0.0  # eta of EDAC's term, which MCQ does without
-    data_weight: float = 0.9  # lambda of the TD error on the data; the rest weighs pseudo targets; .5 to .95 by task
-    sampled_actions: int = 10  # N of the behaviour model, of which the best gives the pseudo target
+    diversity: float = option(0.0, "eta of EDAC's term, which MCQ does without")
+    data_weight: float = option(
+        0.9,
+        "weight of the TD error on the data, lambda; the rest weighs pseudo targets; .5 to .95 by task",
+        range="(0, 1]",
+    )
+    sampled_actions: int = option(
+        10, "sampled actions of the behaviour model, of which the best gives the pseudo target, N", range=">= 1"
+    )
     hidden: tuple[int, ...] = (400, 400)
-    vae_hidden: tuple[int, ...] = (750, 750)  # of encoder and decoder of the behaviour model
-    vae_learning_rate: float = 1e-3
-    latent_limit: float = 0.5  # samples' latents are clamped to +- this
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(0 < self.data_weight <= 1, "mcq", "data_weight", self.data_weight, "in (0, 1]")
-        require(self.sampled_actions >= 1, "mcq", "sampled_actions", self.sampled_actions, ">= 1")
-        require(self.latent_limit > 0, "mcq", "latent_limit", self.latent_limit, "> 0")
+    vae_hidden: tuple[int, ...] = option(
+        (750, 750), "widths of the hidden layers of encoder and decoder of the behaviour model"
+    )
+    vae_learning_rate: float = option(1e-3, "learning rate of the behaviour model", range=">= 0")
+    latent_limit: float = option(0.5, "samples' latents are clamped to +- this", range="> 0")
 
 
 class MCQ(EDAC):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.offline.edac import EDAC, EDACConfig
 
@@ -17,17 +18,21 @@ TARGETS = ("independent", "shared")
 class MSGConfig(EDACConfig):
     """Settings of MSG; the defaults are those of RIQL's authors, who compare with it."""
 
-    diversity: float = 0.0  # eta of EDAC's term, which MSG does without
-    deviations: float = 4.0  # beta: standard deviations of the critics below their mean that the policy maximises
-    targets: str = "independent"  # each critic its own next value, or shared: all the lower bound of the next values
+    diversity: float = option(0.0, "eta of EDAC's term, which MSG does without")
+    deviations: float = option(
+        4.0, "beta: standard deviations of the critics below their mean that the policy maximises", range=">= 0"
+    )
+    targets: str = option(
+        "independent",
+        "targets of the critics: independent, each its own next value; or shared, the lower bound of the next values",
+        choices=TARGETS,
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
         require(self.critics >= 2, name, "critics", self.critics, ">= 2: one has no deviation")
-        require(self.deviations >= 0, name, "deviations", self.deviations, ">= 0")
-        require(self.targets in TARGETS, name, "targets", self.targets, " or ".join(TARGETS))
 
 
 class MSG(EDAC):

@@ -13,12 +13,14 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -27,26 +29,29 @@ from surefoot.offline.chunked import ChunkedAgent
 class QAMConfig(HistoryConfig):
     """Settings of QAM; the defaults are the official ones."""
 
-    inverse_temperature: float = 3.0  # beta: 1 scene and cube-double, 3 puzzle-3x3, 10 antmaze, 30 puzzle-4x4
-    chunk: int = 1  # C: actions that are decided at once; 5 in manipulation
-    flow_steps: int = 10  # K of the flows
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the averages of critics and cloned flow, which lag by one update
-    critics: int = 10
-    deviations: float = 0.5  # standard deviations of the critics that the target takes off their mean
-    learning_rate: float = 3e-4
-    max_gradient_norm: float = 1.0  # of all gradients together
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    layer_norm_actor: bool = False  # of both flows and what acts, after each activation, as the critics have them
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        for field in ("inverse_temperature", "deviations"):
-            require(getattr(self, field) >= 0, "qam", field, getattr(self, field), ">= 0")
-        for field in ("chunk", "flow_steps", "critics"):
-            require(getattr(self, field) >= 1, "qam", field, getattr(self, field), ">= 1")
+    inverse_temperature: float = option(
+        3.0, "inverse temperature, beta: 1 scene and cube-double, 3 puzzle-3x3, 10 antmaze, 30 puzzle-4x4", range=">= 0"
+    )
+    chunk: int = option(1, "C: actions that are decided at once; 5 in manipulation", range=">= 1")
+    flow_steps: int = option(10, "steps of the flows, K", range=">= 1")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(
+        0.005, "rate of the averages of critics and cloned flow, which lag by one update", range="[0, 1]"
+    )
+    critics: int = option(10, "number of critics", range=">= 1")
+    deviations: float = option(
+        0.5, "standard deviations of the critics that the target takes off their mean", range=">= 0"
+    )
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    max_gradient_norm: float = option(
+        1.0, "largest norm of all gradients together; a longer one is scaled down to it", range="> 0"
+    )
+    hidden: tuple[int, ...] = option((512, 512, 512, 512), "widths of the hidden layers")
+    layer_norm_actor: bool = option(
+        False, "layer norm of both flows and what acts, after each activation, as the critics have them"
+    )
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
 
 class QAM(ChunkedAgent):
@@ -157,12 +162,7 @@ class QAM(ChunkedAgent):
 class QAMFConfig(QAMConfig):
     """Settings of QAM-F."""
 
-    alpha: float = 10.0  # of the student's distance to the improved flow's actions
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.alpha >= 0, "qam_f", "alpha", self.alpha, ">= 0")
+    alpha: float = option(10.0, "weight of the student's distance to the improved flow's actions", range=">= 0")
 
 
 class QAMF(QAM):

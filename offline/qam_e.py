@@ -12,8 +12,9 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.steered import EditedActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Batch, Metrics, Update
 from surefoot.core.losses.adjoint import pulled
 from surefoot.core.nn.networks import pairs
 from surefoot.core.nn.temperature import Temperature
@@ -24,17 +25,15 @@ from surefoot.offline.qam import QAM, QAMConfig
 class QAMEConfig(QAMConfig):
     """Settings of QAM-E."""
 
-    edit_scale: float = 0.1  # c: an edit changes each number of an action by no more
-    temperature: float = 1.0  # alpha at the start, of the edits' entropy; learned
-    target_entropy_per_dimension: float = -0.5  # of the edits, in nats
-    edit_activation: str = "gelu_tanh"  # of the editing policy's hidden layers
-    edit_log_std_range: tuple[float, float] = (-20.0, 2.0)  # of the edits' log standard deviation, before the tanh
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.edit_scale > 0, "qam_e", "edit_scale", self.edit_scale, "> 0")
-        require(self.temperature > 0, "qam_e", "temperature", self.temperature, "> 0")
+    edit_scale: float = option(0.1, "c: an edit changes each number of an action by no more", range="> 0")
+    temperature: float = option(1.0, "weight of the edits' entropy at the start, alpha; learned", range="> 0")
+    target_entropy_per_dimension: float = option(
+        -0.5, "entropy of the edits that the temperature aims at, for each action dimension, in nats"
+    )
+    edit_activation: str = option("gelu_tanh", "activation of the editing policy's hidden layers")
+    edit_log_std_range: tuple[float, float] = option(
+        (-20.0, 2.0), "range of the edits' log standard deviation, before the tanh", rising=True
+    )
 
 
 class QAME(QAM):

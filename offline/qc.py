@@ -13,11 +13,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
 from surefoot.offline.fql import FQL, FQLConfig
@@ -27,24 +29,20 @@ from surefoot.offline.fql import FQL, FQLConfig
 class QCConfig(HistoryConfig):
     """Settings of QC; the defaults are the official ones."""
 
-    samples: int = 32  # N chunks of which the best by the critics acts and is bootstrapped from
-    chunk: int = 5  # C: actions that are decided at once; 1 is best-of-N without chunks
-    flow_steps: int = 10  # K of the flow
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, which lags by one update
-    critics: int = 2
-    aggregate: str = "mean"  # of the critics, for choosing and in the target: mean or min
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    layer_norm_actor: bool = False  # of the flow, after each activation, as the critics have them
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        for field in ("samples", "chunk", "flow_steps", "critics"):
-            require(getattr(self, field) >= 1, "qc", field, getattr(self, field), ">= 1")
-        ensembles.check_aggregate("qc", self.aggregate)
+    samples: int = option(32, "N chunks of which the best by the critics acts and is bootstrapped from", range=">= 1")
+    chunk: int = option(5, "C: actions that are decided at once; 1 is best-of-N without chunks", range=">= 1")
+    flow_steps: int = option(10, "steps of the flow, K", range=">= 1")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, which lags by one update", range="[0, 1]")
+    critics: int = option(2, "number of critics", range=">= 1")
+    aggregate: str = option(
+        "mean", "aggregate of the critics, for choosing and in the target: mean or min", choices=ensembles.AGGREGATES
+    )
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((512, 512, 512, 512), "widths of the hidden layers")
+    layer_norm_actor: bool = option(False, "layer norm of the flow, after each activation, as the critics have them")
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
 
 class QC(ChunkedAgent):
@@ -121,8 +119,8 @@ class QC(ChunkedAgent):
 class QCFQLConfig(FQLConfig):
     """Settings of QC-FQL: FQL's, with the official chunk and its alpha for cube-triple."""
 
-    alpha: float = 100.0  # of the distance to the flow's chunks; 300 in scene and puzzle-3x3
-    chunk: int = 5  # C: actions that are decided at once
+    alpha: float = option(100.0, "weight of the distance to the flow's chunks; 300 in scene and puzzle-3x3")
+    chunk: int = option(5, "C: actions that are decided at once")
 
 
 class QCFQL(FQL):

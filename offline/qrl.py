@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.extraction import ddpg_bc_loss
 from surefoot.core.nn.networks import MLP
@@ -22,17 +23,19 @@ FAR, WIDTH = 500.0, 100.0
 class QRLConfig(GoalConfig):
     """Settings of QRL; the strength of cloning is the task's (docs/goals.md has OGBench's)."""
 
-    cloning: float = 0.003  # alpha, nats: .0003 point mazes, .003 ant mazes, .001 humanoids, .3 cube, scene and puzzle
-    latent: int = 512  # D of phi
-    group: int = 8  # coordinates of the quasimetric that are one group
-    slack: float = 0.05  # epsilon: how much the squared error of a step's distance may be
+    cloning: float = option(
+        0.003,
+        "weight of cloning, alpha, in nats: .0003 point mazes, .003 ant mazes, .001 humanoids, .3 cube, scene, puzzle",
+        range=">= 0",
+    )
+    latent: int = option(512, "width of phi, D")
+    group: int = option(8, "coordinates of the quasimetric that are one group", range=">= 1")
+    slack: float = option(0.05, "bound of the squared error of a step's distance, epsilon", range=">= 0")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(self.cloning >= 0, name, "cloning", self.cloning, ">= 0")
-        require(self.group >= 1, name, "group", self.group, ">= 1")
         require(
             self.latent >= self.group and self.latent % self.group == 0,
             name,
@@ -40,7 +43,6 @@ class QRLConfig(GoalConfig):
             self.latent,
             f"a multiple of group={self.group}",
         )
-        require(self.slack >= 0, name, "slack", self.slack, ">= 0")
         whole = not self.goal_columns
         require(whole, name, "goal_columns", self.goal_columns, "left out: distances are between whole observations")
 

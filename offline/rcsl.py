@@ -13,28 +13,33 @@ from torch import Tensor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.actors.return_actor import ReturnActor
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import best_return, prepare, returns_to_go, short_notes
+from surefoot.data.prepare import NORMALIZATIONS, best_return, prepare, returns_to_go, short_notes
 
 
 @dataclasses.dataclass(frozen=True)
 class RCSLConfig(HistoryConfig):
     """Settings of return-conditioned supervised learning; the preset `mbrcsl` has those of MBRCSL's output policy."""
 
-    target_return: float | None = None  # asked for when acting, undiscounted; None: the best of the data's episodes
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 5e-5
-    l2: float = 1e-3  # of all weights and biases, in the loss, as Adam's coupled weight decay
-    returns: str = "standardised"  # as the network reads them: standardised by the data's, or none (as they are)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
-        require(self.l2 >= 0, name, "l2", self.l2, ">= 0")
-        require(self.returns in {"none", "standardised"}, name, "returns", self.returns, "none or standardised")
+    target_return: float | None = option(
+        None, "return asked for when acting, undiscounted; null: the best of the data's episodes"
+    )
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    learning_rate: float = option(5e-5, "learning rate", range=">= 0")
+    l2: float = option(
+        1e-3,
+        "weight of the squared size of all weights and biases, in the loss, as Adam's coupled weight decay",
+        range=">= 0",
+    )
+    returns: str = option(
+        "standardised",
+        "returns as the network reads them: standardised by the data's, or none (as they are)",
+        choices=("none", "standardised"),
+    )
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class RCSL(Agent):

@@ -14,12 +14,14 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.data.sources import chunk_source
 from surefoot.offline.chunked import ChunkedAgent
 
@@ -28,43 +30,57 @@ from surefoot.offline.chunked import ChunkedAgent
 class ReBRACConfig(HistoryConfig):
     """Settings of ReBRAC; the defaults are those of CORL's code, the penalties its ones for Hopper and medium data."""
 
-    actor_penalty: float = 0.01  # beta_1: of the squared distance to the data's action, against the normalised value
-    critic_penalty: float = 0.01  # beta_2: of the squared distance to the data's next action, in units of the value
-    chunk: int = 1  # C: actions that are decided at once
-    discount: float = 0.99
-    target_rate: float = 0.005  # of critics and actor, only when the actor is stepped
-    target_noise: float = 0.2  # standard deviation added to the target actor's action
-    target_noise_clip: float = 0.5
-    actor_every: int = 2  # critic steps per actor step
-    critics: int = 2
-    aggregate: str = "min"  # of the critics, in target and actor: min or mean
-    deviations: float = 0.0  # with mean: standard deviations of the critics that are taken off it
-    critic_loss: str = "sum"  # over the critics: sum (CORL) or mean (FQL's code)
-    order: str = "sequential"  # sequential: the actor sees the new critics (CORL); together: the old ones (FQL's code)
-    learning_rate: float = 1e-3
-    hidden: tuple[int, ...] = (256, 256, 256)
-    activation: str = "relu"
-    layer_norm_actor: bool = False  # after each activation, as the critics' (CORL's and the authors' option actor_ln)
-    initialisation: str = "edac"  # edac: biases 0.1 and a last layer near 0 (CORL); xavier (FQL's code)
-    last_layer: float = 1e-3  # of the actor: bound of its weights (edac), or what they are multiplied by (xavier)
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
+    actor_penalty: float = option(
+        0.01, "weight of the squared distance to the data's action, beta_1, against the normalized value", range=">= 0"
+    )
+    critic_penalty: float = option(
+        0.01, "weight of the squared distance to the data's next action, beta_2, in units of the value", range=">= 0"
+    )
+    chunk: int = option(1, "C: actions that are decided at once", range=">= 1")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(
+        0.005, "rate of the averages of critics and actor, only when the actor is stepped", range="[0, 1]"
+    )
+    target_noise: float = option(0.2, "standard deviation added to the target actor's action", range=">= 0")
+    target_noise_clip: float = option(0.5, "bound of the target actor's noise", range=">= 0")
+    actor_every: int = option(2, "critic steps per actor step", range=">= 1")
+    critics: int = option(2, "number of critics", range=">= 1")
+    aggregate: str = option(
+        "min", "aggregate of the critics, in target and actor: min or mean", choices=ensembles.AGGREGATES
+    )
+    deviations: float = option(0.0, "with mean: standard deviations of the critics that are taken off it", range=">= 0")
+    critic_loss: str = option(
+        "sum",
+        "reduction of the loss over the critics: sum (CORL) or mean (FQL's code)",
+        choices=("sum", "mean"),
+    )
+    order: str = option(
+        "sequential",
+        "order of the updates: sequential: the actor sees the new critics (CORL); together: the old ones (FQL's code)",
+        choices=("sequential", "together"),
+    )
+    learning_rate: float = option(1e-3, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256, 256), "widths of the hidden layers")
+    activation: str = option("relu", "activation of the hidden layers")
+    layer_norm_actor: bool = option(
+        False,
+        "layer norm in the actor after each activation, as the critics' (CORL's and the authors' option actor_ln)",
+    )
+    initialisation: str = option(
+        "edac", "initial weights: edac: biases 0.1 and a last layer near 0 (CORL); xavier (FQL's code)"
+    )
+    last_layer: float = option(
+        1e-3,
+        "size of the actor's last layer: bound of its weights (edac), or what they are multiplied by (xavier)",
+        range=">= 0",
+    )
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        for field in (
-            "actor_penalty",
-            "critic_penalty",
-            "target_noise",
-            "target_noise_clip",
-            "last_layer",
-        ):
-            require(getattr(self, field) >= 0, "rebrac", field, getattr(self, field), ">= 0")
-        for field in ("chunk", "actor_every", "critics"):
-            require(getattr(self, field) >= 1, "rebrac", field, getattr(self, field), ">= 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         ensembles.check_aggregate("rebrac", self.aggregate, self.deviations)
-        require(self.critic_loss in {"sum", "mean"}, "rebrac", "critic_loss", self.critic_loss, "sum or mean")
-        require(self.order in {"sequential", "together"}, "rebrac", "order", self.order, "sequential or together")
 
 
 class ReBRAC(ChunkedAgent):

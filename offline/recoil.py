@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import td_target
@@ -27,16 +28,18 @@ EXPERT = "expert"
 class ReCOILConfig(DVLConfig):
     """Settings of ReCOIL."""
 
-    fraction: float = 0.1  # of the episodes, best by return, that are the expert's where the data have no such column
-    share: float = 0.5  # beta: of the rows trained on that are the expert's, in the mean
-    rewards: str = "none"  # rewards are never read
+    fraction: float = option(
+        0.1,
+        "share of the episodes, best by return, that are the expert's where the data have no such column",
+        range="(0, 1)",
+    )
+    share: float = option(0.5, "share of the rows trained on that are the expert's, in the mean, beta", range="(0, 1)")
+    rewards: str = option("none", "none: rewards are never read")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(0 < self.fraction < 1, name, "fraction", self.fraction, "in (0, 1)")
-        require(0 < self.share < 1, name, "share", self.share, "in (0, 1)")
         require(self.rewards == "none", name, "rewards", self.rewards, "none: they are never read")
         usual = DVLConfig.huber
         require(self.huber == usual, name, "huber", self.huber, f"left at {usual:g}: the critics' loss here is squared")

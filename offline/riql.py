@@ -9,6 +9,7 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.losses.value_learning import (
     advantage_weights,
@@ -20,7 +21,7 @@ from surefoot.core.losses.value_learning import (
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.offline.edac import STARTS
 
 
@@ -28,27 +29,31 @@ from surefoot.offline.edac import STARTS
 class RIQLConfig(HistoryConfig):
     """Settings of RIQL; the defaults are the authors' shared ones."""
 
-    sigma: float = 1.0  # the Huber loss turns linear at 1 / sigma^2: a large sigma is near absolute error
-    quantile: float = 0.25  # alpha of the K target critics that stands for Q
-    critics: int = 5  # K
-    expectile: float = 0.7
-    temperature: float = 3.0  # beta: multiplies the advantage
-    discount: float = 0.99
-    target_rate: float = 0.005
-    learning_rate: float = 3e-4  # the actor's falls to 0 along a cosine
-    target_low: float = -100.0  # TD targets are clipped to [low, high]: in the authors' code, not in the paper
-    target_high: float = 1000.0
-    hidden: tuple[int, ...] = (256, 256)
-    initialisation: str = "edac"  # of the critics; corl: the authors', whose first layer starts smaller
-    normalization: str = "stacked"  # statistics of the corrupted observations and next observations
+    sigma: float = option(
+        1.0, "the Huber loss turns linear at 1 / sigma^2: a large sigma is near absolute error", range="> 0"
+    )
+    quantile: float = option(0.25, "quantile of the K target critics that stands for Q, alpha", range="[0, 1]")
+    critics: int = option(5, "number of critics, K", range=">= 1")
+    expectile: float = option(0.7, "tau of the value loss", range="(0, 1)")
+    temperature: float = option(3.0, "beta: multiplies the advantage")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the targets' average, every step", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate; the actor's falls to 0 along a cosine", range=">= 0")
+    target_low: float = option(-100.0, "TD targets are clipped to [low, high]: in the authors' code, not in the paper")
+    target_high: float = option(1000.0, "greatest TD target")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    initialisation: str = option(
+        "edac", "initial weights of the critics; corl: the authors', whose first layer starts smaller", choices=STARTS
+    )
+    normalization: str = option(
+        "stacked",
+        "normalization of observations: stacked: statistics of the corrupted observations and next observations",
+        choices=NORMALIZATIONS,
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.sigma > 0, "riql", "sigma", self.sigma, "> 0")
-        require(0 <= self.quantile <= 1, "riql", "quantile", self.quantile, "in [0, 1]")
-        require(self.critics >= 1, "riql", "critics", self.critics, ">= 1")
-        require(0 < self.expectile < 1, "riql", "expectile", self.expectile, "in (0, 1)")
-        require(self.initialisation in STARTS, "riql", "initialisation", self.initialisation, " or ".join(STARTS))
+        """Refuse options that don't go together."""
+        super().__post_init__()
         low, high = self.target_low, self.target_high
         require(low < high, "riql", "target_low", low, f"below target_high, {high:g}")
 

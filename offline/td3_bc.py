@@ -10,35 +10,31 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import smoothed_actions, td_target
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class TD3BCConfig(HistoryConfig):
     """Settings of TD3+BC; the defaults are the paper's."""
 
-    alpha: float = 2.5  # weight of Q against cloning; 0 is behaviour cloning
-    discount: float = 0.99
-    target_rate: float = 0.005  # of critics and actor, only when the actor is stepped
-    target_noise: float = 0.2  # standard deviation added to the target actor's action
-    target_noise_clip: float = 0.5
-    actor_every: int = 2  # critic steps per actor step
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-    rewards: str = "none"  # none, return_range or minus_one
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.alpha >= 0, "td3bc", "alpha", self.alpha, ">= 0")
-        require(self.actor_every >= 1, "td3bc", "actor_every", self.actor_every, ">= 1")
-        for field in ("target_noise", "target_noise_clip"):
-            require(getattr(self, field) >= 0, "td3bc", field, getattr(self, field), ">= 0")
+    alpha: float = option(2.5, "weight of Q against cloning; 0 is behaviour cloning", range=">= 0")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(
+        0.005, "rate of the averages of critics and actor, only when the actor is stepped", range="[0, 1]"
+    )
+    target_noise: float = option(0.2, "standard deviation added to the target actor's action", range=">= 0")
+    target_noise_clip: float = option(0.5, "bound of the target actor's noise", range=">= 0")
+    actor_every: int = option(2, "critic steps per actor step", range=">= 1")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
+    rewards: str = option("none", "scaling of rewards", choices=REWARDS)
 
 
 class TD3BC(Agent):

@@ -11,59 +11,53 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import GaussianActor
 from surefoot.core.actors.histories import HistoryConfig
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.losses.implicit_maxima import gumbel_loss
 from surefoot.core.losses.value_learning import advantage_weights, huber_loss, td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class ImplicitConfig(HistoryConfig):
     """Settings that XQL and dual RL's f-DVL share."""
 
-    random_actions: int = 0  # uniform actions beside each of the data's, at which the value is regressed too
-    action_noise: float = 0.0  # standard deviation of noise, clipped at 0.5, on the actions it is regressed at
-    value_updates: int = 1  # steps of the value in each training step, on rows of their own
-    huber: float = 20.0  # where the critics' loss turns linear
-    temperature: float = 3.0  # beta of the actor: multiplies the advantage, so it is an inverse temperature
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics' average, every step
-    learning_rate: float = 3e-4  # of all three networks; the actor's falls to 0 along a cosine
-    actor_schedule: str = "cosine"  # cosine or constant
-    hidden: tuple[int, ...] = (256, 256)
-    log_std_min: float = -5.0  # of the actor
-    dropout: float = 0.0  # of the actor's hidden units
-    rewards: str = "return_range"  # none, return_range or minus_one
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
-        require(self.random_actions >= 0, name, "random_actions", self.random_actions, ">= 0")
-        require(self.action_noise >= 0, name, "action_noise", self.action_noise, ">= 0")
-        require(self.value_updates >= 1, name, "value_updates", self.value_updates, ">= 1")
-        require(self.huber > 0, name, "huber", self.huber, "> 0")
-        require(self.temperature >= 0, name, "temperature", self.temperature, ">= 0")
-        require(0 <= self.dropout < 1, name, "dropout", self.dropout, "in [0, 1)")
+    random_actions: int = option(
+        0, "uniform actions beside each of the data's, at which the value is regressed too", range=">= 0"
+    )
+    action_noise: float = option(
+        0.0, "standard deviation of noise, clipped at 0.5, on the actions it is regressed at", range=">= 0"
+    )
+    value_updates: int = option(1, "steps of the value in each training step, on rows of their own", range=">= 1")
+    huber: float = option(20.0, "error at which the critics' loss turns linear", range="> 0")
+    temperature: float = option(
+        3.0, "beta of the actor: multiplies the advantage, so it is an inverse temperature", range=">= 0"
+    )
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, every step", range="[0, 1]")
+    learning_rate: float = option(
+        3e-4, "learning rate of all three networks; the actor's falls to 0 along a cosine", range=">= 0"
+    )
+    actor_schedule: str = option("cosine", "schedule of the actor's learning rate: cosine or constant")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    log_std_min: float = option(-5.0, "least log standard deviation of the actor", range="<= 2")
+    dropout: float = option(0.0, "dropout of the actor's hidden units", range="[0, 1)")
+    rewards: str = option("return_range", "scaling of rewards", choices=REWARDS)
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
 
 
 @dataclasses.dataclass(frozen=True)
 class XQLConfig(ImplicitConfig):
     """Settings of XQL; the defaults are the authors' one setting for Gym-MuJoCo ("consistent")."""
 
-    gumbel_temperature: float = 2.0  # T of the soft maximum, in units of the values; nearer 0 is nearer the maximum
-    clip: float | None = 7.0  # of (Q - V) / T; rows above have no gradient; None: no clip
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.gumbel_temperature > 0, name, "gumbel_temperature", self.gumbel_temperature, "> 0")
-        require(self.clip is None or self.clip > 0, name, "clip", self.clip, "> 0 or null")
+    gumbel_temperature: float = option(
+        2.0, "temperature of the soft maximum, in units of the values; nearer 0 is nearer the maximum", range="> 0"
+    )
+    clip: float | None = option(7.0, "bound of (Q - V) / T; rows above have no gradient; null: no clip", range="> 0")
 
 
 ANTMAZE: dict[str, Any] = {"temperature": 10.0, "rewards": "minus_one", "actor_schedule": "constant"}

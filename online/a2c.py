@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.masked import reduce
 from surefoot.core.losses.policy_gradient import reinforce_surrogate
 from surefoot.core.losses.value_learning import value_loss
@@ -24,17 +25,18 @@ class A2CConfig(OnPolicyConfig):
     gae_lambda: float = 1.0
     normalise_observations: bool = False
     normalise_rewards: bool = False
-    value_coefficient: float = 1.0  # of half the squared error
-    entropy_coefficient: float = 0.0
-    learning_rate: float = 7e-4
-    schedule: str = "constant"  # constant, or linear: to 0 over the run
-    epsilon: float = 1e-5  # of Adam
-    max_gradient_norm: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.schedule in {"constant", "linear"}, "a2c", "schedule", self.schedule, "constant or linear")
+    value_coefficient: float = option(1.0, "weight of half the squared error of the value", range=">= 0")
+    entropy_coefficient: float = option(0.0, "weight of the policy's entropy")
+    learning_rate: float = option(7e-4, "learning rate", range=">= 0")
+    schedule: str = option(
+        "constant",
+        "schedule of the learning rate: constant, or linear: to 0 over the run",
+        choices=("constant", "linear"),
+    )
+    epsilon: float = option(1e-5, "number added to Adam's denominator", range=">= 0")
+    max_gradient_norm: float = option(
+        0.5, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
 
     @property
     def steps_per_block(self) -> int:

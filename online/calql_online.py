@@ -7,6 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.losses.value_learning import mc_return
 from surefoot.offline.calql import CalQL, CalQLConfig
 from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
@@ -16,14 +17,9 @@ from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 class CalQLOnlineConfig(OffPolicyConfig, CalQLConfig):
     """Settings of Cal-QL fine-tuning: Cal-QL's, and half of each batch from the dataset."""
 
-    initial_steps: int = 5_000  # environment steps before the first update: at least one whole episode
+    initial_steps: int = option(5_000, "environment steps before the first update: at least one whole episode")
     initial_actions: str = "policy"
     offline_fraction: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        OffPolicyConfig.__post_init__(self)
-        CalQLConfig.__post_init__(self)
 
 
 class CalQLOnline(CalQL, OffPolicyAgent):

@@ -7,7 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import Metrics, Rule, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Metrics, Rule, Update
 from surefoot.core.engine.sources import joined
 from surefoot.online.base.hybrid import (
     BOTH,
@@ -24,15 +25,14 @@ from surefoot.online.base.hybrid import (
 class DARCConfig(HybridConfig):
     """Settings of DARC; the discriminators are H2O's, so that both can be compared."""
 
-    correction: float = 1.0  # of the log-ratio that is added to a simulated reward, in units of reward
-    learn_from: str = "simulated"  # rows that actor and critics see: simulated, or both (DARC+ of H2O's authors)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.correction >= 0, "darc", "correction", self.correction, ">= 0")
-        known = self.learn_from in ("simulated", "both")
-        require(known, "darc", "learn_from", self.learn_from, "simulated or both")
+    correction: float = option(
+        1.0, "weight of the log-ratio that is added to a simulated reward, in units of reward", range=">= 0"
+    )
+    learn_from: str = option(
+        "simulated",
+        "rows that actor and critics see: simulated, or both (DARC+ of H2O's authors)",
+        choices=("simulated", "both"),
+    )
 
 
 class DARC(HybridAgent):

@@ -14,6 +14,7 @@ from surefoot.core.actors.chains import CHAIN, at
 from surefoot.core.actors.denoising_chain import DenoisingActor
 from surefoot.core.actors.diffusion import DiffusionActor, Schedule
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.masked import normalise, reduce
@@ -42,45 +43,53 @@ SIZES: dict[str, Any] = {
 class DPPOConfig(EpochsConfig):
     """Settings of DPPO; what is null of the policy is as in the run that it starts from."""
 
-    chunk: int | None = None  # actions that are decided on at once; null: as the clone, 1 without one
-    alphas: tuple[float, ...] | None = None  # of the clone's schedule; null: cosine of 20 steps without one
-    network: str | None = None  # that predicts noise: mlp, residual or embedded; null: as the clone
-    noise_hidden: tuple[int, ...] | None = None  # null: as the clone
-    noise_activation: str | None = None  # null: as the clone
-    frequencies: int | None = None  # null: as the clone
-    width: int | None = None  # null: as the clone
-    blocks: int | None = None  # null: as the clone
-    time_hidden: int | None = None  # null: as the clone
-    time_embedding: int | None = None  # null: as the clone
-    condition_hidden: tuple[int, ...] | None = None  # null: as the clone
-    implicit: int | None = None  # steps of DDIM, with noise while it trains; null: as the clone, or all by DDPM
-    trained_steps: int = 10  # K': the last ones; a frozen copy of the clone takes those before; at most all
-    noise_floor: float = 0.1  # least deviation of a step while it trains
-    denoising_discount: float = 0.99  # of the advantage, for each step that comes after
-    clip: float = 0.01  # of the last step's ratio
-    first_clip: float = 0.01  # of the first trained step's; between, it grows exponentially
-    clip_rate: float = 3.0
-    clone_coefficient: float = 0.0  # of minus the log-density of steps that the clone takes; 0 keeps no clone
-    normalisation: str = "mean"  # of a step's log-density: mean over its numbers, or joint
-    critic_warmup: int = 0  # blocks at first that only the critic learns from
-    learning_rate: float = 1e-4
-    value_learning_rate: float = 1e-3
-    value_coefficient: float = 0.5  # of half the squared error
-    max_gradient_norm: float | None = None
-    target_kl: float | None = 1.0  # k3 of a step that ends a block's epochs
-    hidden: tuple[int, ...] = (256, 256)  # of the critic
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        for name in ("clip", "first_clip", "noise_floor", "target_kl", "max_gradient_norm"):
-            value = getattr(self, name)
-            require(value is None or value > 0, "dppo", name, value, "> 0")
-        require(self.clone_coefficient >= 0, "dppo", "clone_coefficient", self.clone_coefficient, ">= 0")
-        require(self.trained_steps >= 1, "dppo", "trained_steps", self.trained_steps, ">= 1")
-        known = self.normalisation in ("mean", "joint")
-        require(known, "dppo", "normalisation", self.normalisation, "mean or joint")
-        require(0 <= self.denoising_discount <= 1, "dppo", "denoising_discount", self.denoising_discount, "in [0, 1]")
+    chunk: int | None = option(None, "actions that are decided on at once; null: as the clone, 1 without one")
+    alphas: tuple[float, ...] | None = option(
+        None, "alphas of the clone's schedule; null: cosine of 20 steps without one"
+    )
+    network: str | None = option(None, "network that predicts noise: mlp, residual or embedded; null: as the clone")
+    noise_hidden: tuple[int, ...] | None = option(
+        None, "widths of the noise network's hidden layers; null: as the clone"
+    )
+    noise_activation: str | None = option(None, "activation of the noise network; null: as the clone")
+    frequencies: int | None = option(None, "frequencies of the embedding of noise levels; null: as the clone")
+    width: int | None = option(None, "width of the residual network; null: as the clone")
+    blocks: int | None = option(None, "blocks of the residual network; null: as the clone")
+    time_hidden: int | None = option(None, "widths of the layers that read the noise level; null: as the clone")
+    time_embedding: int | None = option(None, "width of the embedding of noise levels; null: as the clone")
+    condition_hidden: tuple[int, ...] | None = option(
+        None, "widths of the layers that read the observation; null: as the clone"
+    )
+    implicit: int | None = option(None, "steps of DDIM, with noise while it trains; null: as the clone, or all by DDPM")
+    trained_steps: int = option(
+        10,
+        "steps that are trained, the last ones, K'; a frozen copy of the clone takes those before; at most all",
+        range=">= 1",
+    )
+    noise_floor: float = option(0.1, "least deviation of a step while it trains", range="> 0")
+    denoising_discount: float = option(
+        0.99, "discount factor of the advantage, for each step that comes after", range="[0, 1]"
+    )
+    clip: float = option(0.01, "bound of the last step's ratio", range="> 0")
+    first_clip: float = option(
+        0.01, "bound of the first trained step's ratio; between, it grows exponentially", range="> 0"
+    )
+    clip_rate: float = option(3.0, "rate at which the clip grows from the first trained step to the last")
+    clone_coefficient: float = option(
+        0.0, "weight of minus the log-density of steps that the clone takes; 0 keeps no clone", range=">= 0"
+    )
+    normalisation: str = option(
+        "mean", "reduction of a step's log-density: mean over its numbers, or joint", choices=("mean", "joint")
+    )
+    critic_warmup: int = option(0, "blocks at first that only the critic learns from")
+    learning_rate: float = option(1e-4, "learning rate", range=">= 0")
+    value_learning_rate: float = option(1e-3, "learning rate of the value", range=">= 0")
+    value_coefficient: float = option(0.5, "weight of half the squared error of the value", range=">= 0")
+    max_gradient_norm: float | None = option(
+        None, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
+    target_kl: float | None = option(1.0, "divergence (k3) of a step that ends a block's epochs", range="> 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
 
 
 class DPPO(OnPolicyAgent):

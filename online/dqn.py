@@ -11,7 +11,8 @@ from torch import Tensor
 
 from surefoot.core.actors.greedy_actor import GreedyActor, highest
 from surefoot.core.actors.masked_actors import MaskedGreedyActor, masked
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import huber_loss
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
@@ -25,27 +26,23 @@ class DQNConfig(NStepConfig, EncoderConfig):
 
     replay_capacity: int = 100_000
     initial_steps: int = 1_000
-    discount: float = 0.99
-    double: bool = True  # the online network picks the next action that the target network values
-    error: str = "huber"  # of the TD error: huber (its gradient is cut at 1) or squared
-    first_epsilon: float = 1.0  # share of random choices when learning begins
-    last_epsilon: float = 0.05
-    epsilon_steps: int = 10_000  # environment steps over which it falls, or rises, from `initial_steps` on
-    target_rate: float = 1.0  # of the target network: 1 copies
-    target_every: int = 250  # training steps between its moves
-    learning_rate: float = 5e-4
-    max_gradient_norm: float | None = 10.0  # a larger gradient is scaled down to it; None: as it is
-    hidden: tuple[int, ...] = (256, 256)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        for field in ("epsilon_steps", "target_every"):
-            require(getattr(self, field) >= 1, "dqn", field, getattr(self, field), ">= 1")
-        for field in ("first_epsilon", "last_epsilon"):
-            require(0 <= getattr(self, field) <= 1, "dqn", field, getattr(self, field), "in [0, 1]")
-        require(self.error in ERRORS, "dqn", "error", self.error, " or ".join(ERRORS))
-        require(0 < self.target_rate <= 1, "dqn", "target_rate", self.target_rate, "in (0, 1]")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    double: bool = option(True, "the online network picks the next action that the target network values")
+    error: str = option("huber", "loss of the TD error: huber (its gradient is cut at 1) or squared", choices=ERRORS)
+    first_epsilon: float = option(1.0, "share of random choices when learning begins", range="[0, 1]")
+    last_epsilon: float = option(0.05, "share of random choices after `epsilon_steps`", range="[0, 1]")
+    epsilon_steps: int = option(
+        10_000,
+        "environment steps over which the share of random choices falls, or rises, from `initial_steps` on",
+        range=">= 1",
+    )
+    target_rate: float = option(1.0, "rate of the target network's moves; 1 copies", range="(0, 1]")
+    target_every: int = option(250, "training steps between moves of the target network", range=">= 1")
+    learning_rate: float = option(5e-4, "learning rate", range=">= 0")
+    max_gradient_norm: float | None = option(
+        10.0, "largest norm of the gradient, which is scaled down to it; null: as it is", range="> 0"
+    )
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
 
 
 class DQN(OffPolicyAgent):

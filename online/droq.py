@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from surefoot.core.base import dropout
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Rule, Update, require
+from surefoot.core.engine.agent import Rule, Update
 from surefoot.core.nn.networks import Critic
 from surefoot.online.redq import REDQ, REDQConfig
 
@@ -20,14 +21,9 @@ from surefoot.online.redq import REDQ, REDQConfig
 class DroQConfig(REDQConfig):
     """Settings of DroQ; the defaults are the paper's, where they differ from REDQ's."""
 
-    critics: int = 2  # M, all of which the target's minimum is of
-    dropout: float = 0.01  # probability that a hidden unit of a critic is dropped
+    critics: int = option(2, "number of critics, M, all of which the target's minimum is of")
+    dropout: float = option(0.01, "probability that a hidden unit of a critic is dropped", range="[0, 1)")
     layer_norm_critic: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(0 <= self.dropout < 1, "droq", "dropout", self.dropout, "in [0, 1)")
 
 
 class DroQ(REDQ):

@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.steered import SteeredActor
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, algorithm_of, require
 from surefoot.core.policy.policy import Policy
 from surefoot.online.base.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
@@ -22,19 +23,20 @@ from surefoot.online.sac import SAC, SoftConfig
 class DSRLConfig(FlowOptions, SoftConfig):
     """Settings of DSRL; a row of its buffer is a decision, and steps of experience are counted in those."""
 
-    reach: float = 1.5  # b: the noise that is chosen lies within b deviations
-    initial_steps: int = 1_500  # decisions before the first update: the clone's own, of noise within the reach
-    updates_per_step: float = 20.0  # training steps per decision
-    discount: float = 0.99  # of a decision
+    reach: float = option(1.5, "the noise that is chosen lies within so many deviations, b", range="> 0")
+    initial_steps: int = option(1_500, "decisions before the first update: the clone's own, of noise within the reach")
+    updates_per_step: float = option(20.0, "training steps per decision")
+    discount: float = option(0.99, "discount factor of a decision")
     target_entropy: float | None = 0.0
-    clip_each: bool | None = None  # clip what the flow draws after each of its steps; null: as the clone, else not
+    clip_each: bool | None = option(
+        None, "clip what the flow draws after each of its steps; null: as the clone, else not"
+    )
     hidden: tuple[int, ...] = (128, 128, 128)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         who = algorithm_of(self)
-        require(self.reach > 0, who, "reach", self.reach, "> 0")
         fraction = self.offline_fraction
         require(fraction == 0, who, "offline_fraction", fraction, "0: the actions of data are no noise")
         require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
@@ -20,13 +21,10 @@ from surefoot.online.dsrl import DSRL, DSRLConfig
 class DSRLNAConfig(DSRLConfig):
     """Settings of DSRL-NA: DSRL's, and how often the critic of noise learns."""
 
-    noise_critic_every: int = 2  # training steps for one of the critic of noise; officially 20 for 10 of it
-    noise_critic_learning_rate: float = 3e-4
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.noise_critic_every >= 1, "dsrl_na", "noise_critic_every", self.noise_critic_every, ">= 1")
+    noise_critic_every: int = option(
+        2, "training steps for one of the critic of noise; officially 20 for 10 of it", range=">= 1"
+    )
+    noise_critic_learning_rate: float = option(3e-4, "learning rate of the critic of noise", range=">= 0")
 
 
 class DSRLNA(DSRL):

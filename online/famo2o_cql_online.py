@@ -20,11 +20,6 @@ class FamO2OCQLOnlineConfig(OffPolicyConfig, FamO2OCQLConfig):
     initial_actions: str = "policy"
     offline_fraction: float = 0.5
 
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        OffPolicyConfig.__post_init__(self)
-        FamO2OCQLConfig.__post_init__(self)
-
 
 class FamO2OCQLOnline(FamO2OCQL, OffPolicyAgent):
     """FamO2O of Wang et al. (NeurIPS 2023) over CQL, online: as offline, but with the balance model's beta = b(s).

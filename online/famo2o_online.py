@@ -20,11 +20,6 @@ class FamO2OOnlineConfig(OffPolicyConfig, FamO2OConfig):
     initial_actions: str = "policy"
     offline_fraction: float = 0.5
 
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        OffPolicyConfig.__post_init__(self)
-        FamO2OConfig.__post_init__(self)
-
 
 class FamO2OOnline(FamO2O, OffPolicyAgent):
     """FamO2O of Wang et al. (NeurIPS 2023), online: as offline, but with beta ~ b(s), detached, in the policy's loss.

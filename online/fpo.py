@@ -12,6 +12,7 @@ from torch import Tensor
 
 from surefoot.core.actors.actor import Actor, Kept
 from surefoot.core.actors.flow_actor import FlowActor, field
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.flow import interpolate
 from surefoot.core.losses.masked import normalise, reduce
@@ -30,34 +31,38 @@ LEVELS = {"sample": "unit", "mean": "sequence"}
 class FPOConfig(FlowOptions, EpochsConfig):
     """Settings of FPO; the defaults are those of FPO++ in manipulation, where they were read."""
 
-    samples: int = 16  # n: pairs (noise, time) at which the flow is held against each action that it took
-    times: int | None = None  # places of the grid 0, 1 / times, ... of a pair's time; null: the flow's steps; 2 or more
-    level: str = "sample"  # a ratio for each pair (FPO++), or of their mean (FPO)
-    numbers: str = "sum"  # of an action: the error is summed over them (FPO++) or averaged (FPO)
-    pull_back: bool = True  # where the advantage is negative a square holds the ratio near 1, not a clip (ASPO)
-    clip: float = 0.01  # the ratio is held within 1 - clip and 1 + clip
-    largest_error: float | None = None  # errors are cut to it, their gradient is kept; null: not
-    largest_log_ratio: float | None = None  # likewise, of both signs
-    clip_each: bool | None = None  # clip what the flow draws after each of its steps; null: as the clone, else not
-    value_coefficient: float = 0.5  # of half the squared error
-    learning_rate: float = 3e-4
-    value_learning_rate: float = 1e-3
-    max_gradient_norm: float | None = 1.0
-    target_kl: float | None = None  # k3 that ends a block's epochs
-    hidden: tuple[int, ...] = (256, 256)  # of the critic
-    normalise_observations: bool = True  # by running statistics; a clone's stay as they are
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.samples >= 1, "fpo", "samples", self.samples, ">= 1")
-        fits = self.times is None or self.times >= 2
-        require(fits, "fpo", "times", self.times, ">= 2, as at the time 0 there is no error")
-        require(self.level in LEVELS, "fpo", "level", self.level, " or ".join(LEVELS))
-        require(self.numbers in ("sum", "mean"), "fpo", "numbers", self.numbers, "sum or mean")
-        for name in ("clip", "largest_error", "largest_log_ratio", "target_kl"):
-            value = getattr(self, name)
-            require(value is None or value > 0, "fpo", name, value, "> 0")
+    samples: int = option(
+        16, "n: pairs (noise, time) at which the flow is held against each action that it took", range=">= 1"
+    )
+    times: int | None = option(
+        None, "places of the grid 0, 1 / times, ... of a pair's time; null: the flow's steps; 2 or more", range=">= 2"
+    )
+    level: str = option(
+        "sample", "level of the ratio: sample, one for each pair (FPO++); or mean, of their mean (FPO)", choices=LEVELS
+    )
+    numbers: str = option(
+        "sum",
+        "reduction over the numbers of an action: the error is summed (sum, FPO++) or averaged (mean, FPO)",
+        choices=("sum", "mean"),
+    )
+    pull_back: bool = option(True, "where the advantage is negative a square holds the ratio near 1, not a clip (ASPO)")
+    clip: float = option(0.01, "the ratio is held within 1 - clip and 1 + clip", range="> 0")
+    largest_error: float | None = option(None, "errors are cut to it, their gradient is kept; null: not", range="> 0")
+    largest_log_ratio: float | None = option(None, "log-ratios are cut to it, of both signs; null: not", range="> 0")
+    clip_each: bool | None = option(
+        None, "clip what the flow draws after each of its steps; null: as the clone, else not"
+    )
+    value_coefficient: float = option(0.5, "weight of half the squared error of the value", range=">= 0")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    value_learning_rate: float = option(1e-3, "learning rate of the value", range=">= 0")
+    max_gradient_norm: float | None = option(
+        1.0, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
+    target_kl: float | None = option(None, "divergence (k3) that ends a block's epochs", range="> 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
+    normalise_observations: bool = option(
+        True, "normalize observations by running statistics; a clone's stay as they are"
+    )
 
 
 class FPO(OnPolicyAgent):

@@ -24,9 +24,8 @@ class FQLOnlineConfig(OffPolicyConfig, FQLConfig):
     replay_capacity: int = 2_000_000
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        OffPolicyConfig.__post_init__(self)
-        FQLConfig.__post_init__(self)
+        """Refuse options that don't go together."""
+        super().__post_init__()
         only = "0: rows of the data and new ones are drawn alike"
         require(self.offline_fraction == 0, "fql_online", "offline_fraction", self.offline_fraction, only)
 

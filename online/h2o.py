@@ -7,8 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update
 from surefoot.core.engine.sources import joined
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
@@ -38,19 +39,16 @@ MOST_PENALTY = 1000.0
 class H2OConfig(HybridConfig):
     """Settings of H2O; the defaults are t6-thu/H2O's, but for `gap_spread`."""
 
-    entropy_backup: bool = False  # whether the target's value counts the entropy
-    penalty_weight: float = 0.01  # beta
-    use_variant: bool = False  # the penalty's mean over simulated rows by share, instead of its soft maximum
-    weigh: bool = True  # simulated rows' squared errors by the importance weight; false: all 1
-    gap_draws: int = 10  # N: next observations that the gap is averaged over
-    gap_spread: str = "data"  # their standard deviation: the data's, or zero_rows: the official code's, about 0.3 of it
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.penalty_weight >= 0, "h2o", "penalty_weight", self.penalty_weight, ">= 0")
-        require(self.gap_draws >= 1, "h2o", "gap_draws", self.gap_draws, ">= 1")
-        require(self.gap_spread in SPREADS, "h2o", "gap_spread", self.gap_spread, " or ".join(SPREADS))
+    entropy_backup: bool = option(False, "whether the target's value counts the entropy")
+    penalty_weight: float = option(0.01, "weight of the penalty, beta", range=">= 0")
+    use_variant: bool = option(False, "the penalty's mean over simulated rows by share, instead of its soft maximum")
+    weigh: bool = option(True, "weigh simulated rows' squared errors by the importance weight; false: all 1")
+    gap_draws: int = option(10, "N: next observations that the gap is averaged over", range=">= 1")
+    gap_spread: str = option(
+        "data",
+        "standard deviation of those draws: data, the data's; or zero_rows, the official code's, about 0.3 of it",
+        choices=SPREADS,
+    )
 
 
 class H2O(HybridAgent):

@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import gae, mc_return, td_target
 from surefoot.core.nn.networks import Value, pairs
@@ -26,18 +27,15 @@ class HNPGConfig(TRPOConfig):
     """Settings of HNPG; max_kl, damping, conjugate_steps and backtracks are the authors', as TRPO has them."""
 
     gae_lambda: float = 0.97
-    value_actions: int = 10  # K: actions that a state's value is the mean of
-    data_weight: float = 1.0  # of the squared errors on the data, beside those on the returns
-    data_states: bool = True  # the policy is stepped on the data's states too
-    target_rate: float = 0.05  # of the critic's average, which the data's targets are made of, after each step
-    critic_hidden: tuple[int, ...] = (64, 64)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.value_actions >= 1, "hnpg", "value_actions", self.value_actions, ">= 1")
-        require(self.data_weight >= 0, "hnpg", "data_weight", self.data_weight, ">= 0")
-        require(0 < self.target_rate <= 1, "hnpg", "target_rate", self.target_rate, "in (0, 1]")
+    value_actions: int = option(10, "K: actions that a state's value is the mean of", range=">= 1")
+    data_weight: float = option(
+        1.0, "weight of the squared errors on the data, beside those on the returns", range=">= 0"
+    )
+    data_states: bool = option(True, "the policy is stepped on the data's states too")
+    target_rate: float = option(
+        0.05, "rate of the critic's average, which the data's targets are made of, after each step", range="(0, 1]"
+    )
+    critic_hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers")
 
 
 class HNPG(TRPO):

@@ -19,9 +19,8 @@ class IQLOnlineConfig(OffPolicyConfig, IQLConfig):
     actor_schedule: str = "constant"
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        OffPolicyConfig.__post_init__(self)
-        IQLConfig.__post_init__(self)
+        """Refuse options that don't go together."""
+        super().__post_init__()
         draws = self.actor == "gaussian"
         needed = "gaussian, in the iql run that it starts from too: a deterministic actor explores nothing"
         require(draws, algorithm_of(self), "actor", self.actor, needed)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
@@ -19,16 +20,20 @@ from surefoot.online.base.on_policy_config import EpochsConfig
 class MDPOConfig(EpochsConfig):
     """Settings of on-policy MDPO; the defaults are the authors' for MuJoCo."""
 
-    policy_steps: int = 10  # on the whole block; divides the critic's steps
-    epochs: int = 5  # of the critic
-    minibatches: int = 16  # of each of its epochs
-    value_clip: float | None = 0.2
-    learning_rate: float = 3e-4  # falls to 0 over the run, of both
-    epsilon: float = 1e-5  # of Adam
-    max_gradient_norm: float = 0.5
+    policy_steps: int = option(10, "steps of the policy on the whole block; divides the critic's steps")
+    epochs: int = option(5, "passes of the critic over each block")
+    minibatches: int = option(16, "minibatches of each of the critic's passes")
+    value_clip: float | None = option(
+        0.2, "bound of the change of a value within a block, in scaled rewards; null: none"
+    )
+    learning_rate: float = option(3e-4, "learning rate of both, falling to 0 over the run", range=">= 0")
+    epsilon: float = option(1e-5, "number added to Adam's denominator", range=">= 0")
+    max_gradient_norm: float = option(
+        0.5, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         steps = self.steps_per_block
         divides = self.policy_steps >= 1 and steps % self.policy_steps == 0

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.losses.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
@@ -23,22 +24,19 @@ class MDPOOffPolicyConfig(OffPolicyConfig):
     """Settings of off-policy MDPO; the defaults are the authors', and SAC's where they are not known to us."""
 
     initial_steps: int = 10_000
-    divergence_weight: float = 1.0  # c: of the divergence from the proximal policy
-    entropy_weight: float = 0.2  # lambda
-    refresh_every: int = 1_000  # training steps after which the present policy becomes the proximal one
-    regularisation: float = 1e-3  # of the squared means and log deviations before the tanh
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the value's average, every step
-    learning_rate: float = 3e-4  # of everything
-    hidden: tuple[int, ...] = (256, 256)
-    log_std_range: tuple[float, float] = (-20.0, 2.0)  # of the policy's log standard deviation
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.refresh_every >= 1, "mdpo_off", "refresh_every", self.refresh_every, ">= 1")
-        for field in ("divergence_weight", "entropy_weight", "regularisation"):
-            require(getattr(self, field) >= 0, "mdpo_off", field, getattr(self, field), ">= 0")
+    divergence_weight: float = option(1.0, "weight of the divergence from the proximal policy, c", range=">= 0")
+    entropy_weight: float = option(0.2, "weight of the entropy, lambda", range=">= 0")
+    refresh_every: int = option(
+        1_000, "training steps after which the present policy becomes the proximal one", range=">= 1"
+    )
+    regularisation: float = option(1e-3, "weight of the squared means and log deviations before the tanh", range=">= 0")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the value's average, every step", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate of everything", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    log_std_range: tuple[float, float] = option(
+        (-20.0, 2.0), "range of the policy's log standard deviation", rising=True
+    )
 
 
 class MDPOOffPolicy(OffPolicyAgent):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.policy.policy import Policy
@@ -22,20 +23,20 @@ SELECTORS = ("random", "alternate")
 class MOORLConfig(SoftConfig):
     """Settings of MOORL; the paper's K, meta rate and probability are not known to us, and these are guesses."""
 
-    initial_steps: int = 1_000  # environment steps before the first update
-    updates_per_step: float = 5.0  # training steps per environment step: inner_steps, to act once an iteration
-    inner_steps: int = 5  # K: training steps on one source, between two steps of the meta-parameters
-    meta_rate: float = 0.5  # of the way to the inner parameters that the meta-parameters go
-    selector: str = "random"  # which source an iteration learns from: random or alternate
-    data_probability: float = 0.5  # that it is the data, where it is random
+    initial_steps: int = option(1_000, "environment steps before the first update")
+    updates_per_step: float = option(5.0, "training steps per environment step: inner_steps, to act once an iteration")
+    inner_steps: int = option(
+        5, "K: training steps on one source, between two steps of the meta-parameters", range=">= 1"
+    )
+    meta_rate: float = option(
+        0.5, "share of the way to the inner parameters that the meta-parameters go", range="(0, 1]"
+    )
+    selector: str = option("random", "which source an iteration learns from: random or alternate", choices=SELECTORS)
+    data_probability: float = option(0.5, "probability that a random source is the data", range="[0, 1]")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        require(self.inner_steps >= 1, "moorl", "inner_steps", self.inner_steps, ">= 1")
-        require(0 < self.meta_rate <= 1, "moorl", "meta_rate", self.meta_rate, "in (0, 1]")
-        require(self.selector in SELECTORS, "moorl", "selector", self.selector, " or ".join(SELECTORS))
-        require(0 <= self.data_probability <= 1, "moorl", "data_probability", self.data_probability, "in [0, 1]")
         whole = self.offline_fraction == 0
         require(whole, "moorl", "offline_fraction", self.offline_fraction, "0: a batch is of one source alone")
 

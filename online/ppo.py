@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.masked import normalise, reduce
@@ -39,27 +40,34 @@ PENDULUM = {
 class PPOConfig(EpochsConfig, EncoderConfig):
     """Settings of PPO; the defaults are CleanRL's for continuous actions."""
 
-    clip: float = 0.2  # the ratio is held within 1 - clip and 1 + clip
-    value_clip: float | None = 0.2  # of the change of a value within a block, in scaled rewards
-    value_coefficient: float = 0.5  # of half the squared error
-    entropy_coefficient: float = 0.0
-    advantage_scope: str = "minibatch"  # what advantages are normalised over: minibatch, block or none
-    learning_rate: float = 3e-4
-    schedule: str = "linear"  # to 0 over the run; constant; or adaptive: by the divergence of each minibatch
-    target_kl: float | None = None  # adaptive: the divergence wanted; otherwise the one that ends a block's epochs
-    epsilon: float = 1e-5  # of Adam
-    max_gradient_norm: float = 0.5
-    separate_norms: bool = False  # True: of actor and critic each by itself
-    shift: int = 0  # of images; more, and the ratio is one of two views
+    clip: float = option(0.2, "the ratio is held within 1 - clip and 1 + clip", range="> 0")
+    value_clip: float | None = option(
+        0.2, "bound of the change of a value within a block, in scaled rewards; null: none", range="> 0"
+    )
+    value_coefficient: float = option(0.5, "weight of half the squared error of the value", range=">= 0")
+    entropy_coefficient: float = option(0.0, "weight of the policy's entropy")
+    advantage_scope: str = option(
+        "minibatch", "rows that advantages are normalized over: minibatch, block or none", choices=SCOPES
+    )
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    schedule: str = option(
+        "linear",
+        "schedule of the learning rate: linear, to 0 over the run; constant; adaptive, by each minibatch's divergence",
+        choices=SCHEDULES,
+    )
+    target_kl: float | None = option(
+        None, "adaptive: the divergence wanted; otherwise the one that ends a block's epochs", range="> 0"
+    )
+    epsilon: float = option(1e-5, "number added to Adam's denominator", range=">= 0")
+    max_gradient_norm: float = option(
+        0.5, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
+    separate_norms: bool = option(False, "shorten the gradients of actor and critic each by itself")
+    shift: int = option(0, "largest shift of images, in pixels; above 0 the ratio is one of two views")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        require(self.clip > 0, "ppo", "clip", self.clip, "> 0")
-        require(self.value_clip is None or self.value_clip > 0, "ppo", "value_clip", self.value_clip, "None or > 0")
-        require(self.advantage_scope in SCOPES, "ppo", "advantage_scope", self.advantage_scope, " or ".join(SCOPES))
-        require(self.schedule in SCHEDULES, "ppo", "schedule", self.schedule, " or ".join(SCHEDULES))
-        require(self.target_kl is None or self.target_kl > 0, "ppo", "target_kl", self.target_kl, "None or > 0")
         adapts = self.schedule == "adaptive" and self.target_kl is None
         require(not adapts, "ppo", "target_kl", self.target_kl, "a number, such as 0.01, with schedule=adaptive")
 

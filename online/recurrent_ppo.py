@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from surefoot.core.actors.actor import DistributionActor, Evaluation, Kept
 from surefoot.core.actors.memory import Memory
 from surefoot.core.actors.memory_actors import GatedActor, GRUActor, LSTMActor
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, require
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.recurrent import UNITS, Gates
@@ -31,19 +32,20 @@ class RecurrentPPOConfig(PPOConfig):
 
     num_envs: int = 16
     horizon: int | None = 128
-    minibatches: int = 4  # of each pass, each of whole sequences: must divide N T / L
-    memory: str = "lstm"  # lstm or gru: what takes in each observation
-    memory_width: int = 128  # of the state that policy and critic read
-    critic_memory: str = "own"  # own; shared: the actor's, which the critic does not train; none: reads no memory
-    sequence: int | None = None  # L, steps that gradients go back through, must divide T; None: a whole block
+    minibatches: int = option(4, "minibatches of each pass, each of whole sequences: must divide N T / L")
+    memory: str = option("lstm", "memory that takes in each observation: lstm or gru", choices=ACTORS)
+    memory_width: int = option(128, "width of the state that policy and critic read", range=">= 1")
+    critic_memory: str = option(
+        "own", "memory of the critic: own; shared: the actor's, which the critic does not train; none", choices=CRITICS
+    )
+    sequence: int | None = option(
+        None, "steps that gradients go back through, L, which must divide T; null: a whole block"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = "recurrent_ppo"
-        require(self.memory in ACTORS, name, "memory", self.memory, " or ".join(sorted(ACTORS)))
-        require(self.critic_memory in CRITICS, name, "critic_memory", self.critic_memory, ", ".join(CRITICS))
-        require(self.memory_width >= 1, name, "memory_width", self.memory_width, ">= 1")
         divides = self.sequence is None or (self.sequence >= 1 and self.length % self.sequence == 0)
         fits = f"None, or a number that divides the {self.length} steps of a block"
         require(divides, name, "sequence", self.sequence, fits)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.losses.value_learning import td_target
@@ -26,34 +27,39 @@ class REDQConfig(SoftConfig):
     """Settings of REDQ; the defaults are those of watchernyu/REDQ, where they differ from SAC's."""
 
     initial_steps: int = 5_000
-    critics: int = 10  # E
-    subset: float = 2  # M: target critics, drawn anew for each critic step, of the target's minimum; 1.5: 1 or 2
-    critic_steps: int = 20  # critic steps per training step, each on a batch of its own
+    critics: int = option(10, "number of critics, E")
+    subset: float = option(
+        2, "M: target critics, drawn anew for each critic step, of the target's minimum; 1.5: 1 or 2"
+    )
+    critic_steps: int = option(20, "critic steps per training step, each on a batch of its own", range=">= 1")
     critic_loss_over: str = "sum"
-    entropy_backup: bool = True  # whether the target's value counts the entropy
-    actor_value: str = "mean"  # min or mean over all critics
-    actor_rows: str = "last"  # of a training step's rows, the actor sees those of the last critic step, or all
-    temperature_at: str = "observations"  # the entropy is measured there, or at next_observations
-    critic_hidden: tuple[int, ...] | None = None  # of the critics, where it differs
-    layer_norm_actor: bool = False
-    layer_norm_critic: bool = False
-    layer_norm_epsilon: float = 1e-5  # that both add to the variance; flax's is 1e-6
-    initialisation: str = "xavier"
+    entropy_backup: bool = option(True, "whether the target's value counts the entropy")
+    actor_value: str = option(
+        "mean", "value that the actor climbs: min or mean over all critics", choices=("min", "mean")
+    )
+    actor_rows: str = option(
+        "last",
+        "rows of a training step that the actor sees: last, those of the last critic step, or all",
+        choices=("last", "all"),
+    )
+    temperature_at: str = option(
+        "observations",
+        "where the entropy is measured: at observations or at next_observations",
+        choices=("observations", "next_observations"),
+    )
+    critic_hidden: tuple[int, ...] | None = option(None, "widths of the critics' hidden layers; null: as `hidden`")
+    layer_norm_actor: bool = option(False, "layer norm in the actor's network")
+    layer_norm_critic: bool = option(False, "layer norm in the critics' networks")
+    layer_norm_epsilon: float = option(
+        1e-5, "number that both layer norms add to the variance; flax's is 1e-6", range="[1e-12, 1]"
+    )
+    initialisation: str = option("xavier", "initial weights")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
         require(1 <= self.subset <= self.critics, name, "subset", self.subset, f"in 1 to {self.critics} critics")
-        epsilon = self.layer_norm_epsilon
-        require(1e-12 <= epsilon <= 1, name, "layer_norm_epsilon", epsilon, "in [1e-12, 1]")
-        require(self.critic_steps >= 1, name, "critic_steps", self.critic_steps, ">= 1")
-        for field, known in (
-            ("actor_value", ("min", "mean")),
-            ("actor_rows", ("last", "all")),
-            ("temperature_at", ("observations", "next_observations")),
-        ):
-            require(getattr(self, field) in known, name, field, getattr(self, field), " or ".join(known))
 
 
 class REDQ(OffPolicyAgent):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.flow_chains import NOISES, FlowChainActor, decayed
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.losses.masked import normalise, reduce
@@ -43,49 +44,67 @@ FAR = 0.2
 class ReinFlowConfig(FlowOptions, EpochsConfig):
     """Settings of ReinFlow: rates, bounds and clip of its locomotion tasks, whose other options are `locomotion`'s."""
 
-    transition: str = "reinflow"  # or flow_sde (noise that keeps the flow's marginals), consistency (RLCM)
-    noise: str = "learn"  # of reinflow: learn, learn_decay (its bound shrinks from a third of the run on) or const
-    noise_low: float = 0.08  # least deviation of a step, in half-widths of an action
-    noise_high: float = 0.16  # greatest
-    noise_hidden: tuple[int, ...] = (64, 64)  # of the network that sets the deviations
-    noise_timed: bool = True  # whether they depend on the step
-    trained_steps: int | None = None  # whose noise is learned, the last ones; null: all
-    sde_noise: float = 0.5  # a of flow_sde
-    noise_floor: float = 0.1  # least deviation of consistency
-    clip_each: bool | None = None  # clip each step's mean; null: as the clone, else true of reinflow, as officially
-    normalisation: str = "mean"  # of log-densities: mean over the chain's numbers, or joint (then clip .1 to .2)
-    clip: float = 0.01  # the ratio, of that normalisation, is held within 1 - clip and 1 + clip
-    log_prob_limit: float | None = None  # normalised log-densities are cut to it, as officially to 1; null: not
-    entropy_coefficient: float = 0.01  # of the entropy of a number of the chain
-    clone_coefficient: float = 0.0  # of the squared distance from where the clone takes the same noise
-    critic_warmup: int = 2  # blocks at first that only the critic learns from
-    learning_rate: float = 4.5e-5
-    value_learning_rate: float = 6.5e-4
-    rate_cycle: int | None = None  # blocks of a cosine with restarts, officially 100; null: rates stay
-    rate_warm_up: int = 10  # blocks of each cycle in which rates rise from the lowest
-    lowest_rates: tuple[float, float] = (2e-5, 3e-4)  # of actor and critic, at a cycle's ends
-    value_weight_decay: float = 1e-5
-    value_coefficient: float = 0.5  # of half the squared error
-    max_gradient_norm: float | None = None
-    target_kl: float | None = 1.0  # k3 of the ratio, of that normalisation, that ends a block's epochs
-    hidden: tuple[int, ...] = (256, 256)  # of the critic
+    transition: str = option(
+        "reinflow",
+        "noise of a step: reinflow (learned), flow_sde (keeps the flow's marginals) or consistency (RLCM)",
+        choices=TRANSITIONS,
+    )
+    noise: str = option(
+        "learn",
+        "noise of reinflow: learn, learn_decay (its bound shrinks from a third of the run on) or const",
+        choices=NOISES,
+    )
+    noise_low: float = option(0.08, "least deviation of a step, in half-widths of an action")
+    noise_high: float = option(0.16, "greatest deviation of a step, in half-widths of an action")
+    noise_hidden: tuple[int, ...] = option(
+        (64, 64), "widths of the hidden layers of the network that sets the deviations"
+    )
+    noise_timed: bool = option(True, "whether learned deviations depend on the step")
+    trained_steps: int | None = option(None, "steps whose noise is learned, the last ones; null: all")
+    sde_noise: float = option(0.5, "size of the noise of flow_sde, a")
+    noise_floor: float = option(0.1, "least deviation of consistency")
+    clip_each: bool | None = option(
+        None, "clip each step's mean; null: as the clone, else true of reinflow, as officially"
+    )
+    normalisation: str = option(
+        "mean",
+        "reduction of log-densities: mean over the chain's numbers, or joint (then clip .1 to .2)",
+        choices=NORMALISATIONS,
+    )
+    clip: float = option(0.01, "the ratio, of that normalisation, is held within 1 - clip and 1 + clip", range="> 0")
+    log_prob_limit: float | None = option(
+        None, "normalised log-densities are cut to it, as officially to 1; null: not", range="> 0"
+    )
+    entropy_coefficient: float = option(0.01, "weight of the entropy of a number of the chain")
+    clone_coefficient: float = option(0.0, "weight of the squared distance from where the clone takes the same noise")
+    critic_warmup: int = option(2, "blocks at first that only the critic learns from", range=">= 0")
+    learning_rate: float = option(4.5e-5, "learning rate", range=">= 0")
+    value_learning_rate: float = option(6.5e-4, "learning rate of the value", range=">= 0")
+    rate_cycle: int | None = option(None, "blocks of a cosine with restarts, officially 100; null: rates stay")
+    rate_warm_up: int = option(10, "blocks of each cycle in which rates rise from the lowest")
+    lowest_rates: tuple[float, float] = option(
+        (2e-5, 3e-4), "lowest learning rates of actor and critic, at a cycle's ends"
+    )
+    value_weight_decay: float = option(1e-5, "weight decay of the value", range=">= 0")
+    value_coefficient: float = option(0.5, "weight of half the squared error of the value", range=">= 0")
+    max_gradient_norm: float | None = option(
+        None, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
+    target_kl: float | None = option(
+        1.0, "k3 of the ratio, of that normalisation, that ends a block's epochs", range="> 0"
+    )
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         who = algorithm_of(self)
-        for name, known in (("transition", TRANSITIONS), ("noise", NOISES), ("normalisation", NORMALISATIONS)):
-            require(getattr(self, name) in known, who, name, getattr(self, name), " or ".join(known))
-        for name in ("clip", "log_prob_limit", "target_kl", "max_gradient_norm"):
-            value = getattr(self, name)
-            require(value is None or value > 0, who, name, value, "> 0")
         fits = 0 < self.noise_low <= self.noise_high
         require(fits, who, "noise_low", self.noise_low, f"> 0 and at most noise_high, {self.noise_high}")
         cycle, most = self.rate_cycle, f"None, or above rate_warm_up, {self.rate_warm_up}"
         require(cycle is None or cycle > self.rate_warm_up >= 0, who, "rate_cycle", cycle, most)
         clips = self.clip_each is None or self.transition != "consistency"
         require(clips, who, "clip_each", self.clip_each, "null: jumps of consistency are always clipped")
-        require(self.critic_warmup >= 0, who, "critic_warmup", self.critic_warmup, ">= 0")
 
 
 class ReinFlow(OnPolicyAgent):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.losses.masked import masked_mean, normalise, reduce
 from surefoot.core.losses.policy_gradient import reinforce_surrogate
@@ -24,20 +25,25 @@ class ReinforceConfig(OnPolicyConfig):
     horizon: int | None = 500
     normalise_observations: bool = False
     normalise_rewards: bool = False
-    entropy_coefficient: float = 0.0
-    learning_rate: float = 3e-3
-    schedule: str = "constant"  # constant, or linear: to 0 over the run
-    epsilon: float = 1e-5  # of Adam
-    max_gradient_norm: float = 0.5
+    entropy_coefficient: float = option(0.0, "weight of the policy's entropy")
+    learning_rate: float = option(3e-3, "learning rate", range=">= 0")
+    schedule: str = option(
+        "constant",
+        "schedule of the learning rate: constant, or linear: to 0 over the run",
+        choices=("constant", "linear"),
+    )
+    epsilon: float = option(1e-5, "number added to Adam's denominator", range=">= 0")
+    max_gradient_norm: float = option(
+        0.5, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         require(self.discount < 1, "reinforce", "discount", self.discount, "below 1: episodes that are cut go on")
         usual = OnPolicyConfig.gae_lambda
         needed = f"left at {usual:g}: returns are whole, without a critic"
         require(self.gae_lambda == usual, "reinforce", "gae_lambda", self.gae_lambda, needed)
-        require(self.schedule in {"constant", "linear"}, "reinforce", "schedule", self.schedule, "constant or linear")
 
     @property
     def steps_per_block(self) -> int:

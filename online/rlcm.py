@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from surefoot.core.actors.chains import CHAIN
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
@@ -21,10 +22,16 @@ from surefoot.online.reinflow import FAR, ReinFlow, ReinFlowConfig
 class RLCMConfig(ReinFlowConfig):
     """Settings of RLCM: ReinFlow's, where ratios and log-densities are those of a step, not of the chain."""
 
-    transition: str = "consistency"  # or flow_sde (pi_RL), reinflow (noise that is learned)
-    normalisation: str = "mean"  # of a step's log-density: mean over its numbers, or joint (then clip .1 to .2)
-    clip: float = 1e-4  # the ratio of each step is held within 1 - clip and 1 + clip
-    entropy_coefficient: float = 0.0  # of the entropy of a number of a step, which only learned noise can change
+    transition: str = option(
+        "consistency", "noise of a step: consistency, flow_sde (pi_RL) or reinflow (noise that is learned)"
+    )
+    normalisation: str = option(
+        "mean", "reduction of a step's log-density: mean over its numbers, or joint (then clip .1 to .2)"
+    )
+    clip: float = option(1e-4, "the ratio of each step is held within 1 - clip and 1 + clip")
+    entropy_coefficient: float = option(
+        0.0, "weight of the entropy of a number of a step, which only learned noise can change"
+    )
 
 
 class RLCM(ReinFlow):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from surefoot.core.base.options import option
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.online.redq import REDQ, REDQConfig
@@ -22,9 +23,9 @@ class RLPDConfig(REDQConfig):
     temperature_form: str = "exp"
     target_entropy_per_dimension: float = -0.5
     layer_norm_critic: bool = True
-    layer_norm_epsilon: float = 1e-6  # flax's
+    layer_norm_epsilon: float = option(1e-6, "number that both layer norms add to the variance; flax's")
     initialisation: str = "xavier"
-    rewards: str = "none"  # of the dataset and of the environment: none or minus_one
+    rewards: str = option("none", "scaling of rewards of the dataset and of the environment: none or minus_one")
 
 
 class RLPD(REDQ):

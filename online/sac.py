@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
@@ -23,27 +24,30 @@ from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, OffPolicyCo
 class SoftConfig(OffPolicyConfig, EncoderConfig):
     """Settings of SAC and its relatives; the defaults are stable-baselines3's."""
 
-    discount: float = 0.99
-    target_rate: float = 0.005  # of the critics, after each of their steps
-    critic_loss_over: str = "half_sum"  # mean, sum or half_sum of the critics' mean squared errors
-    temperature: float = 1.0  # at the start
-    temperature_form: str = "log"  # log, exp or softplus: see core.temperature
-    learn_temperature: bool = True
-    target_entropy: float | None = None  # in nats; None: target_entropy_per_dimension for each action dimension
-    target_entropy_per_dimension: float = -1.0
-    log_std_range: tuple[float, float] = (-20.0, 2.0)  # of the policy's log standard deviation
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    temperature_learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (256, 256)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.temperature > 0, name, "temperature", self.temperature, "> 0")
-        for field, known in (("critic_loss_over", ensembles.REDUCTIONS), ("temperature_form", FORMS)):
-            require(getattr(self, field) in known, name, field, getattr(self, field), f"one of {', '.join(known)}")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(0.005, "rate of the critics' average, after each of their steps", range="[0, 1]")
+    critic_loss_over: str = option(
+        "half_sum",
+        "reduction of the critics' losses: mean, sum or half_sum of the critics' mean squared errors",
+        choices=ensembles.REDUCTIONS,
+    )
+    temperature: float = option(1.0, "temperature at the start: the weight of the policy's entropy", range="> 0")
+    temperature_form: str = option("log", "form of the learned temperature: log, exp or softplus", choices=FORMS)
+    learn_temperature: bool = option(True, "whether the temperature is learned")
+    target_entropy: float | None = option(
+        None,
+        "entropy that the temperature aims at, in nats; null: target_entropy_per_dimension for each action dimension",
+    )
+    target_entropy_per_dimension: float = option(
+        -1.0, "entropy that the temperature aims at, for each action dimension, in nats"
+    )
+    log_std_range: tuple[float, float] = option(
+        (-20.0, 2.0), "range of the policy's log standard deviation", rising=True
+    )
+    actor_learning_rate: float = option(3e-4, "learning rate of the actor", range=">= 0")
+    critic_learning_rate: float = option(3e-4, "learning rate of the critics", range=">= 0")
+    temperature_learning_rate: float = option(3e-4, "learning rate of the temperature", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
 
 
 @dataclasses.dataclass(frozen=True)

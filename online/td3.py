@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.heads import DeterministicActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
@@ -22,21 +23,18 @@ class TD3Config(NStepConfig):
     """Settings of TD3; the defaults are CleanRL's, which are the paper's with one learning rate."""
 
     initial_steps: int = 25_000
-    discount: float = 0.99
-    target_rate: float = 0.005  # of critics and actor, only when the actor is stepped
-    exploration_noise: float = 0.1  # standard deviation added to actions in [-1, 1] while training
-    target_noise: float = 0.2  # standard deviation added to the target actor's action
-    target_noise_clip: float = 0.5
-    actor_every: int = 2  # critic steps per actor step
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (256, 256)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(self.actor_every >= 1, "td3", "actor_every", self.actor_every, ">= 1")
-        for field in ("exploration_noise", "target_noise", "target_noise_clip"):
-            require(getattr(self, field) >= 0, "td3", field, getattr(self, field), ">= 0")
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(
+        0.005, "rate of the averages of critics and actor, only when the actor is stepped", range="[0, 1]"
+    )
+    exploration_noise: float = option(
+        0.1, "standard deviation added to actions in [-1, 1] while training", range=">= 0"
+    )
+    target_noise: float = option(0.2, "standard deviation added to the target actor's action", range=">= 0")
+    target_noise_clip: float = option(0.5, "bound of the target actor's noise", range=">= 0")
+    actor_every: int = option(2, "critic steps per actor step", range=">= 1")
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
 
 
 class TD3(OffPolicyAgent):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import value_loss
@@ -18,18 +19,16 @@ from surefoot.online.base.on_policy_agent import OnPolicyAgent
 class TRPOConfig(TrustRegionConfig):
     """Settings of TRPO."""
 
-    learning_rate: float = 1e-3  # of the critic
-    entropy_coefficient: float = 0.0  # of the policy's entropy in what the step climbs
+    learning_rate: float = option(1e-3, "learning rate of the critic", range=">= 0")
+    entropy_coefficient: float = option(0.0, "weight of the policy's entropy in what the step climbs", range=">= 0")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         require(self.max_kl > 0, "trpo", "max_kl", self.max_kl, "> 0")
         require(self.damping >= 0, "trpo", "damping", self.damping, ">= 0")
         require(self.conjugate_steps >= 1, "trpo", "conjugate_steps", self.conjugate_steps, ">= 1")
         require(self.backtracks >= 1, "trpo", "backtracks", self.backtracks, ">= 1")
-        bonus = self.entropy_coefficient
-        require(bonus >= 0, "trpo", "entropy_coefficient", bonus, ">= 0")
 
 
 class TRPO(OnPolicyAgent):

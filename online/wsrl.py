@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, Rule, Update, require
 from surefoot.core.nn import ensembles
@@ -19,33 +20,36 @@ from surefoot.online.redq import REDQ, REDQConfig
 class WSRLConfig(REDQConfig):
     """Settings of WSRL: those of zhouzypaul/wsrl, with the two plain critics of `CQLConfig`'s default."""
 
-    initial_steps: int = 5_000  # warm-up by the pre-trained policy, frozen
-    initial_actions: str = "policy"  # and nothing else
+    initial_steps: int = option(
+        5_000, "environment steps before the first update: a warm-up by the pre-trained policy, frozen"
+    )
+    initial_actions: str = option("policy", "actions of the initial steps: the policy's own, and nothing else")
     replay_capacity: int = 2_000_000
     critics: int = 2
-    subset_replacement: bool = False  # draw them with replacement, as zhouzypaul/wsrl does
+    subset_replacement: bool = option(False, "draw the subset with replacement, as zhouzypaul/wsrl does")
     critic_steps: int = 4
     critic_loss_over: str = "mean"
     entropy_backup: bool = False
-    backup_actions: int = 1  # next actions that are drawn for a target, which takes the best of their values
+    backup_actions: int = option(
+        1, "next actions that are drawn for a target, which takes the best of their values", range=">= 1"
+    )
     actor_value: str = "min"
     actor_rows: str = "all"
     temperature_form: str = "softplus"
     temperature_at: str = "next_observations"
     actor_learning_rate: float = 1e-4
     temperature_learning_rate: float = 1e-4
-    layer_norm_epsilon: float = 1e-6  # flax's
+    layer_norm_epsilon: float = option(1e-6, "number that both layer norms add to the variance; flax's")
     log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))
     initialisation: str = "orthogonal"
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         needed = "policy: random actions would throw away what the pre-training is for"
         require(self.initial_actions == "policy", "wsrl", "initial_actions", self.initial_actions, needed)
         whole = not self.subset_replacement or self.subset == int(self.subset)
         require(whole, "wsrl", "subset", self.subset, "a whole number with subset_replacement")
-        require(self.backup_actions >= 1, "wsrl", "backup_actions", self.backup_actions, ">= 1")
         alone = self.backup_actions == 1 or not self.entropy_backup
         require(alone, "wsrl", "backup_actions", self.backup_actions, "1, or entropy_backup false")
 

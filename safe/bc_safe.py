@@ -10,9 +10,10 @@ from torch import Tensor
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.errors import DataError
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.data.dataset import Array, Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.safe.constraint.costs import checked_costs, cost_notes
 
 MODES = ("safe", "all", "risky", "boundary", "frontier")
@@ -24,16 +25,11 @@ FIT = 0.9
 class BCSafeConfig(HistoryConfig):
     """Settings of BC-Safe; the numbers are OSRL's."""
 
-    cost_limit: float = 25.0  # of an episode's undiscounted cost
-    mode: str = "safe"  # episodes cloned: safe, all, risky, boundary or frontier
-    learning_rate: float = 1e-3
-    hidden: tuple[int, ...] = (256, 256)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.mode in MODES, "bc_safe", "mode", self.mode, f"one of {', '.join(MODES)}")
-        require(0 <= self.cost_limit < float("inf"), "bc_safe", "cost_limit", self.cost_limit, "a finite sum >= 0")
+    cost_limit: float = option(25.0, "limit of an episode's undiscounted cost", range=">= 0")
+    mode: str = option("safe", "episodes cloned: safe, all, risky, boundary or frontier", choices=MODES)
+    learning_rate: float = option(1e-3, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 def chosen_episodes(returns: Array, costs: Array, limit: float, mode: str) -> Array:

@@ -9,13 +9,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from surefoot.core.actors.vae import VAE, Perturbation, PerturbedActor
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update
 from surefoot.safe.constraint.cost_critics import (
     AssignedMultiplier,
     CostCriticAgent,
     CostCriticConfig,
-    check_lagrangian,
     mixed_td_loss,
     repeated,
     rows_of,
@@ -27,17 +27,12 @@ from surefoot.safe.constraint.multipliers import pid
 class BCQLagConfig(CostCriticConfig):
     """Settings of BCQ-Lagrangian; the numbers are OSRL's."""
 
-    mixing: float = 0.75  # weight of the careful one of two critics in the targets
-    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
-    perturbation: float = 0.05  # phi: how far an action may be moved
-    latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        self.check("bcq_lag")
-        check_lagrangian("bcq_lag", self.mixing, self.gains)
-        require(0 <= self.perturbation <= 1, "bcq_lag", "perturbation", self.perturbation, "in [0, 1]")
-        require(self.latent_limit > 0, "bcq_lag", "latent_limit", self.latent_limit, "> 0")
+    mixing: float = option(0.75, "weight of the careful one of two critics in the targets", range="[0, 1]")
+    gains: tuple[float, float, float] = option(
+        (0.1, 0.003, 0.001), "gains of the multiplier's PID, over critic values", range=">= 0"
+    )
+    perturbation: float = option(0.05, "phi: how far an action may be moved", range="[0, 1]")
+    latent_limit: float = option(0.5, "latents that actions are decoded from are clamped to this", range="> 0")
 
 
 class BCQLag(CostCriticAgent):

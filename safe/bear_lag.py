@@ -10,14 +10,14 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.vae import VAE
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update
 from surefoot.safe.constraint.cost_critics import (
     AssignedMultiplier,
     CostCriticAgent,
     CostCriticConfig,
     Dual,
-    check_lagrangian,
     mixed_td_loss,
     repeated,
     rows_of,
@@ -29,19 +29,18 @@ from surefoot.safe.constraint.multipliers import pid
 class BEARLagConfig(CostCriticConfig):
     """Settings of BEAR-Lagrangian; the numbers are OSRL's."""
 
-    mixing: float = 0.75  # weight of the careful one of two critics in the targets
-    gains: tuple[float, float, float] = (0.1, 0.003, 0.001)  # of the multiplier's PID, over critic values
-    largest_discrepancy: float = 0.05  # of the policy's actions from the data's, as `discrepancy` measures it
-    kernel_width: float = 50.0  # sigma of exp(-|x - y|^2 / (2 sigma))
-    latent_limit: float = 0.5  # latents that actions are decoded from are clamped to this
-    actor_learning_rate: float = 1e-3  # and of the discrepancy's weight
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        self.check("bear_lag")
-        check_lagrangian("bear_lag", self.mixing, self.gains)
-        require(self.largest_discrepancy >= 0, "bear_lag", "largest_discrepancy", self.largest_discrepancy, ">= 0")
-        require(self.kernel_width > 0, "bear_lag", "kernel_width", self.kernel_width, "> 0")
+    mixing: float = option(0.75, "weight of the careful one of two critics in the targets", range="[0, 1]")
+    gains: tuple[float, float, float] = option(
+        (0.1, 0.003, 0.001), "gains of the multiplier's PID, over critic values", range=">= 0"
+    )
+    largest_discrepancy: float = option(
+        0.05, "largest discrepancy of the policy's actions from the data's, as `discrepancy` measures it", range=">= 0"
+    )
+    kernel_width: float = option(50.0, "sigma of exp(-|x - y|^2 / (2 sigma))", range="> 0")
+    latent_limit: float = option(0.5, "latents that actions are decoded from are clamped to this")
+    actor_learning_rate: float = option(
+        1e-3, "learning rate of the actor and of the discrepancy's weight", range=">= 0"
+    )
 
 
 def discrepancy(first: Tensor, second: Tensor, width: float) -> Tensor:

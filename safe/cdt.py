@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from surefoot.core.actors.transformer_actor import DecisionTransformerActor
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.nn.temperature import Temperature
 from surefoot.data.dataset import Array, Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.data.samplers import Windows
 from surefoot.data.sources import WindowSource
 from surefoot.data.store import segment_ids
@@ -29,38 +30,38 @@ CEILING = 70.0
 
 
 @dataclasses.dataclass(frozen=True)
-class CDTConfig:
+class CDTConfig(Options):
     """Settings of CDT; the numbers are OSRL's but for augmentation and warm-up, which are left out."""
 
-    cost_limit: float = 25.0  # of an episode's undiscounted cost
-    target_cost: float | None = None  # asked for when acting; None: the limit
-    target_return: float | None = None  # asked for when acting; None: the best of the data's episodes within the limit
-    cost_ceiling: float | None = None  # episodes are drawn by max(0, ceiling - cost); None: 70, or twice the limit
-    context: int = 10  # K, steps
-    width: int = 128
-    layers: int = 3
-    heads: int = 8
-    dropout: float = 0.1
-    temperature: float = 0.1  # weight of the entropy at the start
-    target_entropy: float | None = None  # in nats; None: minus the number of action dimensions
-    cost_weight: float = 0.02  # of the prediction whether a step violates
-    learning_rate: float = 1e-4
-    weight_decay: float = 1e-4
-    max_gradient_norm: float = 0.25
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
+    cost_limit: float = option(25.0, "limit of an episode's undiscounted cost", range=">= 0")
+    target_cost: float | None = option(None, "cost asked for when acting; null: the limit", range=">= 0")
+    target_return: float | None = option(
+        None, "return asked for when acting; null: the best of the data's episodes within the limit"
+    )
+    cost_ceiling: float | None = option(
+        None, "episodes are drawn by max(0, ceiling - cost); null: 70, or twice the limit", range="> 0"
+    )
+    context: int = option(10, "steps of a window, K", range=">= 1")
+    width: int = option(128, "width of the transformer", range=">= 1")
+    layers: int = option(3, "layers of the transformer", range=">= 1")
+    heads: int = option(8, "attention heads", range=">= 1")
+    dropout: float = option(0.1, "probability that a hidden unit is dropped", range="[0, 1)")
+    temperature: float = option(0.1, "weight of the entropy at the start", range="> 0")
+    target_entropy: float | None = option(
+        None, "entropy that the temperature aims at, in nats; null: minus the number of action dimensions"
+    )
+    cost_weight: float = option(0.02, "weight of the prediction whether a step violates")
+    learning_rate: float = option(1e-4, "learning rate", range=">= 0")
+    weight_decay: float = option(1e-4, "weight decay", range=">= 0")
+    max_gradient_norm: float = option(
+        0.25, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
+    )
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(0 <= self.cost_limit < float("inf"), "cdt", "cost_limit", self.cost_limit, "a finite sum >= 0")
-        require(self.target_cost is None or self.target_cost >= 0, "cdt", "target_cost", self.target_cost, ">= 0")
-        require(self.cost_ceiling is None or self.cost_ceiling > 0, "cdt", "cost_ceiling", self.cost_ceiling, "> 0")
-        require(self.context >= 1, "cdt", "context", self.context, "at least 1")
-        require(self.layers >= 1, "cdt", "layers", self.layers, "at least 1")
-        require(self.heads >= 1, "cdt", "heads", self.heads, "at least 1")
-        require(self.width >= 1, "cdt", "width", self.width, "at least 1")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         require(self.width % self.heads == 0, "cdt", "width", self.width, f"a multiple of the {self.heads} heads")
-        require(0 <= self.dropout < 1, "cdt", "dropout", self.dropout, "in [0, 1)")
-        require(self.temperature > 0, "cdt", "temperature", self.temperature, "> 0")
 
     @property
     def ceiling(self) -> float:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.distributions import tanh_gaussian_log_density
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.temperature import Temperature
@@ -25,18 +26,15 @@ EDGE = 1e-4
 class COptiDICEConfig(ThresholdConfig):
     """Settings of COptiDICE; the numbers are OSRL's."""
 
-    regularization: float = 0.5  # alpha of the divergence from the data, in units of scaled rewards
-    radius: float = 0.01  # epsilon of the cost's upper bound, in nats; 0: the plain estimate
-    multiplier: float = 1.0  # lambda at the start
-    learning_rate: float = 1e-4
-    actor_learning_rate: float = 1e-4
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        self.check("coptidice")
-        require(self.regularization > 0, "coptidice", "regularization", self.regularization, "> 0")
-        require(self.radius >= 0, "coptidice", "radius", self.radius, ">= 0")
-        require(self.multiplier > 0, "coptidice", "multiplier", self.multiplier, "> 0")
+    regularization: float = option(
+        0.5, "weight of the divergence from the data, alpha, in units of scaled rewards", range="> 0"
+    )
+    radius: float = option(
+        0.01, "radius of the cost's upper bound, epsilon, in nats; 0: the plain estimate", range=">= 0"
+    )
+    multiplier: float = option(1.0, "the multiplier at the start, lambda", range="> 0")
+    learning_rate: float = option(1e-4, "learning rate", range=">= 0")
+    actor_learning_rate: float = option(1e-4, "learning rate of the actor", range=">= 0")
 
 
 def softchi(weights: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.online.base.natural_gradient import Surface, conjugate_gradient, fisher_product
 from surefoot.online.trpo import TRPO, TRPOConfig
@@ -28,20 +29,17 @@ NO_GRADIENT = 1e-6
 class CPOConfig(ConstraintConfig, TRPOConfig):
     """Settings of CPO: TRPO's, for blocks of whole episodes, and the constraint's."""
 
-    cost_gae_lambda: float = 0.95
+    cost_gae_lambda: float = option(0.95, "lambda of the generalised cost advantages", range="[0, 1]")
     num_envs: int = 8
     horizon: int | None = 1024
     minibatches: int = 64
     conjugate_steps: int = 15
-    backtracks: int = 20  # times that the step is shortened, at most
-    decay: float = 0.8  # of the step in the line search
+    backtracks: int = option(20, "times that the step is shortened, at most")
+    decay: float = option(0.8, "decay of the step in the line search", range="(0, 1)")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        TRPOConfig.__post_init__(self)
-        self.check_constraint("cpo")
-        require(0 <= self.cost_gae_lambda <= 1, "cpo", "cost_gae_lambda", self.cost_gae_lambda, "in [0, 1]")
-        require(0 < self.decay < 1, "cpo", "decay", self.decay, "in (0, 1)")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         gains = "left alone: its search takes any gain"
         require(self.accept_ratio == TRPOConfig.accept_ratio, "cpo", "accept_ratio", self.accept_ratio, gains)
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.vae import VAE
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import linear_quantile, td_target
 from surefoot.core.nn import ensembles
 from surefoot.safe.constraint.cost_critics import (
@@ -26,16 +27,14 @@ from surefoot.safe.constraint.cost_critics import (
 class CPQConfig(CostCriticConfig):
     """Settings of CPQ; the numbers are OSRL's."""
 
-    odd_quantile: float = 0.75  # of the batch's divergences: actions at or above it count as out of the data
-    odd_cost: float = 1.5  # cost value that they are pushed up to, in thresholds
-    penalty_gradient: bool = True  # False: OSRL's slip, whose penalty has no gradient to the cost critic
-    actor_learning_rate: float = 1e-4
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        self.check("cpq")
-        require(0 <= self.odd_quantile <= 1, "cpq", "odd_quantile", self.odd_quantile, "in [0, 1]")
-        require(self.odd_cost >= 0, "cpq", "odd_cost", self.odd_cost, ">= 0")
+    odd_quantile: float = option(
+        0.75, "quantile of the batch's divergences: actions at or above it count as out of the data", range="[0, 1]"
+    )
+    odd_cost: float = option(
+        1.5, "cost value that actions out of the data are pushed up to, in thresholds", range=">= 0"
+    )
+    penalty_gradient: bool = option(True, "false: OSRL's slip, whose penalty has no gradient to the cost critic")
+    actor_learning_rate: float = option(1e-4, "learning rate of the actor", range=">= 0")
 
 
 class CPQ(CostCriticAgent):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.features import named
 from surefoot.core.losses.masked import normalise, reduce
@@ -24,13 +25,14 @@ class CUPConfig(PPOLagConfig):
     """Settings of CUP."""
 
     largest_multiplier: float | None = 2.0
-    projection_kl: float | None = 0.01  # ends the projection's epochs
-    projection_weight: float | None = None  # None: (1 - g l) / (1 - g), of the cost's discount g and trace l
+    projection_kl: float | None = option(0.01, "divergence that ends the projection's epochs", range="> 0")
+    projection_weight: float | None = option(
+        None, "weight of the costs in the projection; null: (1 - g l) / (1 - g), of the cost's discount g and trace l"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        require(self.projection_kl is None or self.projection_kl > 0, "cup", "projection_kl", self.projection_kl, "> 0")
         given = self.projection_weight
         fine = given > 0 if given is not None else self.cost_discount < 1
         require(fine, "cup", "projection_weight", given, "> 0, and a number where cost_discount is 1")

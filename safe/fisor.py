@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.actors.diffusion import DiffusionActor, Schedule
 from surefoot.core.base.actions import to_agent
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.losses.value_learning import expectile_loss, td_target
@@ -19,7 +20,7 @@ from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import NETWORKS
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.safe.constraint.costs import cost_notes
 from surefoot.safe.constraint.signal import PUBLISHED_VIOLATION, SIGNALS, Signal, constraint_signal
 
@@ -28,59 +29,78 @@ SCHEDULES = ("cosine", "constant")
 
 
 @dataclasses.dataclass(frozen=True)
-class FISORConfig:
+class FISORConfig(Options):
     """Settings of FISOR; the defaults are the preset `small`."""
 
-    signal: str = "auto"  # h: margin, published, or auto: the margin where there is one
-    violation: float = PUBLISHED_VIOLATION  # M of the published signal: 25 sees 324 steps ahead, 1 sees 68
-    expectile: float = 0.9  # of the reward value; nearer 1 is nearer the best action in the data
-    cost_expectile: float = 0.9  # tau of the feasible value; nearer 1 is nearer the safest action in the data
-    discount: float = 0.99
-    timeouts_end: bool = False  # treat the end of a recording as one of the task (official); else bootstrap through it
-    target_rate: float = 0.005  # of the critics' averages, every step
-    learning_rate: float = 3e-4  # of values and critics
-    schedule: str = "cosine"  # of that rate: to 0 over the run's steps, or constant (official)
-    actor_learning_rate: float = 1e-3  # of the noise network; official: 3e-4, for a million steps
-    actor_decay: float = 1.0  # its rate falls along a cosine that ends after this many times the run's steps
-    hidden: tuple[int, ...] = (256, 256)  # of values and critics
-    reward_temperature: float = 0.5  # multiplies the reward advantage in feasible states; 3 (official) needs long runs
-    cost_temperature: float = 5.0  # multiplies the safety advantage in infeasible ones
-    reward_weight_max: float = 100.0
-    cost_weight_min: float = 0.0  # 1 keeps every infeasible row at 1 or more (the official branch for MetaDrive)
-    cost_weight_max: float = 150.0
-    network: str = "mlp"  # of the noise: mlp (small) or residual (official)
-    noise_hidden: tuple[int, ...] = (256, 256)  # of the mlp
-    width: int = 256  # of the residual network
-    blocks: int = 3
-    dropout: float = 0.1  # of the residual network
-    diffusion_steps: int = 5  # T
-    beta_min: float = 0.1
-    beta_max: float = 10.0
-    actor_rows: int = 256  # of an update of the actor
-    actor_updates: int = 1  # a training step, each on rows of its own
-    average_rate: float = 0.001  # of the noise network's average, which is what acts
-    samples: int = 8  # N actions drawn for an observation
-    choice: str = "feasible"  # which acts: lowest, the safest (official); feasible, the first such; best, of those
-    reserve: float = 0.05  # by which Q_h of a feasible sample must be below 0, in standard deviations of h
-    normalization: str = "observations"  # of observations: none (official), observations, stacked, range or quantile
+    signal: str = option(
+        "auto", "signal of safety, h: margin, published, or auto: the margin where there is one", choices=SIGNALS
+    )
+    violation: float = option(
+        PUBLISHED_VIOLATION,
+        "cost of a violation of the published signal: 25 sees 324 steps ahead, 1 sees 68",
+        range="> 0",
+    )
+    expectile: float = option(
+        0.9, "expectile of the reward value; nearer 1 is nearer the best action in the data", range="(0, 1)"
+    )
+    cost_expectile: float = option(
+        0.9, "tau of the feasible value; nearer 1 is nearer the safest action in the data", range="(0, 1)"
+    )
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    timeouts_end: bool = option(
+        False, "treat the end of a recording as one of the task (official); else bootstrap through it"
+    )
+    target_rate: float = option(0.005, "rate of the critics' averages, every step", range="[0, 1]")
+    learning_rate: float = option(3e-4, "learning rate of values and critics", range=">= 0")
+    schedule: str = option(
+        "cosine",
+        "schedule of the actor's learning rate: cosine, to 0 over the run's steps, or constant (official)",
+        choices=SCHEDULES,
+    )
+    actor_learning_rate: float = option(
+        1e-3, "learning rate of the noise network, which acts; official: 3e-4, for a million steps", range=">= 0"
+    )
+    actor_decay: float = option(
+        1.0, "the actor's rate falls along a cosine that ends after this many times the run's steps"
+    )
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of values and critics")
+    reward_temperature: float = option(
+        0.5, "multiplies the reward advantage in feasible states; 3 (official) needs long runs", range=">= 0"
+    )
+    cost_temperature: float = option(5.0, "multiplies the safety advantage in infeasible states", range=">= 0")
+    reward_weight_max: float = option(100.0, "greatest weight of a feasible row")
+    cost_weight_min: float = option(
+        0.0,
+        "least weight of an infeasible row; 1 keeps all at 1 or more (the official branch for MetaDrive)",
+    )
+    cost_weight_max: float = option(150.0, "greatest weight of an infeasible row")
+    network: str = option("mlp", "network of the noise: mlp (small) or residual (official)", choices=NETWORKS)
+    noise_hidden: tuple[int, ...] = option((256, 256), "widths of the mlp's hidden layers")
+    width: int = option(256, "width of the residual network")
+    blocks: int = option(3, "blocks")
+    dropout: float = option(0.1, "dropout of the residual network", range="[0, 1)")
+    diffusion_steps: int = option(5, "steps of diffusion, T", range=">= 1")
+    beta_min: float = option(0.1, "least variance of a noising step, at the start of the schedule")
+    beta_max: float = option(10.0, "greatest variance of a noising step, at the end of the schedule")
+    actor_rows: int = option(256, "rows of an update of the actor", range=">= 1")
+    actor_updates: int = option(1, "updates of the actor in a training step, each on rows of its own", range=">= 1")
+    average_rate: float = option(0.001, "rate of the noise network's average, which is what acts", range="[0, 1]")
+    samples: int = option(8, "N actions drawn for an observation", range=">= 1")
+    choice: str = option(
+        "feasible",
+        "which sample acts: lowest, the safest (official); feasible, the first such; best, of those",
+        choices=CHOICES,
+    )
+    reserve: float = option(
+        0.05, "margin by which Q_h of a feasible sample must be below 0, in standard deviations of h", range=">= 0"
+    )
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.signal in SIGNALS, "fisor", "signal", self.signal, ", ".join(SIGNALS[:-1]) + f" or {SIGNALS[-1]}")
-        require(self.violation > 0, "fisor", "violation", self.violation, "> 0")
-        for name in ("expectile", "cost_expectile"):
-            require(0 < getattr(self, name) < 1, "fisor", name, getattr(self, name), "in (0, 1)")
-        for name in ("reward_temperature", "cost_temperature"):
-            require(getattr(self, name) >= 0, "fisor", name, getattr(self, name), ">= 0")
+        """Refuse options that don't go together."""
+        super().__post_init__()
         low, high = self.cost_weight_min, self.cost_weight_max
         require(0 <= low <= high, "fisor", "cost_weight_min", low, f"in [0, cost_weight_max = {high}]")
-        require(self.schedule in SCHEDULES, "fisor", "schedule", self.schedule, " or ".join(SCHEDULES))
-        require(self.network in NETWORKS, "fisor", "network", self.network, " or ".join(sorted(NETWORKS)))
-        require(self.choice in CHOICES, "fisor", "choice", self.choice, ", ".join(CHOICES[:-1]) + f" or {CHOICES[-1]}")
-        require(self.reserve >= 0, "fisor", "reserve", self.reserve, ">= 0")
-        require(0 <= self.dropout < 1, "fisor", "dropout", self.dropout, "in [0, 1)")
-        for name in ("actor_rows", "actor_updates", "samples", "diffusion_steps"):
-            require(getattr(self, name) >= 1, "fisor", name, getattr(self, name), "at least 1")
 
 
 class FISOR(Agent):

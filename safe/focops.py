@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, require
 from surefoot.core.losses.masked import reduce
 from surefoot.core.losses.policy_gradient import log_ratio, ratio, ratio_metrics
@@ -19,17 +20,17 @@ from surefoot.safe.ppo_lag import PRESETS, PPOLagConfig
 class FOCOPSConfig(PPOLagConfig):
     """Settings of FOCOPS."""
 
-    trust_region: float = 0.02  # eta: samples further than this divergence from the old policy are left out
-    focops_temperature: float = 1.5  # what the advantage is divided by
+    trust_region: float = option(
+        0.02, "eta: samples further than this divergence from the old policy are left out", range="> 0"
+    )
+    focops_temperature: float = option(1.5, "what the advantage is divided by", range="> 0")
     largest_multiplier: float | None = 2.0
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        require(self.trust_region > 0, "focops", "trust_region", self.trust_region, "> 0")
         clips = "left alone: focops clips no ratio, trust_region leaves samples out"
         require(self.clip == PPOLagConfig.clip, "focops", "clip", self.clip, clips)
-        require(self.focops_temperature > 0, "focops", "focops_temperature", self.focops_temperature, "> 0")
 
 
 class FOCOPS(Penalised, PPO):

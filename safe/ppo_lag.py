@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.online.ppo import PPO, PPOConfig
 from surefoot.safe.constraint.constrained import Penalised, PenaltyConfig
@@ -17,16 +18,20 @@ class PPOLagConfig(PenaltyConfig, PPOConfig):
     num_envs: int = 8
     horizon: int | None = 1024
     minibatches: int = 64
-    advantage_scope: str = "none"  # `standardise` says what is scaled
-    value_clip: float | None = None  # costs are not scaled, so neither critic is held back
-    target_kl: float | None = 0.02  # ends a block's epochs; None for all of them
-    separate_norms: bool = True  # so that large costs don't shorten the policy's gradient
+    advantage_scope: str = option("none", "rows that advantages are normalized over; `standardise` says what is scaled")
+    value_clip: float | None = option(
+        None, "bound of the change of a value; null: costs are not scaled, so neither critic is held back"
+    )
+    target_kl: float | None = option(0.02, "divergence that ends a block's epochs; null: none does")
+    separate_norms: bool = option(
+        True,
+        "shorten the gradients of actor and critics each by itself, so that large costs don't shorten the policy's",
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        PPOConfig.__post_init__(self)
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        self.check_constraint(name)
         fits = "none: `standardise` says what is scaled"
         require(self.advantage_scope == "none", name, "advantage_scope", self.advantage_scope, fits)
         require(self.separate_norms, name, "separate_norms", self.separate_norms, "True: costs have units of their own")

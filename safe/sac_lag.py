@@ -8,7 +8,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
@@ -25,14 +26,10 @@ class SACLagConfig(MultiplierConfig, SoftConfig):
 
     cost_window: int = 5
     multiplier_rate: float = 0.1
-    cost_critics: int = 1  # the largest of them is what an action is taken to cost
+    cost_critics: int = option(
+        1, "number of cost critics, the largest of which is what an action is taken to cost", range=">= 1"
+    )
     initial_steps: int = 10_000
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        SoftConfig.__post_init__(self)
-        self.check_constraint("sac_lag")
-        require(self.cost_critics >= 1, "sac_lag", "cost_critics", self.cost_critics, ">= 1")
 
 
 class SACLag(SAC):

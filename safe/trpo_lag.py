@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from surefoot.core.engine.agent import algorithm_of
 from surefoot.online.trpo import TRPO, TRPOConfig
 from surefoot.safe.constraint.constrained import Penalised, PenaltyConfig
 
@@ -18,11 +17,6 @@ class TRPOLagConfig(PenaltyConfig, TRPOConfig):
     horizon: int | None = 1024
     minibatches: int = 64
     conjugate_steps: int = 15
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        TRPOConfig.__post_init__(self)
-        self.check_constraint(algorithm_of(self))
 
 
 class TRPOLag(Penalised, TRPO):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.actors.heads import MLPActor, TanhGaussianActor
-from surefoot.core.engine.agent import require
+from surefoot.core.base.options import option
 from surefoot.core.losses.distributions import gaussian_log_density, tanh_log_determinant
 from surefoot.streaming import statistics
 from surefoot.streaming.agent import StreamingAgent
@@ -26,19 +26,13 @@ class AVGConfig(StreamsConfig):
     """Settings of AVG; the defaults are those published for Hopper and Walker2d. It needs tuning for each suite."""
 
     hidden: tuple[int, ...] | None = (256, 256)
-    actor_learning_rate: float = 1.1e-5
-    critic_learning_rate: float = 7.7e-5
-    temperature: float = 0.3  # weight of the entropy
-    beta2: float = 0.999  # of Adam, whose first moment is not averaged
-    epsilon: float = 1e-8  # of Adam
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        for field in ("actor_learning_rate", "critic_learning_rate", "epsilon"):
-            require(0 < getattr(self, field) < float("inf"), "avg", field, getattr(self, field), "> 0")
-        require(0 <= self.temperature < float("inf"), "avg", "temperature", self.temperature, ">= 0")
-        require(0 <= self.beta2 < 1, "avg", "beta2", self.beta2, "in [0, 1)")
+    actor_learning_rate: float = option(1.1e-5, "learning rate of the actor", range="> 0")
+    critic_learning_rate: float = option(7.7e-5, "learning rate of the critics", range="> 0")
+    temperature: float = option(0.3, "weight of the entropy", range=">= 0")
+    beta2: float = option(
+        0.999, "decay of the second moments of Adam, whose first moment is not averaged", range="[0, 1)"
+    )
+    epsilon: float = option(1e-8, "number added to Adam's denominator", range="> 0")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import algorithm_of, require
 from surefoot.streaming import stream_ac
 from surefoot.streaming.stream_ac import StreamAC, StreamACConfig
@@ -21,36 +22,35 @@ EPSILON = 1e-8
 class IntentionalACConfig(StreamACConfig):
     """Settings of intentional AC. Those of ObGD (kappa, step_size, optimizer, ...) have no effect."""
 
-    eta_critic: float = 0.5  # intended share of the TD error that a step removes
-    eta_actor: float = 0.05  # intended change of the log-probability, where the TD error is of average size
-    clip: float = 20.0  # TD errors are clipped at so many root mean squares of past ones
-    clip_decay: float = 0.9998  # of the averages over past TD errors
+    eta_critic: float = option(0.5, "intended share of the TD error that a step removes", range="> 0")
+    eta_actor: float = option(
+        0.05, "intended change of the log-probability, where the TD error is of average size", range="> 0"
+    )
+    clip: float = option(20.0, "TD errors are clipped at so many root mean squares of past ones", range="> 0")
+    clip_decay: float = option(0.9998, "decay of the averages over past TD errors", range="[0, 1)")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        _check(self, ("eta_critic", "eta_actor", "clip"))
+        _check(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class IntentionalQConfig(StreamQConfig):
     """Settings of intentional Q. Those of ObGD (kappa, step_size, optimizer, ...) have no effect."""
 
-    eta_critic: float = 0.25  # intended share of the TD error that a step removes
-    clip: float = 20.0  # TD errors are clipped at so many root mean squares of past ones
-    clip_decay: float = 0.9998  # of the averages over past TD errors
+    eta_critic: float = option(0.25, "intended share of the TD error that a step removes", range="> 0")
+    clip: float = option(20.0, "TD errors are clipped at so many root mean squares of past ones", range="> 0")
+    clip_decay: float = option(0.9998, "decay of the averages over past TD errors", range="[0, 1)")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
-        _check(self, ("eta_critic", "clip"))
+        _check(self)
 
 
-def _check(config: Any, positive: tuple[str, ...]) -> None:
+def _check(config: Any) -> None:
     name = algorithm_of(config)
-    for field in positive:
-        require(0 < getattr(config, field) < float("inf"), name, field, getattr(config, field), "> 0")
-    require(0 <= config.clip_decay < 1, name, "clip_decay", config.clip_decay, "in [0, 1)")
     plain = config.optimizer == "obgd"
     require(plain, name, "optimizer", config.optimizer, "left alone: intentional updates are the optimiser")
     require(config.discount * config.decay < 1, name, "decay", config.decay, "below 1 where the discount is 1")

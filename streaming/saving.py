@@ -13,6 +13,7 @@ import torch
 from surefoot.core.base import checkpoint
 from surefoot.core.base.counter import NAME
 from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.options import record_of
 from surefoot.core.base.schema import Flag, Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.base.spec import PROBLEM
 from surefoot.core.engine.agent import Spec
@@ -73,7 +74,7 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     tensors, meta = _read(path)
     if meta["algorithm"] != kind.name:
         raise CheckpointError(f"{path}: holds a {meta['algorithm']} agent, not {kind.name}")
-    check(meta["config"], Record.of(kind.Config), f"{path}, config")
+    check(meta["config"], record_of(kind.Config), f"{path}, config")
     config = {key: tuple(v) if isinstance(v, list) else v for key, v in meta["config"].items()}
     settings = {"seeds": meta["seeds"], "dtype": getattr(torch, meta["dtype"]), "native": meta["native"], **options}
     try:

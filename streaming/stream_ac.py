@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import require
+from surefoot.core.base.options import option
 from surefoot.streaming import exploration
 from surefoot.streaming.network import Layers, Pass
 from surefoot.streaming.traces import OFFICIAL, StreamConfig, TraceAgent
@@ -19,14 +19,10 @@ from surefoot.streaming.traces import OFFICIAL, StreamConfig, TraceAgent
 class StreamACConfig(StreamConfig):
     """Settings of stream AC(lambda)."""
 
-    kappa_actor: float = 3.0  # a step moves the policy network by at most 1 / kappa, in the L1 norm
-    entropy: float = 0.01  # tau: weight of the policy's entropy
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        require(0 < self.kappa_actor < float("inf"), "stream_ac", "kappa_actor", self.kappa_actor, "> 0")
-        require(0 <= self.entropy < float("inf"), "stream_ac", "entropy", self.entropy, ">= 0")
+    kappa_actor: float = option(
+        3.0, "a step moves the policy network by at most 1 / kappa, in the L1 norm", range="> 0"
+    )
+    entropy: float = option(0.01, "tau: weight of the policy's entropy", range=">= 0")
 
 
 class StreamAC(TraceAgent):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import algorithm_of, require
+from surefoot.core.base.options import option
 from surefoot.cuda_ext.stream import TRACE_CUTS
 from surefoot.streaming.exploration import epsilon_at, epsilon_greedy, of_choice
 from surefoot.streaming.network import Layers
@@ -20,30 +20,20 @@ from surefoot.streaming.traces import OFFICIAL, StreamConfig, TraceAgent
 class EpsilonConfig(StreamConfig):
     """Settings of agents that explore by random choices."""
 
-    exploration_fraction: float = 0.05  # of the planned steps, in which the share of random choices falls
-    last_epsilon: float = 0.01  # share of random choices after that
-    planned_steps: int = 500_000  # T; `surefoot train` sets it to the run's steps
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.exploration_fraction > 0, name, "exploration_fraction", self.exploration_fraction, "> 0")
-        require(0 <= self.last_epsilon <= 1, name, "last_epsilon", self.last_epsilon, "in [0, 1]")
-        require(self.planned_steps >= 1, name, "planned_steps", self.planned_steps, ">= 1")
+    exploration_fraction: float = option(
+        0.05, "share of the planned steps, in which the share of random choices falls", range="> 0"
+    )
+    last_epsilon: float = option(0.01, "share of random choices after `exploration_fraction`", range="[0, 1]")
+    planned_steps: int = option(500_000, "planned steps, T; `surefoot train` sets it to the run's steps", range=">= 1")
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamQConfig(EpsilonConfig):
     """Settings of stream Q(lambda)."""
 
-    trace_cut: str = "watkins"  # watkins: before a step from an exploratory action; official: after it, one late
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        known = self.trace_cut in TRACE_CUTS
-        require(known, algorithm_of(self), "trace_cut", self.trace_cut, "watkins or official")
+    trace_cut: str = option(
+        "watkins", "watkins: before a step from an exploratory action; official: after it, one late", choices=TRACE_CUTS
+    )
 
 
 class EpsilonGreedyAgent(TraceAgent):

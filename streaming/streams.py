@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import generator
 from surefoot.core.engine.agent import Agent, DatasetLike, Spec, algorithm_of, require
 from surefoot.cuda_ext import stream, why_not_native
@@ -37,29 +38,29 @@ DTYPES = (torch.float32, torch.float64)
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamsConfig:
+class StreamsConfig(Options):
     """Settings that every agent has which learns from one transition."""
 
-    hidden: tuple[int, ...] | None = None  # None: (32, 32) where actions are choices, else (128, 128)
-    discount: float = 0.99
-    normalise_observations: bool = True
-    official_time_limit: bool = False  # treat truncation as an end, without bootstrapping, as the official code does
-    observation_limit: float | None = None  # after 100 samples, skip one further from the mean, in deviations
+    hidden: tuple[int, ...] | None = option(
+        None, "widths of the hidden layers; null: (32, 32) where actions are choices, else (128, 128)", range=">= 1"
+    )
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    normalise_observations: bool = option(True, "normalize observations")
+    official_time_limit: bool = option(
+        False, "treat truncation as an end, without bootstrapping, as the official code does"
+    )
+    observation_limit: float | None = option(
+        None,
+        "after 100 samples, skip one further from the mean than this, in deviations; null: none is skipped",
+        range="> 0",
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name, limit = algorithm_of(self), self.observation_limit
-        widths = "None, or a tuple of whole numbers >= 1"
-        require(self.hidden is None or _are_widths(self.hidden), name, "hidden", self.hidden, widths)
-        require(limit is None or 0 < limit < float("inf"), name, "observation_limit", limit, "> 0, or None")
         known = limit is None or self.normalise_observations
         require(known, name, "observation_limit", limit, "None where observations are not normalised")
-
-
-def _are_widths(hidden: Any) -> bool:
-    if not isinstance(hidden, tuple | list):
-        return False
-    return all(isinstance(w, int | np.integer) and not isinstance(w, bool) and w >= 1 for w in hidden)
 
 
 def hidden_of(config: StreamsConfig, problem: Spec) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import algorithm_of, require
+from surefoot.core.base.options import option
 from surefoot.cuda_ext.stream import OPTIMIZERS, StreamSettings, parameter_rows
 from surefoot.streaming import statistics
 from surefoot.streaming.agent import StreamingAgent
@@ -30,30 +30,28 @@ class StreamConfig(StreamsConfig):
     Source: Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (2024).
     """
 
-    decay: float = 0.8  # lambda of the eligibility traces; the larger it is, the smaller the steps
-    kappa_critic: float = 2.0  # a step moves the value network by at most 1 / kappa, in the L1 norm
-    optimizer: str = "obgd"  # obgd, adaptive (Adaptive ObGD) or sgd (no bound: for ablations)
-    step_size: float = 1.0  # alpha of both kinds of ObGD; cancels wherever their bound is active
-    learning_rate: float = 1e-3  # of sgd only
-    beta2: float = 0.999  # of adaptive only: decay of its second moments
-    epsilon_adaptive: float = 1e-8  # of adaptive only: inside the root
-    layer_norm: bool = True  # before each hidden activation, without parameters
-    sparsity: float = 0.9  # share of each row of initial weights that is zero
-    min_nonzero: int = 1  # initial weights that each row keeps; 0 is the official rule, which can zero whole rows
-    scale_rewards: bool = True  # divide by the standard deviation of the discounted sum of past rewards
-    clear_before_add: bool = True  # clear that sum before adding an episode's last reward (official), or after
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        for field in ("decay", "sparsity"):
-            require(0 <= getattr(self, field) <= 1, name, field, getattr(self, field), "in [0, 1]")
-        for field in ("kappa_critic", "step_size", "learning_rate", "epsilon_adaptive"):
-            require(0 < getattr(self, field) < float("inf"), name, field, getattr(self, field), "> 0")
-        require(0 <= self.beta2 < 1, name, "beta2", self.beta2, "in [0, 1)")
-        require(self.min_nonzero >= 0, name, "min_nonzero", self.min_nonzero, ">= 0")
-        require(self.optimizer in OPTIMIZERS, name, "optimizer", self.optimizer, "obgd, adaptive or sgd")
+    decay: float = option(
+        0.8, "lambda of the eligibility traces; the larger it is, the smaller the steps", range="[0, 1]"
+    )
+    kappa_critic: float = option(
+        2.0, "a step moves the value network by at most 1 / kappa, in the L1 norm", range="> 0"
+    )
+    optimizer: str = option(
+        "obgd", "optimizer: obgd, adaptive (Adaptive ObGD) or sgd (no bound: for ablations)", choices=OPTIMIZERS
+    )
+    step_size: float = option(1.0, "alpha of both kinds of ObGD; cancels wherever their bound is active", range="> 0")
+    learning_rate: float = option(1e-3, "learning rate of sgd only", range="> 0")
+    beta2: float = option(0.999, "of adaptive only: decay of its second moments", range="[0, 1)")
+    epsilon_adaptive: float = option(1e-8, "of adaptive only: number added inside the root", range="> 0")
+    layer_norm: bool = option(True, "layer norm before each hidden activation, without parameters")
+    sparsity: float = option(0.9, "share of each row of initial weights that is zero", range="[0, 1]")
+    min_nonzero: int = option(
+        1, "initial weights that each row keeps; 0 is the official rule, which can zero whole rows", range=">= 0"
+    )
+    scale_rewards: bool = option(True, "divide rewards by the standard deviation of the discounted sum of past rewards")
+    clear_before_add: bool = option(
+        True, "clear the sum of rewards before adding an episode's last reward (official), or after"
+    )
 
 
 def accumulate(traces: Tensor, gradient: Tensor, decay: float | Tensor) -> Tensor:

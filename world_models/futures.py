@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.options import check_option
+from surefoot.core.base.options import Options, option
 from surefoot.world_models import draws as drawn
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.risk import Mean, Risk, cost_at_risk, counted
@@ -22,46 +21,47 @@ PROPAGATIONS = ("tsinf", "ts1")
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
+class Objective(Options):
     """What a plan is to be good at.
 
     Raises:
         ConfigError: a value of another kind or out of range, or an unknown name.
     """
 
-    futures: int = 1
-    """F: trajectories of each candidate; all candidates share their random numbers."""
-    spread: str = "both"
-    """What differs between futures: "epistemic" (which member is right), "aleatoric" (the world's noise), "both" or
-    "none". With one kind only, the other is at its mean."""
-    propagation: str = "tsinf"
-    """"tsinf": a future keeps its member; "ts1": it draws one anew at each step, which averages out what a wrong member
-    would do (Chua et al., 2018)."""
+    futures: int = option(
+        1, "trajectories of each candidate, F; all candidates share their random numbers", range=">= 1"
+    )
+    spread: str = option(
+        "both",
+        "what differs between futures: epistemic (which member is right), aleatoric (the world's noise), both or none; "
+        "with one kind only, the other is at its mean",
+        choices=SPREADS,
+    )
+    propagation: str = option(
+        "tsinf",
+        "tsinf: a future keeps its member; ts1: it draws one anew at each step, which averages out what a wrong member "
+        "would do (Chua et al., 2018)",
+        choices=PROPAGATIONS,
+    )
     risk: Risk = dataclasses.field(default_factory=Mean)
     """Of the futures' returns, and of their costs."""
-    cost_limit: float | None = None
-    """Most cost of a plan, at that risk: plans within it come first, by return, then the others by cost, equal ones by
-    return. None: any cost."""
-    discount: float = 1.0
+    cost_limit: float | None = option(
+        None,
+        "most cost of a plan, at that risk: plans within it come first, by return, then the others by cost, equal ones "
+        "by return; null: any cost",
+        range=">= 0",
+    )
+    discount: float = option(1.0, "discount factor of a step", range="(0, 1]")
 
     def __post_init__(self) -> None:
-        """Refuse what can't be planned for."""
-        for field, kind in (("futures", "int"), ("spread", "str"), ("propagation", "str"), ("discount", "float")):
-            check_option("objective", field, kind, getattr(self, field))
+        """Refuse what is no measure of risk."""
+        super().__post_init__()
         if not callable(getattr(self.risk, "of", None)):
             raise ConfigError(
-                f"risk is {self.risk!r}; it is a measure, such as CVaR(0.1) or what parse_risk makes of its name"
+                f"risk is {self.risk!r}; it is a measure, such as CVaR(0.1) or what parse_risk makes of its name",
+                field="risk",
+                code="type",
             )
-        if self.futures < 1:
-            raise ConfigError(f"futures is {self.futures}; a plan has at least 1")
-        for name, value, known in (("spread", self.spread, SPREADS), ("propagation", self.propagation, PROPAGATIONS)):
-            if value not in known:
-                raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(known)}")
-        limit = 0.0 if self.cost_limit is None else self.cost_limit
-        if not isinstance(limit, numbers.Real) or not limit >= 0:
-            raise ConfigError(f"cost_limit is {limit!r}; it is a number of 0 or more")
-        if not 0 < self.discount <= 1:
-            raise ConfigError(f"discount is {self.discount}; it is above 0 and at most 1")
 
     @property
     def plain(self) -> bool:

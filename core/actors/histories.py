@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.spec import VECTOR, Array, Spec
 
 INSTEAD = (
@@ -27,10 +28,10 @@ INSTEAD = (
 
 
 @dataclasses.dataclass(frozen=True)
-class HistoryConfig:
+class HistoryConfig(Options):
     """How many observations an agent that learns from data reads."""
 
-    history: int = 1  # last observations that policy and critics read; 1: the present one alone
+    history: int = option(1, "last observations that policy and critics read; 1: the present one alone", range=">= 1")
 
 
 def history_of(config: Any) -> int:
@@ -48,11 +49,9 @@ def widened(problem: Spec, config: Any, algorithm: str, acts: bool) -> Spec:
         acts: whether it gathers experience while it trains.
 
     Raises:
-        ConfigError: L is below 1, or histories go together neither with images nor with acting.
+        ConfigError: histories go together neither with images nor with acting.
     """
     length = history_of(config)
-    if length < 1:
-        raise ConfigError(f"{algorithm}.history is {length}, must be >= 1")
     if length == 1:
         return problem
     if acts or not problem.one_vector:

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal obeys instead of showing it, and what can't be written to one: control characters but tab and line
@@ -33,8 +33,27 @@ def show_warnings_printable() -> None:
     warnings.formatwarning = formatted
 
 
+Code = Literal[
+    "choice", "conflict", "depth", "length", "missing", "range", "text", "trust", "type", "unknown", "version"
+]
+"""Kinds of mistakes. "type", "range", "choice", "length", "depth", "text" (control characters): of one value.
+"missing", "unknown": of a name. "conflict": values that don't go together. "trust": code that is named and not trusted.
+"version": of a newer format."""
+
+
 class SurefootError(Exception):
-    """Base of all errors that a user can mend; the command line prints it and exits with code 2."""
+    """Base of all errors that a user can mend; the command line prints it and exits with code 2.
+
+    Args:
+        sentence: for people: what is wrong, where, and what to do.
+        field: the option, key, column or place in a file that it is about, where it is about one.
+        code: the kind of mistake, where it is of one of the usual kinds.
+    """
+
+    def __init__(self, sentence: object = "", *, field: str | None = None, code: Code | None = None) -> None:
+        super().__init__(sentence)
+        self.field = field
+        self.code = code
 
     def __str__(self) -> str:
         """The sentence; names that came from a file can't move the cursor, nor fill the terminal."""

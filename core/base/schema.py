@@ -12,13 +12,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import numbers
 import reprlib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Protocol
 
-from surefoot.core.base.errors import CheckpointError, ConfigError, SurefootError, nearest, printable
+from surefoot.core.base.errors import CheckpointError, Code, ConfigError, SurefootError, nearest, printable
 
 MOST_BYTES = 128 << 20
 """Of a JSON text. Nothing that surefoot writes comes near it: it is read into memory whole."""
@@ -30,7 +31,12 @@ _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlevel = 60, 60, 2
 
 
 class Wrong(ValueError):
-    """A value that is not what it must be; the text is a clause that names its place."""
+    """A value that is not what it must be; the text is a clause that names its place, `code` the kind of mistake."""
+
+    def __init__(self, clause: str, code: Code, place: str) -> None:
+        super().__init__(clause)
+        self.code = code
+        self.place = place
 
 
 class Kind(Protocol):
@@ -53,12 +59,16 @@ class Number:
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is not such a number."""
         right = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
-        if right and isinstance(value, int):
+        if not right:  # numpy's numbers
+            right = isinstance(value, numbers.Integral if self.whole else numbers.Real) and not isinstance(value, bool)
+        if not right:
+            raise Wrong(f"{place} is {shown(value)}, must be {self}", "type", place)
+        if isinstance(value, int):
             right = abs(value) < 2**63  # further on it becomes an int64 or a float
         if right and not (self.nan and not math.isfinite(value)):
             right = math.isfinite(value) and self.low <= value <= self.high
         if not right:
-            raise Wrong(f"{place} is {shown(value)}, must be {self}")
+            raise Wrong(f"{place} is {shown(value)}, must be {self}", "range", place)
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number" if self.nan else "a finite number"
@@ -78,13 +88,29 @@ class Text:
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is not such a text."""
         if not isinstance(value, str):
-            raise Wrong(f"{place} is {shown(value)}, must be a text")
+            raise Wrong(f"{place} is {shown(value)}, must be a text", "type", place)
         if self.among and value not in self.among:
-            raise Wrong(f"{place} is {shown(value)}, must be one of {', '.join(self.among)}")
+            raise Wrong(f"{place} is {shown(value)}, must be one of {', '.join(self.among)}", "choice", place)
         if len(value) > self.longest:
-            raise Wrong(f"{place} has {len(value)} characters, must have at most {self.longest}")
+            raise Wrong(f"{place} has {len(value)} characters, must have at most {self.longest}", "length", place)
         if printable(value) != value:
-            raise Wrong(f"{place} is {shown(value)}, must be a text without control characters")
+            raise Wrong(f"{place} is {shown(value)}, must be a text without control characters", "text", place)
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """A number of a kind that lies in a container of numbers."""
+
+    kind: Kind
+    numbers: Container[float]
+    said: str
+    """How a message says which these are."""
+
+    def check(self, value: Any, place: str) -> None:
+        """Raise Wrong where it is no such number."""
+        self.kind.check(value, place)
+        if value not in self.numbers:
+            raise Wrong(f"{place} is {shown(value)}, must be {self.said}", "range", place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +120,7 @@ class Flag:
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is neither."""
         if not isinstance(value, bool):
-            raise Wrong(f"{place} is {shown(value)}, must be true or false")
+            raise Wrong(f"{place} is {shown(value)}, must be true or false", "type", place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,10 +158,10 @@ class Many:
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is no list, has another length, or one of its values is of another kind."""
         if not isinstance(value, list | tuple):
-            raise Wrong(f"{place} is {shown(value)}, must be a list")
+            raise Wrong(f"{place} is {shown(value)}, must be a list", "type", place)
         if not self.least <= len(value) <= self.most:
             many = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-            raise Wrong(f"{place} has {len(value)} entries, must have {many}")
+            raise Wrong(f"{place} has {len(value)} entries, must have {many}", "length", place)
         for index, one in enumerate(value):
             self.kind.check(one, f"{place}[{index}]")
 
@@ -165,7 +191,7 @@ class Plain:
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is nested deeper, or a text in it can't be shown."""
         if self.depth == 0:
-            raise Wrong(f"{place} is nested deeper than {DEEPEST} levels")
+            raise Wrong(f"{place} is nested deeper than {DEEPEST} levels", "depth", place)
         inner = Plain(self.depth - 1, self.finite)
         if isinstance(value, dict):
             Table(inner).check(value, place)
@@ -201,11 +227,15 @@ class Record:
             version = value.get("format", 1)
             Number(1, whole=True).check(version, f"{inside}format")
             if version > self.newest:
-                raise Wrong(f"{inside}format is {version}, and this version of surefoot reads up to {self.newest}")
+                raise Wrong(
+                    f"{inside}format is {version}, and this version of surefoot reads up to {self.newest}",
+                    "version",
+                    f"{inside}format",
+                )
             value = {key: one for key, one in value.items() if key != "format"}
         for key in self.needed:
             if key not in value:
-                raise Wrong(f"{place or 'it'} has no key {key!r}")
+                raise Wrong(f"{place or 'it'} has no key {key!r}", "missing", f"{inside}{key}")
         for key, one in value.items():
             kind = self.needed.get(key) or self.optional.get(key)
             if kind is None and self.others:
@@ -213,7 +243,9 @@ class Record:
             if kind is None and not self.others:
                 known = sorted({*self.needed, *self.optional})
                 raise Wrong(
-                    f"{place or 'it'} has the key {shown(key)}, which is not known; {nearest(key[:100], known)}"
+                    f"{place or 'it'} has the key {shown(key)}, which is not known; {nearest(key[:100], known)}",
+                    "unknown",
+                    f"{inside}{printable(key)}",
                 )
             (kind or self.rest).check(one, f"{inside}{printable(key)}")
 
@@ -228,24 +260,32 @@ class Record:
         return cls(*parts)
 
 
-def kind_of(hint: Any) -> Kind:
-    """The kind of the JSON value that a field of this type is written as."""
+def kind_of(hint: Any, within: tuple[Container[float], str] | None = None, among: Sequence[str] = ()) -> Kind:
+    """The kind of the JSON value that a field of this type is written as.
+
+    Args:
+        hint: the type.
+        within: where its numbers must lie, and how a message says it.
+        among: the words that it may be, if it is one.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union) and type(None) in arguments and len(arguments) == 2:
-        return Maybe(kind_of(next(one for one in arguments if one is not type(None))))
+        return Maybe(kind_of(next(one for one in arguments if one is not type(None)), within, among))
     if origin in (types.UnionType, typing.Union) and bool in arguments and len(arguments) == 2:
-        return FlagOr(kind_of(next(one for one in arguments if one is not bool)))
+        return FlagOr(kind_of(next(one for one in arguments if one is not bool), within, among))
     if origin is typing.Literal and all(isinstance(one, str) for one in arguments):
         return Text(among=arguments)
     if origin in (tuple, list, Sequence):
+        kind = kind_of(arguments[0], within, among)
         exact = origin is tuple and arguments[-1] is not Ellipsis
-        return Many(kind_of(arguments[0]), len(arguments), len(arguments)) if exact else Many(kind_of(arguments[0]))
+        return Many(kind, len(arguments), len(arguments)) if exact else Many(kind)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return Table(kind_of(arguments[1]))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return Record.of(hint)
-    simple: dict[Any, Kind] = {bool: Flag(), int: Number(whole=True), float: Number(), str: Text()}
-    return simple.get(hint, Plain())
+    simple: dict[Any, Kind] = {bool: Flag(), int: Number(whole=True), float: Number(), str: Text(among=tuple(among))}
+    kind = simple.get(hint, Plain())
+    return Within(kind, *within) if within is not None and hint in (int, float) else kind
 
 
 def memory(text: bytes) -> int:
@@ -293,7 +333,7 @@ def check(value: Any, kind: Kind, where: object, error: type[SurefootError] = Ch
         kind.check(value, "")
     except Wrong as wrong:
         hint = "" if issubclass(error, ConfigError) else "; it is damaged or of another version"
-        raise error(f"{where}: {str(wrong).lstrip()}{hint}") from wrong
+        raise error(f"{where}: {str(wrong).lstrip()}{hint}", field=wrong.place or None, code=wrong.code) from wrong
     return value
 
 
@@ -304,4 +344,4 @@ def shown(value: Any) -> str:
 
 def _object(value: Any, place: str) -> None:
     if not isinstance(value, dict):
-        raise Wrong(f"{place or 'it'} is {shown(value)}, must be an object")
+        raise Wrong(f"{place or 'it'} is {shown(value)}, must be an object", "type", place)

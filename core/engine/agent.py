@@ -13,7 +13,8 @@ from surefoot.core.actors.heads import Actor
 from surefoot.core.actors.histories import INSTEAD, history_of, widened
 from surefoot.core.actors.memory_actors import HistoryActor
 from surefoot.core.base.errors import ConfigError, guesses
-from surefoot.core.base.options import check_option
+from surefoot.core.base.options import ALGORITHM_OF, check_options
+from surefoot.core.base.options import algorithm_of as algorithm_of
 from surefoot.core.base.options import require as require
 from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import Adam, Descent
@@ -265,24 +266,27 @@ class Agent(nn.Module):
         preset = options.pop("preset", None)
         if preset is not None:
             if preset not in cls.PRESETS:
-                raise ConfigError(f"{cls.name} has no preset {preset!r}; it has {sorted(cls.PRESETS)}")
+                raise ConfigError(
+                    f"{cls.name} has no preset {preset!r}; it has {sorted(cls.PRESETS)}", field="preset", code="choice"
+                )
             options = {**cls.PRESETS[preset], **options}
         known = {field.name for field in dataclasses.fields(cls.Config)}
         for option in options:
             if option not in known:
                 if why := cls.lacks(option):
-                    raise ConfigError(f"{cls.name} has no option {option!r}: {why}")
+                    raise ConfigError(f"{cls.name} has no option {option!r}: {why}", field=option, code="unknown")
                 close = guesses(option, known)
                 guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-                raise ConfigError(f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}")
+                raise ConfigError(
+                    f"{cls.name} has no option {option!r}; {guess}It has {sorted(known)}", field=option, code="unknown"
+                )
         given: Any = config if config is not None else cls.Config()
         own = isinstance(given, cls.Config)
         if not own:
             raise ConfigError(
                 f"{cls.name} takes a {cls.Config.__name__}, not a {type(given).__name__}: give it its own"
             )
-        for field in dataclasses.fields(cls.Config):
-            check_option(cls.name, field.name, str(field.type), options.get(field.name, getattr(given, field.name)))
+        check_options(cls.Config, {**vars(given), **options}, cls.name)
         return dataclasses.replace(given, **options)
 
     @classmethod
@@ -434,12 +438,3 @@ class Agent(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return type(self)(self.environment_spec, self.config)
-
-
-ALGORITHM_OF: dict[type, str] = {}
-"""Config class -> name of the algorithm."""
-
-
-def algorithm_of(config: Any) -> str:
-    """What errors call the algorithm that a config is of: its name, or the class's where no agent has it."""
-    return ALGORITHM_OF.get(type(config), type(config).__name__.removesuffix("Config").lower())

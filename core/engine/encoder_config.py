@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.spec import FIRST, LAST, Array, Spec
 from surefoot.core.nn.encoders import Encoder
 
@@ -18,14 +19,22 @@ AUTO = "auto"
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(Options):
     """How an agent reads images and several arrays; of no effect where observations are one vector."""
 
-    encoder: str = "nature"  # of images: small, nature or impala (core.encoders)
-    encoder_features: int = 50  # of each image, and of all vectors beside images
-    image_channels: str = "auto"  # where an image's channels lie: first, last, or auto: as stated or by the shape
-    image_range: tuple[float, ...] = ()  # black and white of images, as (0, 255); (): of the environment's space
-    shift: int = 4  # pixels that the images of a training step are moved by at most, at random; 0: not at all
+    encoder: str = option("nature", "network that reads images: small, nature or impala")
+    encoder_features: int = option(50, "features of each image, and of all vectors beside images")
+    image_channels: str = option(
+        "auto",
+        "where an image's channels lie: first, last, or auto: as stated or by the shape",
+        choices=(AUTO, FIRST, LAST),
+    )
+    image_range: tuple[float, ...] = option(
+        (), "black and white of images, as (0, 255); (): of the environment's space"
+    )
+    shift: int = option(
+        4, "pixels that the images of a training step are moved by at most, at random; 0: not at all", range=">= 0"
+    )
 
 
 def reads_pictures(config: type) -> bool:
@@ -43,8 +52,6 @@ def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
         return None
     if not isinstance(config, EncoderConfig):
         need_vector(spec, algorithm)
-    if config.shift < 0:
-        raise ConfigError(f"{algorithm}.shift is {config.shift}, must be 0 or more")
     return Encoder(stated(spec.observations, config, algorithm), config.encoder, config.encoder_features)
 
 
@@ -54,8 +61,6 @@ def stated(arrays: Mapping[str, Array], config: EncoderConfig, algorithm: str) -
     Raises:
         ConfigError: they are neither.
     """
-    if config.image_channels not in (AUTO, FIRST, LAST):
-        raise ConfigError(f"{algorithm}.image_channels is {config.image_channels!r}, must be {AUTO}, {FIRST} or {LAST}")
     if len(config.image_range) not in (0, 2):
         raise ConfigError(
             f"{algorithm}.image_range has {len(config.image_range)} numbers, must have two, black and white, or none"

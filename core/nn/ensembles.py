@@ -83,10 +83,8 @@ AGGREGATES = ("min", "mean")
 """Words for `aggregate`."""
 
 
-def check_aggregate(algorithm: str, how: str, deviations: float = 0.0) -> None:
-    """Refuse, by the names of an algorithm's options, what `aggregate` could not do."""
-    require(how in AGGREGATES, algorithm, "aggregate", how, "min or mean")
-    require(deviations >= 0, algorithm, "deviations", deviations, ">= 0")
+def check_aggregate(algorithm: str, how: str, deviations: float) -> None:
+    """Refuse deviations that `aggregate` could not take off."""
     possible = deviations == 0 or how == "mean"
     require(possible, algorithm, "deviations", deviations, "0 for aggregate=min; aggregate=mean takes them off")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.options import Options, option
 from surefoot.core.losses import policy_gradient as pg
 from surefoot.core.losses.masked import REDUCTIONS, keep, masked_mean, normalise, reduce, sequence_mask
 from surefoot.llm.losses.advantages import (
@@ -35,6 +36,8 @@ TO_THE_SAMPLER = ("vespo", "oapl")
 """Surrogates whose ratio is to the policy that sampled."""
 GROUPED = ("oapl", "pacs", "rrhf", "reward_weighted")
 """Surrogates that read rewards, most of them of whole groups, in the place of advantages."""
+UNITS = ("all", "high_entropy", "spurious", "chosen")
+RATIOS = (*pg.LEVELS, "sequence_of_units")
 VERDICT = "{prompt}\n\nAnswer 1: {first}\n\nAnswer 2: {second}\n\nThe better answer (1 or 2) is answer "
 """How a model is asked for the better of two answers."""
 READS = ("none", "probability", "consistency", "diversity", "choice")
@@ -44,79 +47,106 @@ JUDGED = ("best", "pairwise")
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
+class Method(Options):
     """What an update is made of."""
 
     title: str
     source: str
-    advantages: str = "meanstd"  # none, mean, meanstd, loo, batchstd, best, pairwise, steps, or whitened: docs/llm.md
-    ratio: str = "unit"  # unit (a token), chain (product over the answer), sequence (its root), sequence_of_units
-    surrogate: str = "clip"  # clip, cispo, sapo, vespo, likelihood, reward_weighted, oapl, pacs, rrhf
-    reduction: str = "mean"  # mean (of tokens), sequence_mean, token_sum, fixed_length, length_weighted
-    low: float = 0.2  # clip range below 1
-    high: float = 0.2  # clip range above 1
-    dual: float = 0.0  # dual clip c, where A < 0; 0 for none
-    cap: float = 5.0  # CISPO: the largest ratio
-    scale: float = 1.0  # OAPL, PACS: b, what the summed log-ratio is multiplied by
-    temperature: float = 1.0  # OAPL: of the optimal value; RWR: of the weights
-    log_ratio_bound: float = 0.0  # log-ratios are cut here before the surrogate; 0 for the core's own bound
-    fixed_length: int = 0  # L of the reduction "fixed_length"; 0 for max_new_tokens
-    units: str = "all"  # tokens that are trained: all, high_entropy, spurious (all but those), chosen (of best answers)
-    share: float = 0.2  # high_entropy: of the tokens
-    weight_cap: float = 0.0  # weights of a foreign or older sampler are cut here; 0 for no weights
-    drop_above_cap: bool = False  # tokens whose weight is above weight_cap count for nothing, in place of being cut
-    lagged: bool = False  # made for a sampler that lags behind: a run has to say lag=
-    kl: str = "none"  # none, reward (k1), or as a loss k2, k3, k3_straight, k3_weighted
-    kl_coefficient: float = 0.0  # of the KL to the reference
-    entropy_coefficient: float = 0.0  # of the entropy bonus, the mean over all tokens, trained or not
-    mixed_groups: bool = False  # draw again for groups whose rewards are all the same
-    overlong_share: float = 0.0  # share of max_new_tokens before the limit in which a penalty grows to -1; 0 for none
-    drop_truncated: bool = False  # leave out answers without an end
-    reads: str = "none"  # reward of its own: none, probability (RLPR), consistency (CARE), diversity, choice (URPO)
-    answer_mark: str = ""  # text that an answer follows in a completion; with reads=probability, none for its end
-    form_share: float = 0.1  # reads=probability: share of the reward function, which judges the form
-    spread: float = 0.0  # RLPR's beta: groups that deviate less than this part of the running mean are left out
-    diversity_bonus: float = 0.001  # reads=diversity: what full difference adds to a right answer's reward
-    diversity_entropy: float = 0.0  # of the entropy of right answers, weighed by their difference (DSDR)
-    judge: str = VERDICT  # reads=choice: how the better of two answers is asked for
-    verdict_tokens: int = 8  # reads=choice: the most tokens of the reply, of which the first 1 or 2 counts
-    sage: int = 0  # answers of each group that are drawn by SAGE, where the model is sure of its reasoning; 0 for none
-    sage_width: int = 2  # SAGE's m: chains that are kept, of 2m continuations of each
-    sage_tolerance: float = 1.0  # SAGE's TR: of the 2m likeliest continuations, the share that may end the reasoning
-    step_mark: str = "\n\n"  # SAGE: text that ends a step
-    think_mark: str = "</think>"  # SAGE: text that ends the reasoning
-    nucleus: float = 0.0  # tokens are drawn from the nucleus of this share of a mask policy alone; 0 for all tokens
+    advantages: str = option(
+        "meanstd", "advantages: none, mean, meanstd, loo, batchstd, best, pairwise, steps, or whitened: docs/llm.md"
+    )
+    ratio: str = option(
+        "unit",
+        "ratio: unit (a token), chain (product over the answer), sequence (its root), sequence_of_units",
+        choices=RATIOS,
+    )
+    surrogate: str = option(
+        "clip", "surrogate: clip, cispo, sapo, vespo, likelihood, reward_weighted, oapl, pacs, rrhf"
+    )
+    reduction: str = option(
+        "mean",
+        "reduction: mean (of tokens), sequence_mean, token_sum, fixed_length, length_weighted",
+        choices=REDUCTIONS,
+    )
+    low: float = option(0.2, "clip range below 1", range=">= 0")
+    high: float = option(0.2, "clip range above 1", range=">= 0")
+    dual: float = option(0.0, "dual clip c, where A < 0; 0 for none", range=">= 0")
+    cap: float = option(5.0, "CISPO: the largest ratio", range="> 0")
+    scale: float = option(1.0, "OAPL, PACS: b, what the summed log-ratio is multiplied by", range="> 0")
+    temperature: float = option(1.0, "OAPL: of the optimal value; RWR: of the weights", range="> 0")
+    log_ratio_bound: float = option(
+        0.0, "log-ratios are cut here before the surrogate; 0 for the core's own bound", range=">= 0"
+    )
+    fixed_length: int = option(0, "length of the reduction 'fixed_length'; 0 for max_new_tokens", range=">= 0")
+    units: str = option(
+        "all",
+        "tokens that are trained: all, high_entropy, spurious (all but those), chosen (of best answers)",
+        choices=UNITS,
+    )
+    share: float = option(0.2, "high_entropy: share of the tokens that are trained", range="(0, 1]")
+    weight_cap: float = option(
+        0.0, "weights of a foreign or older sampler are cut here; 0 for no weights", range=">= 0"
+    )
+    drop_above_cap: bool = option(
+        False, "tokens whose weight is above weight_cap count for nothing, in place of being cut"
+    )
+    lagged: bool = option(False, "whether it is made for a sampler that lags behind: a run then has to set lag=")
+    kl: str = option("none", "KL to the reference: none, reward (k1), or as a loss k2, k3, k3_straight, k3_weighted")
+    kl_coefficient: float = option(0.0, "weight of the KL to the reference", range=">= 0")
+    entropy_coefficient: float = option(
+        0.0, "weight of the entropy bonus, the mean over all tokens, trained or not", range=">= 0"
+    )
+    mixed_groups: bool = option(False, "draw again for groups whose rewards are all the same")
+    overlong_share: float = option(
+        0.0, "share of max_new_tokens before the limit in which a penalty grows to -1; 0 for none", range="[0, 1]"
+    )
+    drop_truncated: bool = option(False, "leave out answers without an end")
+    reads: str = option(
+        "none",
+        "reward of its own: none, probability (RLPR), consistency (CARE), diversity, choice (URPO)",
+        choices=READS,
+    )
+    answer_mark: str = option(
+        "", "text that an answer follows in a completion; with reads=probability, none for its end"
+    )
+    form_share: float = option(
+        0.1, "reads=probability: share of the reward function, which judges the form", range="[0, 1]"
+    )
+    spread: float = option(
+        0.0, "RLPR's beta: groups that deviate less than this part of the running mean are left out", range=">= 0"
+    )
+    diversity_bonus: float = option(
+        0.001, "reads=diversity: what full difference adds to a right answer's reward", range=">= 0"
+    )
+    diversity_entropy: float = option(
+        0.0, "weight of the entropy of right answers, weighed by their difference (DSDR)", range=">= 0"
+    )
+    judge: str = option(VERDICT, "reads=choice: how the better of two answers is asked for")
+    verdict_tokens: int = option(
+        8, "reads=choice: the most tokens of the reply, of which the first 1 or 2 counts", range="> 0"
+    )
+    sage: int = option(
+        0,
+        "answers of each group that are drawn by SAGE, where the model is sure of its reasoning; 0 for none",
+        range=">= 0",
+    )
+    sage_width: int = option(2, "SAGE's m: chains that are kept, of 2m continuations of each")
+    sage_tolerance: float = option(
+        1.0, "SAGE's TR: of the 2m likeliest continuations, the share that may end the reasoning"
+    )
+    step_mark: str = option("\n\n", "SAGE: text that ends a step")
+    think_mark: str = option("</think>", "SAGE: text that ends the reasoning")
+    nucleus: float = option(
+        0.0, "tokens are drawn from the nucleus of this share of a mask policy alone; 0 for all tokens", range="[0, 1]"
+    )
 
     def __post_init__(self) -> None:
-        """Check the names and ranges.
-
-        Raises:
-            ConfigError: names the field.
-        """
-        known: dict[str, Any] = {
-            "advantages": (*ADVANTAGES, STEPS),
-            "ratio": RATIOS,
-            "surrogate": SURROGATES,
-            "reduction": REDUCTIONS,
-            "units": UNITS,
-            "kl": KL_TERMS,
-            "reads": READS,
-        }
-        for field, names in known.items():
+        """Refuse options that don't go together."""
+        super().__post_init__()
+        for field, names in (("advantages", (*ADVANTAGES, STEPS)), ("surrogate", SURROGATES), ("kl", KL_TERMS)):
             if getattr(self, field) not in names:
-                raise ConfigError(
-                    f"method.{field}={getattr(self, field)!r}: {nearest(getattr(self, field), list(names))}"
-                )
-        coefficients = ("kl_coefficient", "entropy_coefficient", "diversity_bonus", "diversity_entropy", "spread")
-        for field in ("low", "high", "sage", "dual", "weight_cap", "log_ratio_bound", "fixed_length", *coefficients):
-            if not getattr(self, field) >= 0:
-                raise ConfigError(f"method.{field}={getattr(self, field)} must not be below 0")
-        for field in ("share", "temperature", "scale", "cap", "verdict_tokens"):
-            if not getattr(self, field) > 0:
-                raise ConfigError(f"method.{field}={getattr(self, field)} must be above 0")
-        for field in ("share", "overlong_share", "nucleus", "form_share"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ConfigError(f"method.{field}={getattr(self, field)} must be a share, from 0 to 1")
+                close = nearest(getattr(self, field), list(names))
+                raise ConfigError(f"method.{field}={getattr(self, field)!r}: {close}", field=field, code="choice")
         if self.sage and self.nucleus:
             raise ConfigError("method.sage draws from all tokens: leave method.nucleus out")
         if self.weight_cap > 0 and self.surrogate in TO_THE_SAMPLER:
@@ -283,7 +313,6 @@ def advantages(
 
 # -- which tokens are trained ----------------------------------------------------------------------------------
 
-UNITS = ("all", "high_entropy", "spurious", "chosen")
 RENORMALISED = ("spurious", "chosen")
 """Their loss is divided by the number of tokens that are left, that of the others by the number that there was."""
 
@@ -303,8 +332,6 @@ def selected(method: Method, batch: Batch, finished: Tensor) -> Tensor:
 
 
 # -- surrogates: (method, batch) -> terms, where they were clipped ----------------------------------------------
-
-RATIOS = (*pg.LEVELS, "sequence_of_units")
 
 
 def _log_ratio(method: Method, batch: Batch) -> Tensor:

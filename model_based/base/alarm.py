@@ -14,28 +14,39 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.core.base.options import check_option
-from surefoot.core.engine.agent import algorithm_of, require
+from surefoot.core.base.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True)
-class AlarmConfig:
+class AlarmConfig(Options):
     """At which signals the alarm rings; null: never at this one."""
 
-    alarm_value_excess: float | None = 0.1  # mean value above what rewards allow, over the range of values they allow
-    alarm_value_growth: float | None = 0.2  # log10 of the mean value per 1,000 training steps, above the data's best
-    alarm_edge_share: float | None = 0.1  # of bootstrap targets at states that are never trained
-    alarm_reward_excess: float | None = 0.05  # mean imagined reward above the data's highest, over their range
-    alarm_return_over_best: float | None = 3.0  # return in the model over the data's best
-    alarm_acceptance: float | None = 1e-3  # below it; share of imagined episodes that the filter keeps
-    alarm_calibration_drift: float | None = 1.0  # negative log-likelihood of fresh rows above the holdout's, nats
-    alarm_patience: int = 3  # times in a row that a signal is heard anew before the alarm rings
-
-    def __post_init__(self) -> None:
-        """Refuse values of another kind or out of range: NaN would switch a signal off."""
-        for field in dataclasses.fields(AlarmConfig):
-            check_option(algorithm_of(self), field.name, str(field.type), getattr(self, field.name))
-        require(self.alarm_patience >= 1, algorithm_of(self), "alarm_patience", self.alarm_patience, ">= 1")
+    alarm_value_excess: float | None = option(
+        0.1,
+        "alarm above this excess of the mean value over what rewards allow, in the range that they allow; null: never",
+    )
+    alarm_value_growth: float | None = option(
+        0.2,
+        "alarm above this growth of log10 of the mean value in 1,000 steps, once above the data's best; null: never",
+    )
+    alarm_edge_share: float | None = option(
+        0.1, "alarm above this share of bootstrap targets at states that are never trained; null: never"
+    )
+    alarm_reward_excess: float | None = option(
+        0.05, "alarm above this excess of the mean imagined reward over the data's highest, in their range; null: never"
+    )
+    alarm_return_over_best: float | None = option(
+        3.0, "alarm above this multiple of the data's best return, of the return in the model; null: never"
+    )
+    alarm_acceptance: float | None = option(
+        1e-3, "alarm below this share of imagined episodes that the filter keeps; null: never"
+    )
+    alarm_calibration_drift: float | None = option(
+        1.0, "alarm above this excess of fresh rows' negative log-likelihood over the holdout's, in nats; null: never"
+    )
+    alarm_patience: int = option(
+        3, "measurements in a row that a signal must exceed its bound before the alarm rings", range=">= 1"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.base.actions import to_agent
 from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.spec import in_words
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Spec, Update
 from surefoot.core.engine.learner import Learner
@@ -33,13 +34,17 @@ BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class FittedQConfig:
+class FittedQConfig(Options):
     """Settings of fitted-Q evaluation."""
 
-    discount: float = 0.99
-    target_rate: float = 0.05  # ten times that of control: the estimate must travel 1 / (1 - discount) steps
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (256, 256)
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    target_rate: float = option(
+        0.05,
+        "rate of the target's average, ten times that of control: the estimate must travel 1 / (1 - discount) steps",
+        range="[0, 1]",
+    )
+    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
 
 
 class FittedQ(Agent):

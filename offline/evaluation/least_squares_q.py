@@ -16,9 +16,9 @@ import numpy as np
 
 from surefoot.core.base.actions import to_agent
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import generator
 from surefoot.core.base.spec import in_words
-from surefoot.core.engine.agent import require
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import discounted_returns
 
@@ -29,24 +29,21 @@ LEAST_EPISODES = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class LeastSquaresQConfig:
+class LeastSquaresQConfig(Options):
     """Settings of least-squares fitted-Q evaluation."""
 
-    discount: float = 0.99
-    features: int = 512
-    draws: int = 2  # of the features: as many ensembles, together one
-    resamples: int = 12  # of the blocks of episodes, for each draw
-    blocks: int = 20
-    width: float = 1.0  # of the kernel, in medians of the distance between rows
-    ridge: float = 1e-3  # relative to the mean square of a feature
-    rows: int = 30_000  # of the data at most, in whole episodes; of long ones as many as it takes for `LEAST_EPISODES`
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(0 <= self.discount < 1, "least_squares_q", "discount", self.discount, "in [0, 1)")
-        for name in ("features", "draws", "blocks", "rows"):
-            require(getattr(self, name) >= 1, "least_squares_q", name, getattr(self, name), ">= 1")
-        require(self.resamples >= 2, "least_squares_q", "resamples", self.resamples, ">= 2")
+    discount: float = option(0.99, "discount factor", range="[0, 1)")
+    features: int = option(512, "number of random features", range=">= 1")
+    draws: int = option(2, "draws of the features: as many ensembles, together one", range=">= 1")
+    resamples: int = option(12, "resamples of the blocks of episodes, for each draw", range=">= 2")
+    blocks: int = option(20, "blocks", range=">= 1")
+    width: float = option(1.0, "width of the kernel, in medians of the distance between rows")
+    ridge: float = option(1e-3, "ridge of the regression, relative to the mean square of a feature")
+    rows: int = option(
+        30_000,
+        "rows of the data at most, in whole episodes; of long ones as many as a least number of episodes takes",
+        range=">= 1",
+    )
 
 
 class LeastSquaresJudge:

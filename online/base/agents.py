@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.actors.chunks import decisions
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Agent, Batch, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import td_target
@@ -24,27 +25,30 @@ INITIAL_ACTIONS = ("uniform", "policy")
 
 
 @dataclasses.dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(Options):
     """How an off-policy algorithm gathers experience and how often it learns from it."""
 
-    num_envs: int = 1  # parallel environments of each seed
-    replay_capacity: int = 1_000_000  # transitions of each seed that are kept, rounded down to whole vector steps
-    initial_steps: int = 100  # environment steps before the first update
-    initial_actions: str = "uniform"  # of those steps: uniform over the action space, or the policy's own
-    updates_per_step: float = 1.0  # training steps per environment step (transition) of a seed
-    offline_fraction: float = 0.0  # of each batch, drawn from the rows of a dataset; 0 keeps none
+    num_envs: int = option(1, "parallel environments of each seed", range=">= 1")
+    replay_capacity: int = option(
+        1_000_000, "transitions of each seed that are kept, rounded down to whole vector steps"
+    )
+    initial_steps: int = option(100, "environment steps before the first update", range=">= 1")
+    initial_actions: str = option(
+        "uniform",
+        "actions of the initial steps: uniform over the action space, or policy, the policy's own",
+        choices=INITIAL_ACTIONS,
+    )
+    updates_per_step: float = option(1.0, "training steps per environment step (transition) of a seed", range="> 0")
+    offline_fraction: float = option(
+        0.0, "share of each batch, drawn from the rows of a dataset; 0 keeps none", range="[0, 1)"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
         least = f">= num_envs, {self.num_envs}"
         require(self.replay_capacity >= self.num_envs, name, "replay_capacity", self.replay_capacity, least)
-        require(self.initial_steps >= 1, name, "initial_steps", self.initial_steps, ">= 1")
-        known = self.initial_actions in INITIAL_ACTIONS
-        require(known, name, "initial_actions", self.initial_actions, " or ".join(INITIAL_ACTIONS))
-        require(0 <= self.offline_fraction < 1, name, "offline_fraction", self.offline_fraction, "in [0, 1)")
-        require(0 < self.updates_per_step < float("inf"), name, "updates_per_step", self.updates_per_step, "> 0")
 
     def training_steps(self, step: int) -> int:
         """Training steps that should have been taken after `step` environment steps."""
@@ -55,13 +59,14 @@ class OffPolicyConfig:
 class NStepConfig(OffPolicyConfig):
     """Options of agents whose targets may be of several steps."""
 
-    n_step: int = 1  # n, steps of reward before the target's bootstrap; an episode's end cuts them short
+    n_step: int = option(
+        1, "steps of reward before the target's bootstrap, n; an episode's end cuts them short", range=">= 1"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(self.n_step >= 1, name, "n_step", self.n_step, ">= 1")
         alone = self.n_step == 1 or self.offline_fraction == 0
         require(alone, name, "offline_fraction", self.offline_fraction, "0 where n_step is above 1")
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Batch, Source, Stores, Uniform, joined
@@ -33,26 +34,30 @@ Parts = dict[str, Batch]
 class HybridConfig(SoftConfig):
     """What hybrid agents add to SAC's settings, and where their defaults differ; those of t6-thu/H2O."""
 
-    initial_steps: int = 1_000  # environment steps before the first update
-    initial_actions: str = "policy"  # of those steps: uniform over the action space, or the policy's own
-    critic_loss_over: str = "sum"  # the critics' losses are summed
-    discriminator_rows: int = 256  # real rows, and as many simulated ones, of each of the discriminators' steps
-    discriminator_noise: float = 0.1  # standard deviation added to s, a and s' while the discriminators train
-    discriminator_bound: float | None = 2.0  # their outputs are this times tanh; null: not bounded
-    discriminator_learning_rate: float = 3e-4
-    discriminator_hidden: tuple[int, ...] = (256, 256)
+    initial_steps: int = option(1_000, "environment steps before the first update")
+    initial_actions: str = option(
+        "policy", "actions of the initial steps: uniform over the action space, or policy, the policy's own"
+    )
+    critic_loss_over: str = option("sum", "the critics' losses are summed")
+    discriminator_rows: int = option(
+        256, "real rows, and as many simulated ones, of each of the discriminators' steps", range=">= 1"
+    )
+    discriminator_noise: float = option(
+        0.1, "standard deviation added to s, a and s' while the discriminators train", range=">= 0"
+    )
+    discriminator_bound: float | None = option(
+        2.0, "bound of the discriminators' outputs, which are this times tanh; null: not bounded", range="> 0"
+    )
+    discriminator_learning_rate: float = option(3e-4, "learning rate of the discriminators", range=">= 0")
+    discriminator_hidden: tuple[int, ...] = option((256, 256), "widths of the discriminators' hidden layers")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and SAC's variants that the method has no place for."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
         fraction = self.offline_fraction
         require(fraction == 0, name, "offline_fraction", fraction, "0: half of the rows are real in any case")
         require(self.critic_loss_over == "sum", name, "critic_loss_over", self.critic_loss_over, "sum")
-        require(self.discriminator_rows >= 1, name, "discriminator_rows", self.discriminator_rows, ">= 1")
-        require(self.discriminator_noise >= 0, name, "discriminator_noise", self.discriminator_noise, ">= 0")
-        bound = self.discriminator_bound
-        require(bound is None or bound > 0, name, "discriminator_bound", bound, "> 0, or null for none")
 
 
 class HybridAgent(SAC):

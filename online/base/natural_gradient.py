@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from surefoot.core.actors.actor import DistributionActor
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics
 from surefoot.core.losses.masked import reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio
@@ -22,11 +23,11 @@ from surefoot.online.base.on_policy_config import EpochsConfig
 class TrustRegionConfig(EpochsConfig):
     """Settings of an agent whose policy takes natural-gradient steps."""
 
-    max_kl: float = 0.01  # largest mean KL(policy that acted || new policy)
-    damping: float = 0.1  # added to the Fisher matrix
-    conjugate_steps: int = 10
-    backtracks: int = 10  # halvings of the step
-    accept_ratio: float = 0.1  # least gain, as a fraction of the linear prediction
+    max_kl: float = option(0.01, "largest mean KL(policy that acted || new policy)")
+    damping: float = option(0.1, "damping added to the Fisher matrix")
+    conjugate_steps: int = option(10, "steps of the conjugate-gradient solver")
+    backtracks: int = option(10, "halvings of the step")
+    accept_ratio: float = option(0.1, "least gain, as a fraction of the linear prediction")
 
 
 class Surface:

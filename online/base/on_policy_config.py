@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import algorithm_of, require
 
 BLOCK_ROWS = 2048
@@ -12,40 +13,48 @@ EXPLORATIONS = ("gaussian", "state_dependent")
 
 
 @dataclasses.dataclass(frozen=True)
-class OnPolicyConfig:
+class OnPolicyConfig(Options):
     """How an on-policy algorithm gathers experience, and the networks that it learns."""
 
-    num_envs: int = 1  # parallel environments of each seed: N
-    horizon: int | None = None  # T, decisions of each in a block; None: 2,048 rows a block, in multiples of 32
-    chunk: int | None = 1  # actions that are decided on at once and played in turn; their rewards are summed
-    discount: float = 0.99
-    gae_lambda: float = 0.95
-    hidden: tuple[int, ...] = (64, 64)  # of actor and critic
-    activation: str = "tanh"  # relu, tanh, silu or gelu
-    initial_log_std: float = 0.0  # of a Gaussian policy (state-dependent: of each sigma_ij), in log half-widths
-    exploration: str = "gaussian"  # or state_dependent: noise is a random function of the state, held (gSDE); stepped
-    hold_steps: int | None = None  # until state-dependent noise is drawn anew, at most a block; None: a block
-    normalise_observations: bool = True  # by their running mean and deviation
-    observation_limit: float | None = None  # clips normalised observations only; such a policy is stepped
-    normalise_rewards: bool = True  # by the running deviation of the discounted return
-    reward_limit: float | None = 10.0  # scaled rewards are clipped to it
+    num_envs: int = option(1, "parallel environments of each seed: N", range=">= 1")
+    horizon: int | None = option(
+        None, "decisions of each environment in a block, T; null: 2,048 rows a block, in multiples of 32", range=">= 1"
+    )
+    chunk: int | None = option(
+        1, "actions that are decided on at once and played in turn; their rewards are summed", range=">= 1"
+    )
+    discount: float = option(0.99, "discount factor", range="[0, 1]")
+    gae_lambda: float = option(0.95, "lambda of the generalised advantages", range="[0, 1]")
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers of actor and critic")
+    activation: str = option("tanh", "activation of the hidden layers: relu, tanh, silu or gelu")
+    initial_log_std: float = option(
+        0.0,
+        "log standard deviation of a Gaussian policy at the start (state-dependent: of each sigma_ij), in half-widths",
+    )
+    exploration: str = option(
+        "gaussian",
+        "noise of the policy: gaussian, or state_dependent: a random function of the state, held (gSDE); stepped",
+        choices=EXPLORATIONS,
+    )
+    hold_steps: int | None = option(
+        None, "steps until state-dependent noise is drawn anew, at most a block; null: a block"
+    )
+    normalise_observations: bool = option(True, "normalize observations by their running mean and deviation")
+    observation_limit: float | None = option(
+        None, "bound of normalized observations; null: none; such a policy is stepped", range="> 0"
+    )
+    normalise_rewards: bool = option(True, "scale rewards by the running deviation of the discounted return")
+    reward_limit: float | None = option(10.0, "scaled rewards are clipped to it", range="> 0")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name = algorithm_of(self)
-        require(self.num_envs >= 1, name, "num_envs", self.num_envs, ">= 1")
-        require(self.chunk is None or self.chunk >= 1, name, "chunk", self.chunk, ">= 1")
-        require(self.horizon is None or self.horizon >= 1, name, "horizon", self.horizon, "None or >= 1")
-        require(0 <= self.gae_lambda <= 1, name, "gae_lambda", self.gae_lambda, "in [0, 1]")
-        require(self.exploration in EXPLORATIONS, name, "exploration", self.exploration, " or ".join(EXPLORATIONS))
         fits = self.hold_steps is None or 1 <= self.hold_steps <= self.length
         needed = f"None, or from 1 to the {self.length} steps of a block"
         require(fits, name, "hold_steps", self.hold_steps, needed)
         holds = self.hold_steps is None or self.exploration == "state_dependent"
         require(holds, name, "hold_steps", self.hold_steps, "None where exploration is not state_dependent")
-        for field in ("observation_limit", "reward_limit"):
-            value = getattr(self, field)
-            require(value is None or value > 0, name, field, value, "None or > 0")
 
     @property
     def length(self) -> int:
@@ -84,14 +93,13 @@ class OnPolicyConfig:
 class EpochsConfig(OnPolicyConfig):
     """How an algorithm goes over each block several times."""
 
-    epochs: int = 10  # passes over each block
-    minibatches: int = 32  # of each pass; must divide T N
+    epochs: int = option(10, "passes over each block", range=">= 1")
+    minibatches: int = option(32, "minibatches of each pass; must divide T N")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(self.epochs >= 1, name, "epochs", self.epochs, ">= 1")
         fits = f"a number that divides the {self.rows} steps of a block ({self.length} x {self.num_envs})"
         divides = self.minibatches >= 1 and self.rows % self.minibatches == 0
         require(divides, name, "minibatches", self.minibatches, fits)

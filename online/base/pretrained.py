@@ -14,6 +14,7 @@ from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.flow_chains import ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor
 from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Agent
 from surefoot.core.nn.velocity import VelocityNetwork
 
@@ -31,16 +32,20 @@ SETTLED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowOptions:
+class FlowOptions(Options):
     """What a flow policy is made of; null: as in the run that it starts from."""
 
-    chunk: int | None = None  # actions that are decided on at once; null: as the clone, 1 without one
-    flow_steps: int | None = None  # K, Euler steps of the flow; null: as the clone, 4 without one
-    network: str | None = None  # of the velocity: mlp, embedded, shortcut or unet; null: as the clone
-    velocity_hidden: tuple[int, ...] | None = None  # null: as the clone
-    velocity_activation: str | None = None  # null: as the clone
-    time_embedding: int | None = None  # null: as the clone
-    condition_hidden: tuple[int, ...] | None = None  # null: as the clone
+    chunk: int | None = option(None, "actions that are decided on at once; null: as the clone, 1 without one")
+    flow_steps: int | None = option(None, "Euler steps of the flow, K; null: as the clone, 4 without one")
+    network: str | None = option(None, "network of the velocity: mlp, embedded, shortcut or unet; null: as the clone")
+    velocity_hidden: tuple[int, ...] | None = option(
+        None, "widths of the velocity network's hidden layers; null: as the clone"
+    )
+    velocity_activation: str | None = option(None, "activation of the velocity network; null: as the clone")
+    time_embedding: int | None = option(None, "width of the embedding of flow times; null: as the clone")
+    condition_hidden: tuple[int, ...] | None = option(
+        None, "widths of the layers that read the observation; null: as the clone"
+    )
 
 
 Head = TypeVar("Head", bound=Actor)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.base.options import Options, option
+from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
@@ -25,7 +26,6 @@ from surefoot.safe.constraint.multipliers import (
     Lagrange,
     Multiplier,
     centred,
-    check_gains,
     penalised,
     pid,
 )
@@ -36,48 +36,45 @@ SCALES = ("rewards", "sum", "none")
 
 
 @dataclasses.dataclass(frozen=True)
-class ConstraintConfig:
+class ConstraintConfig(Options):
     """A constraint, and how costs are valued."""
 
-    cost_limit: float = 25.0  # of the undiscounted sum of costs of an episode, on average
-    cost_discount: float = 0.99
-    cost_window: int = 100  # training episodes whose mean cost is compared with the limit
-
-    def check_constraint(self, name: str) -> None:
-        """Refuse values out of range."""
-        finite = 0 <= self.cost_limit < float("inf")
-        require(finite, name, "cost_limit", self.cost_limit, ">= 0 and finite, a sum of costs over an episode")
-        require(self.cost_window >= 1, name, "cost_window", self.cost_window, ">= 1")
+    cost_limit: float = option(25.0, "limit of the undiscounted sum of costs of an episode, on average", range=">= 0")
+    cost_discount: float = option(0.99, "discount factor of costs", range="[0, 1]")
+    cost_window: int = option(100, "training episodes whose mean cost is compared with the limit", range=">= 1")
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiplierConfig(ConstraintConfig):
     """A constraint that a multiplier weighs."""
 
-    multiplier: str = "adam"  # adam, or a PID: omnisafe, fsrl, osrl or paper (safe.multipliers)
-    initial_multiplier: float = 0.001  # of adam and of omnisafe, whose integral it is
-    multiplier_rate: float = 0.035  # of adam: about the largest change of a step
-    gains: tuple[float, float, float] | None = None  # of a PID: proportional, integral, derivative; None: as published
-    largest_multiplier: float | None = None
+    multiplier: str = option(
+        "adam", "how the multiplier is updated: adam, or a PID: omnisafe, fsrl, osrl or paper", choices=FORMS
+    )
+    initial_multiplier: float = option(
+        0.001, "multiplier at the start, of adam and of omnisafe, whose integral it is", range=">= 0"
+    )
+    multiplier_rate: float = option(
+        0.035, "learning rate of the multiplier with adam: about the largest change of a step", range="> 0"
+    )
+    gains: tuple[float, float, float] | None = option(
+        None, "gains of a PID: proportional, integral, derivative; null: as published", range=">= 0"
+    )
+    largest_multiplier: float | None = option(None, "largest multiplier; null: none", range="> 0")
 
-    def check_constraint(self, name: str) -> None:
-        """Refuse values out of range."""
-        super().check_constraint(name)
-        require(self.multiplier in FORMS, name, "multiplier", self.multiplier, f"one of {', '.join(FORMS)}")
+    def __post_init__(self) -> None:
+        """Refuse options that don't go together."""
+        super().__post_init__()
+        name = algorithm_of(self)
         highest = math.inf if self.largest_multiplier is None else self.largest_multiplier
-        fits = 0 <= self.initial_multiplier <= highest and self.initial_multiplier < math.inf
-        limits = ">= 0, finite and at most largest_multiplier"
+        fits = self.initial_multiplier <= highest
+        limits = "at most largest_multiplier"
         require(fits, name, "initial_multiplier", self.initial_multiplier, limits)
-        require(0 < self.multiplier_rate < math.inf, name, "multiplier_rate", self.multiplier_rate, "> 0 and finite")
         for field, rules in READ_BY.items():
             default = type(self).__dataclass_fields__[field].default
             read = self.multiplier in rules or getattr(self, field) == default
             words = f"left at {default}: multiplier={self.multiplier} does not read it, {' and '.join(rules)} would"
             require(read, name, field, getattr(self, field), words)
-        if self.gains is not None:
-            check_gains(name, self.gains)
-        largest = self.largest_multiplier
-        require(largest is None or largest > 0, name, "largest_multiplier", largest, "None or > 0")
 
     @property
     def rule(self) -> Multiplier:
@@ -91,14 +88,10 @@ class MultiplierConfig(ConstraintConfig):
 class PenaltyConfig(MultiplierConfig):
     """A constraint whose advantages a multiplier adds to those of rewards."""
 
-    cost_gae_lambda: float = 0.95
-    standardise: str = "rewards"  # what is scaled to deviation 1: rewards' advantages, the penalised sum, or none
-
-    def check_constraint(self, name: str) -> None:
-        """Refuse values out of range."""
-        super().check_constraint(name)
-        require(0 <= self.cost_gae_lambda <= 1, name, "cost_gae_lambda", self.cost_gae_lambda, "in [0, 1]")
-        require(self.standardise in SCALES, name, "standardise", self.standardise, f"one of {', '.join(SCALES)}")
+    cost_gae_lambda: float = option(0.95, "lambda of the generalised cost advantages", range="[0, 1]")
+    standardise: str = option(
+        "rewards", "what is scaled to deviation 1: rewards' advantages, the penalised sum, or none", choices=SCALES
+    )
 
 
 def add_cost_critic(agent: Any) -> None:

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.actors.vae import VAE
-from surefoot.core.engine.agent import Agent, Batch, Metrics, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Agent, Batch, Metrics
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.safe.constraint.costs import checked_costs, cost_notes
-from surefoot.safe.constraint.multipliers import Multiplier, check_gains, discounted_threshold
+from surefoot.safe.constraint.multipliers import Multiplier, discounted_threshold
 
 
 class AssignedMultiplier(nn.Module):
@@ -72,20 +73,14 @@ class Dual(nn.Module):
 class ThresholdConfig(HistoryConfig):
     """The cost limit of an offline method, and how it reads the data."""
 
-    cost_limit: float = 25.0  # of an episode's undiscounted cost
-    episode_steps: int | None = None  # H of the threshold; None: the data's longest episode
-    discount: float = 0.99
-    hidden: tuple[int, ...] = (256, 256)
-    reward_scale: float = 0.1
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
-
-    def check(self, name: str) -> None:
-        """Refuse values out of range; `name` is the algorithm's."""
-        limit, steps = self.cost_limit, self.episode_steps
-        require(0 <= limit < float("inf"), name, "cost_limit", limit, "a finite sum >= 0")
-        require(0 <= self.discount < 1, name, "discount", self.discount, "in [0, 1)")
-        require(self.reward_scale > 0, name, "reward_scale", self.reward_scale, "> 0")
-        require(steps is None or steps >= 1, name, "episode_steps", steps, "at least 1, or null for the data's longest")
+    cost_limit: float = option(25.0, "limit of an episode's undiscounted cost", range=">= 0")
+    episode_steps: int | None = option(
+        None, "steps of an episode, H of the threshold; null: the data's longest", range=">= 1"
+    )
+    discount: float = option(0.99, "discount factor", range="[0, 1)")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
+    reward_scale: float = option(0.1, "factor on rewards", range="> 0")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 COSTS_TOO = ("observations", "actions", "rewards", "costs", "terminations", "next_observations")
@@ -133,17 +128,16 @@ class ThresholdAgent(Agent):
 class CostCriticConfig(ThresholdConfig):
     """What BCQ-Lagrangian, BEAR-Lagrangian and CPQ have in common; the numbers are OSRL's."""
 
-    target_rate: float = 0.005
-    sampled_actions: int = 10  # of each observation: in the targets, BEAR's discrepancy, CPQ's search for odd ones
-    careful_costs: bool = True  # of two cost critics, believe the larger; False: the smaller, as OSRL
-    kl_weight: float = 0.5  # beta of the auto-encoder
-    vae_hidden: tuple[int, ...] = (400, 400)
-    learning_rate: float = 1e-3  # of all but an actor with a rate of its own
-
-    def check(self, name: str) -> None:
-        """Refuse values out of range; `name` is the algorithm's."""
-        super().check(name)
-        require(self.sampled_actions >= 1, name, "sampled_actions", self.sampled_actions, "at least 1")
+    target_rate: float = option(0.005, "rate of the targets' average, every step", range="[0, 1]")
+    sampled_actions: int = option(
+        10,
+        "sampled actions of each observation: in targets, BEAR's discrepancy, CPQ's search for odd ones",
+        range=">= 1",
+    )
+    careful_costs: bool = option(True, "believe the larger of two cost critics; false: the smaller, as OSRL")
+    kl_weight: float = option(0.5, "beta of the auto-encoder")
+    vae_hidden: tuple[int, ...] = option((400, 400), "widths of the hidden layers")
+    learning_rate: float = option(1e-3, "learning rate of all but an actor with a rate of its own", range=">= 0")
 
 
 class CostCriticAgent(ThresholdAgent):
@@ -174,12 +168,6 @@ class CostCriticAgent(ThresholdAgent):
         encoded, weight = noise["encoded"], self.config.kl_weight
         loss, error = self.vae.loss(batch["observations"], batch["actions"], encoded, weight)
         return loss, {"reconstruction": error}
-
-
-def check_lagrangian(name: str, mixing: float, gains: tuple[float, ...]) -> None:
-    """Refuse settings of BCQ-Lagrangian or BEAR-Lagrangian, by `name`, that are out of range."""
-    require(0 <= mixing <= 1, name, "mixing", mixing, "in [0, 1]")
-    check_gains(name, gains)
 
 
 def mixed_td_loss(agent: CostCriticAgent, batch: Batch, actions: Tensor, mixing: float) -> tuple[Tensor, Metrics]:

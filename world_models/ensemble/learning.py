@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.spec import Spec
 from surefoot.core.engine.agent import Adam, Agent, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import need_vector
@@ -46,28 +47,32 @@ JUDGES: dict[str, Judge] = {"error": squared_error, "likelihood": gaussian_loss}
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Options):
     """How a model is built; the defaults are those of MBPO and its offline kin."""
 
-    model_members: int = 7
-    model_elites: int = 5  # how many of them are asked
-    model_hidden: tuple[int, ...] = (200, 200, 200, 200)
-    model_decays: tuple[float, ...] = DECAYS  # weight decay of each layer, the last included; [] for none; these are
-    # spread over as many layers as there are
-    model_learning_rate: float = 1e-3
-    model_rows: int = 256  # of each member in a training step
-    model_normalize_targets: bool = False  # divide what is predicted by its deviations
-    model_learned_bounds: bool = True  # of the log-variance; false: they stay at -10 and 0.5
-    model_holdout_limit: int = 1000  # rows that no member is trained on, at most
-    termination: str = AUTO  # where episodes end in the model: auto (by the environment's id), none or module:function
-    reward_function: str = LEARNED  # what a step earns: learned, auto (by the environment's id) or module:function
+    model_members: int = option(7, "members of the model's ensemble", range=">= 1")
+    model_elites: int = option(5, "members of the model that are asked, the best")
+    model_hidden: tuple[int, ...] = option((200, 200, 200, 200), "widths of the model's hidden layers")
+    model_decays: tuple[float, ...] = option(
+        DECAYS,
+        "weight decay of each layer, the last included; [] for none; these are spread over as many layers as there are",
+    )
+    model_learning_rate: float = option(1e-3, "learning rate of the model", range=">= 0")
+    model_rows: int = option(256, "rows of each member in a training step", range=">= 1")
+    model_normalize_targets: bool = option(False, "divide what is predicted by its deviations")
+    model_learned_bounds: bool = option(True, "learn the bounds of the log-variance; false: they stay at -10 and 0.5")
+    model_holdout_limit: int = option(1000, "rows that no member is trained on, at most", range=">= 1")
+    termination: str = option(
+        AUTO, "where episodes end in the model: auto (by the environment's id), none or module:function"
+    )
+    reward_function: str = option(
+        LEARNED, "what a step earns: learned, auto (by the environment's id) or module:function"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range; `GaussianEnsemble` checks the sizes."""
+        """Refuse options that don't go together."""
+        super().__post_init__()
         name, c = "the model", self
-        require(c.model_members >= 1, name, "model_members", c.model_members, "at least 1")
-        require(c.model_rows >= 1, name, "model_rows", c.model_rows, "at least 1")
-        require(c.model_holdout_limit >= 1, name, "model_holdout_limit", c.model_holdout_limit, "at least 1")
         require(all(w >= 0 for w in c.model_decays), name, "model_decays", c.model_decays, "0 or more each")
 
 
@@ -75,24 +80,23 @@ class ModelConfig:
 class EnsembleConfig(ModelConfig):
     """How a model is built and learned from a dataset, until a holdout of it improves no more."""
 
-    model_holdout: float = 0.2  # share of the rows that no member is trained on
-    model_epoch: int = 0  # training steps between measurements of the holdout; 0: one pass over the training rows
-    model_patience: int = 5  # epochs without any member improving until the model's training stops
-    model_improvement: float = 0.01  # relative, that counts as one
-    model_weights: str = "uniform"  # of rows in the model's loss: uniform, recent, near_best or value_gradient
-    model_judged_by: str = "error"  # on the holdout: error (squared, of the means: MBPO) or likelihood
-    model_recalibrated: bool = False  # scale variances, a number a dimension, to what the holdout likes best
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        ModelConfig.__post_init__(self)
-        name, c = "the model", self
-        require(0 < c.model_holdout < 1, name, "model_holdout", c.model_holdout, "in (0, 1)")
-        require(c.model_epoch >= 0, name, "model_epoch", c.model_epoch, "0 or more training steps")
-        require(c.model_patience >= 1, name, "model_patience", c.model_patience, "at least 1")
-        require(0 <= c.model_improvement < 1, name, "model_improvement", c.model_improvement, "in [0, 1)")
-        require(c.model_weights in ROW_WEIGHTS, name, "model_weights", c.model_weights, " or ".join(ROW_WEIGHTS))
-        require(c.model_judged_by in JUDGES, name, "model_judged_by", c.model_judged_by, " or ".join(JUDGES))
+    model_holdout: float = option(0.2, "share of the rows that no member is trained on", range="(0, 1)")
+    model_epoch: int = option(
+        0, "training steps between measurements of the holdout; 0: one pass over the training rows", range=">= 0"
+    )
+    model_patience: int = option(
+        5, "epochs without any member improving until the model's training stops", range=">= 1"
+    )
+    model_improvement: float = option(0.01, "relative improvement of the holdout that counts as one", range="[0, 1)")
+    model_weights: str = option(
+        "uniform",
+        "weights of rows in the model's loss: uniform, recent, near_best or value_gradient",
+        choices=ROW_WEIGHTS,
+    )
+    model_judged_by: str = option(
+        "error", "measure on the holdout: error (squared, of the means: MBPO) or likelihood", choices=JUDGES
+    )
+    model_recalibrated: bool = option(False, "scale variances, a number a dimension, to what the holdout likes best")
 
 
 def _decays(config: ModelConfig) -> tuple[float, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from typing import ClassVar, Protocol
 
 import torch
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from surefoot.core.actors.memory import DRAWS, Memory
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.base.options import check_option
+from surefoot.core.base.options import Options
 from surefoot.cuda_ext.twin import environment_seeds
 from surefoot.world_models.draws import candidate_normals, coloured
 from surefoot.world_models.dynamics import Dynamics
@@ -60,16 +58,12 @@ class Planner(Protocol):
         ...
 
 
-class BasePlanner:
+class BasePlanner(Options):
     """What planners have in common beside `plan`: their settings are checked, and their memory is the last plan."""
 
     name: ClassVar[str]
     """In messages, and on the command line."""
     horizon: int
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        check_settings(self, self.name)
 
     def begin(self, rows: int, action_dim: int, seed: int = 0) -> Memory:
         """As `Planner.begin`: a plan of zeros, and a seed with no draws so far for each row."""
@@ -107,26 +101,3 @@ def around(plan: Tensor, sigma: float, white: Tensor) -> Tensor:
     """(B, N, H, A) plans with (B, N, H, A) noise around (B, H, A) ones, in [-1, 1]; the first is the plan itself."""
     noise = torch.cat([torch.zeros_like(white[:, :1]), white[:, 1:]], 1)
     return (plan.unsqueeze(1) + sigma * noise).clamp(-1, 1)
-
-
-def check_settings(planner: object, name: str) -> None:
-    """Raise ConfigError where a planner's settings are of another kind, or one that planners share is out of range."""
-    for setting in dataclasses.fields(planner):  # type: ignore[arg-type]  # a dataclass
-        check_option(name, setting.name, str(setting.type), getattr(planner, setting.name))
-    least = {"horizon": 1, "samples": 2, "iterations": 1, "starts": 1}
-    for field, low in least.items():
-        value = getattr(planner, field, low)
-        if value < low:
-            raise ConfigError(f"{name}: {field} is {value}; it is at least {low}")
-    for field in ("sigma", "temperature", "learning_rate"):
-        value = getattr(planner, field, 1.0)
-        if not 0 < value < math.inf:
-            raise ConfigError(f"{name}: {field} is {value}; it is above 0")
-    for field in ("elites", "kept"):
-        value = getattr(planner, field, 0.5)
-        if not 0 < value <= 1:
-            raise ConfigError(f"{name}: {field} is {value}; it is a share, above 0 and at most 1")
-    for field, below in (("momentum", 1.0), ("colour", math.inf)):
-        value = getattr(planner, field, 0.0)
-        if not 0 <= value < below:
-            raise ConfigError(f"{name}: {field} is {value}; it is 0 or more" + (" and below 1" if below == 1 else ""))

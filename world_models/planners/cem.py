@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import DRAWS, Memory
-from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, Score, score
@@ -27,24 +27,22 @@ class CEM(BasePlanner):
     """A Gaussian over plans, fitted to the best of its own samples again and again (Rubinstein, 1999)."""
 
     name: ClassVar[str] = "cem"
-    horizon: int = 15  # steps looked ahead
-    samples: int = 350  # candidates in each iteration
-    iterations: int = 5
-    elites: float = 0.1  # share of the candidates that the Gaussian is fitted to
-    momentum: float = 0.1  # share of the old Gaussian that is kept
-    sigma: float = 0.5  # first deviation, in half ranges of the action
-    sampling: str = "clipped"  # or "truncated": cut at 2 deviations, which are at most half the way to a bound (PETS)
-    returns: str = "mean"  # the last elites' mean; or "best": the best candidate seen, as always under a cost limit
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        super().__post_init__()
-        for name, value, known in (
-            ("sampling", self.sampling, ("clipped", "truncated")),
-            ("returns", self.returns, ("mean", "best")),
-        ):
-            if value not in known:
-                raise ConfigError(f"cem: {name} is {value!r}; it is one of {', '.join(known)}")
+    horizon: int = option(15, "steps looked ahead", range=">= 1")
+    samples: int = option(350, "candidates in each iteration", range=">= 2")
+    iterations: int = option(5, "iterations of the search", range=">= 1")
+    elites: float = option(0.1, "share of the candidates that the Gaussian is fitted to", range="(0, 1]")
+    momentum: float = option(0.1, "share of the old Gaussian that is kept", range="[0, 1)")
+    sigma: float = option(0.5, "first deviation, in half ranges of the action", range="> 0")
+    sampling: str = option(
+        "clipped",
+        "sampling of plans: clipped, or truncated at 2 deviations, at most half the way to a bound (PETS)",
+        choices=("clipped", "truncated"),
+    )
+    returns: str = option(
+        "mean",
+        "what is returned: mean, of the last elites; or best, the best candidate seen, as always under a cost limit",
+        choices=("mean", "best"),
+    )
 
     @property
     def elite_count(self) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import DRAWS, Memory
+from surefoot.core.base.options import option
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score
@@ -29,15 +30,15 @@ class ICEM(BasePlanner):
     """
 
     name: ClassVar[str] = "icem"
-    horizon: int = 30  # steps looked ahead
-    samples: int = 128  # candidates of the first iteration
-    iterations: int = 3
-    elites: float = 0.1  # share of the first candidates that the Gaussian is fitted to
-    kept: float = 0.3  # share of the elites that are candidates again
-    decay: float = 1.25  # by which the candidates get fewer from iteration to iteration
-    momentum: float = 0.1  # share of the old Gaussian that is kept
-    sigma: float = 0.5  # first deviation, in half ranges of the action
-    colour: float = 2.0  # exponent of the noise's spectrum over time
+    horizon: int = option(30, "steps looked ahead", range=">= 1")
+    samples: int = option(128, "candidates of the first iteration", range=">= 2")
+    iterations: int = option(3, "iterations of the search", range=">= 1")
+    elites: float = option(0.1, "share of the first candidates that the Gaussian is fitted to", range="(0, 1]")
+    kept: float = option(0.3, "share of the elites that are candidates again", range="(0, 1]")
+    decay: float = option(1.25, "decay by which the candidates get fewer from iteration to iteration")
+    momentum: float = option(0.1, "share of the old Gaussian that is kept", range="[0, 1)")
+    sigma: float = option(0.5, "first deviation, in half ranges of the action", range="> 0")
+    colour: float = option(2.0, "exponent of the noise's spectrum over time", range=">= 0")
 
     @property
     def elite_count(self) -> int:

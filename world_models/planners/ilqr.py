@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.actors.memory import DRAWS, Memory
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.world_models.dynamics import Dynamics, StepNoise
 from surefoot.world_models.futures import Objective
 from surefoot.world_models.planners.base import PLAN, BasePlanner, counted_on, shifted
@@ -39,15 +40,11 @@ class ILQR(BasePlanner):
     """
 
     name: ClassVar[str] = "ilqr"
-    horizon: int = 50  # steps looked ahead
-    iterations: int = 10
-    regularization: float = 1e-6  # added to the action's Hessian, ten times more or less as steps fail or succeed
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        super().__post_init__()
-        if not 0 <= self.regularization < math.inf:
-            raise ConfigError(f"ilqr: regularization is {self.regularization}; it is 0 or more")
+    horizon: int = option(50, "steps looked ahead", range=">= 1")
+    iterations: int = option(10, "iterations of the search", range=">= 1")
+    regularization: float = option(
+        1e-6, "number added to the action's Hessian, ten times more or less as steps fail or succeed", range=">= 0"
+    )
 
     def plan(
         self,

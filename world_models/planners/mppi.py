@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import DRAWS, Memory
+from surefoot.core.base.options import option
 from surefoot.cuda_ext.plan import PlanSettings
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score
@@ -27,12 +28,12 @@ class MPPI(BasePlanner):
     """
 
     name: ClassVar[str] = "mppi"
-    horizon: int = 50  # steps looked ahead
-    samples: int = 1024  # candidates in each iteration
-    iterations: int = 1
-    sigma: float = 0.5  # of the noise, in half ranges of the action
-    temperature: float = 0.5  # lambda, in units of return
-    colour: float = 1.0  # exponent of the noise's spectrum over time: 0 white, 2 a random walk's
+    horizon: int = option(50, "steps looked ahead", range=">= 1")
+    samples: int = option(1024, "candidates in each iteration", range=">= 2")
+    iterations: int = option(1, "iterations of the search", range=">= 1")
+    sigma: float = option(0.5, "deviation of the noise, in half ranges of the action", range="> 0")
+    temperature: float = option(0.5, "temperature of the weights, lambda, in units of return", range="> 0")
+    colour: float = option(1.0, "exponent of the noise's spectrum over time: 0 white, 2 a random walk's", range=">= 0")
 
     def plan(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError, nearest
-from surefoot.core.base.schema import Record, check
+from surefoot.core.base.options import Options, declared, option
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
 from surefoot.runs.algorithms import ALGORITHMS, AUTO
@@ -21,81 +21,87 @@ TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 
 
 MOST_SEEDS = 10_000
-RANGES = {
-    "steps": (1, 10**12),
-    "batch_size": (1, 10**7),
-    "episodes": (1, 10**7),
-    "evaluate_every": (0, 10**12),
-    "checkpoint_every": (0, 10**12),
-    "evaluate_episodes": (1, 10**7),
-    "workers": (1, 100_000),
-    "staleness": (0, 100),
-    "learners": (1, 1024),
-    "collect_steps": (1, 10**6),
-}
-"""Whole numbers of a run -> the least and the most."""
+MOST_STEPS = "1000000000000"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Options):
     """What a run takes beside algorithm, dataset and environment: the one home of these defaults and their checks.
 
     Raises:
         ConfigError: a value out of range.
     """
 
-    steps: int = 100_000  # gradient steps, or steps in the environment where the algorithm acts; for each seed
-    seeds: tuple[int, ...] = (0, 1, 2)  # which; also given as how many (0, 1, ...)
-    batch_size: int = 256  # transitions per step
-    episodes: int = 50  # of the final evaluation, per seed
-    evaluate_every: int = 0  # steps between evaluations, each with a checkpoint; 0: a tenth of steps
-    checkpoint_every: int = 0  # steps between checkpoints besides those after evaluations; 0: none besides
-    evaluate_episodes: int = 10  # of those evaluations, per seed
-    keep_best: bool = False  # keep the policy of the best of those evaluations too, measured on other episodes
-    device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
-    strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
-    view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
-    init: str | None = None  # run folder whose trained networks are the start
-    reward: str | None = None  # module:function that rewards the dataset's steps, in place of its own rewards
-    gap: str | None = None  # altered dynamics of the training environment, as gravity2; evaluation is without
-    kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
-    compiled: bool = False  # torch.compile
-    mixed_precision: bool = False  # bfloat16 where it is safe
-    steps_per_graph: int = STEPS_PER_GRAPH  # on a GPU: training steps that are one launch; 1, 2, 4, 8, 16 or 32
-    tf32: bool = False  # on a GPU: matrix products of numbers rounded to 10 bits of fraction; false: float32 throughout
-    action_low: tuple[float, ...] | None = None  # lowest action without a simulator, one for all or for each
-    action_high: tuple[float, ...] | None = None  # highest action, likewise; neither: as the data state or hold
-    jacobian_penalty: float = 0.0  # weight of |d mean action / d observation|^2 in the policy's loss: smoother actions
-    collectors: str | None = None  # processes or ray: who acts for one learner; none: the learner itself
-    workers: int = 1  # collectors of each seed, which share its environments
-    staleness: int = 0  # versions that the acting policy may be old; above 0 collectors act while the learner learns
-    collect_steps: int = 32  # steps of each environment by one policy, where collectors fill a replay buffer
-    learners: int = 1  # processes that share each batch of a seed and average their gradients
-    patience: float = 600.0  # seconds that one call of an environment may take before the run stops; 0: for ever
+    owner = ""
+    steps: int = option(
+        100_000,
+        "gradient steps, or steps in the environment where the algorithm acts; for each seed",
+        range=f"[1, {MOST_STEPS}]",
+    )
+    seeds: tuple[int, ...] = option((0, 1, 2), "seeds to train; also given as how many (0, 1, ...)")
+    batch_size: int = option(256, "transitions per step", range="[1, 10000000]")
+    episodes: int = option(50, "episodes of the final evaluation, per seed", range="[1, 10000000]")
+    evaluate_every: int = option(
+        0, "steps between evaluations, each with a checkpoint; 0: a tenth of steps", range=f"[0, {MOST_STEPS}]"
+    )
+    checkpoint_every: int = option(
+        0, "steps between checkpoints besides those after evaluations; 0: none besides", range=f"[0, {MOST_STEPS}]"
+    )
+    evaluate_episodes: int = option(10, "episodes of the evaluations while it trains, per seed", range="[1, 10000000]")
+    keep_best: bool = option(False, "keep the policy of the best of those evaluations too, measured on other episodes")
+    device: str = option(
+        "auto", "auto, cpu or cuda; auto takes a GPU where there is one", choices=("auto", "cpu", "cuda")
+    )
+    strict: bool = option(False, "refuse oddities in the data that are otherwise counted and reported")
+    view: str = option(
+        "corrected", "corrected, or d4rl for the rows of D4RL's qlearning_dataset", choices=("corrected", "d4rl")
+    )
+    init: str | None = option(None, "run folder whose trained networks are the start")
+    reward: str | None = option(None, "module:function that rewards the dataset's steps, in place of its own rewards")
+    gap: str | None = option(None, "perturbed dynamics of the training environment (evaluation has none), as gravity2")
+    kernels: bool = option(True, "networks and updates in the native module, on a CPU; false: plain PyTorch")
+    compiled: bool = option(False, "compile the training step with torch.compile")
+    mixed_precision: bool = option(False, "bfloat16 where it is safe")
+    steps_per_graph: int = option(STEPS_PER_GRAPH, "on a GPU: training steps that are one launch; 1, 2, 4, 8, 16 or 32")
+    tf32: bool = option(
+        False, "on a GPU: matrix products of numbers rounded to 10 bits of fraction; false: float32 throughout"
+    )
+    action_low: tuple[float, ...] | None = option(
+        None, "lowest action without a simulator, one for all or for each; with action_high="
+    )
+    action_high: tuple[float, ...] | None = option(None, "highest action, likewise; neither: as the data state or hold")
+    jacobian_penalty: float = option(
+        0.0, "weight of |d mean action / d observation|^2 in the policy's loss: smoother actions", range=">= 0"
+    )
+    collectors: str | None = option(
+        None, "who acts for one learner: processes or ray; null: the learner itself", choices=("processes", "ray")
+    )
+    workers: int = option(1, "collectors of each seed, which share its environments", range="[1, 100000]")
+    staleness: int = option(
+        0, "maximum policy lag, in versions; above 0 collectors act while the learner learns", range="[0, 100]"
+    )
+    collect_steps: int = option(
+        32, "steps of each environment by one policy, where collectors fill a replay buffer", range="[1, 1000000]"
+    )
+    learners: int = option(
+        1, "processes that share each batch of a seed and average their gradients", range="[1, 1024]"
+    )
+    patience: float = option(
+        600.0, "seconds that one call of an environment may take before the run stops; 0: for ever", range=">= 0"
+    )
 
     def __post_init__(self) -> None:
         """Check everything; `seeds` becomes a tuple."""
         object.__setattr__(self, "seeds", seeds_of(self.seeds))
-        for name, (least, most) in RANGES.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise ConfigError(f"{name}={value}: must be a whole number from {least} to {most:,}")
-        for name, example in (("jacobian_penalty", "0.01"), ("patience", "600 seconds")):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ConfigError(f"{name}={value}: must be a number from 0 on, as in {example}")
-        check_steps_per_graph(self.steps_per_graph)
         self._check_range()
-        for name, words in (("device", ("auto", "cpu", "cuda")), ("view", ("corrected", "d4rl"))):
-            if getattr(self, name) not in words:
-                *others, last = words
-                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: give {', '.join(others)} or {last}")
-        if self.collectors not in (None, "processes", "ray"):
-            raise ConfigError(f"collectors={self.collectors!r} is unknown: give processes or ray, or leave it out")
+        super().__post_init__()
+        check_steps_per_graph(self.steps_per_graph)
         for name, usual in (("workers", 1), ("staleness", 0)):
             if self.collectors is None and getattr(self, name) != usual:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)}: who acts is not said: add collectors=processes or ray"
+                    f"{name}={getattr(self, name)}: who acts is not given: add collectors=processes or ray",
+                    field=name,
+                    code="conflict",
                 )
 
     def _check_range(self) -> None:
@@ -107,12 +113,18 @@ class Settings:
                 whole = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in given)
                 if not whole or not given:
                     raise ConfigError(
-                        f"{name}={value!r}: must be a finite number, or a list of one for each action, as [-0.4,0]"
+                        f"{name}={value!r}: must be a finite number, or a list of one for each action, as [-0.4,0]",
+                        field=name,
+                        code="type",
                     )
                 object.__setattr__(self, name, tuple(float(v) for v in given))
         if (self.action_low is None) != (self.action_high is None):
             name, other = ("action_low", "action_high") if self.action_high is None else ("action_high", "action_low")
-            raise ConfigError(f"{name}= is given without {other}=: give both, the ends of the actuators' range")
+            raise ConfigError(
+                f"{name}= is given without {other}=: give both, the ends of the actuators' range",
+                field=name,
+                code="missing",
+            )
 
 
 SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))
@@ -162,8 +174,8 @@ class Plan(Settings):
     def agent(self, spec: Spec) -> Agent:
         """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
         kind = agent_class(self.algorithm)
-        for option, word in self.functions.items():
-            demand(word, f"the option {option}")
+        for name, word in self.functions.items():
+            demand(word, f"the option {name}")
         return kind(spec, kind.configure(**options_from_json(kind, self.config)))
 
     def to_json(self) -> dict[str, Any]:
@@ -303,10 +315,9 @@ def options_from_json(kind: type[Agent], options: dict[str, Any]) -> dict[str, A
     Raises:
         ConfigError: one is of another type than the config's field.
     """
-    fields = Record.of(kind.Config)
-    known = {**fields.needed, **fields.optional}
+    known = declared(kind.Config)
     for name in options.keys() & known.keys():  # one that is not known gets its sentence from `Agent.configure`
-        check({name: options[name]}, Record({name: known[name]}), kind.name, ConfigError)
+        known[name].check(options[name], kind.name)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 

@@ -35,6 +35,7 @@ from surefoot.core.base import checkpoint
 from surefoot.core.base.counter import NAME
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.base.files import read_json
+from surefoot.core.base.options import record_of
 from surefoot.core.base.random import generator
 from surefoot.core.base.schema import MOST_BYTES, Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.base.spec import PROBLEM
@@ -73,7 +74,7 @@ IMPORTED = "imported"
 
 _FACTS = Record({"name": Text(), "sha256": Maybe(Text(64)), "transitions": Number(1, whole=True)}, others=True)
 CONFIG = Record(
-    {"plan": Record.of(Plan), "spec": PROBLEM},
+    {"plan": record_of(Plan), "spec": PROBLEM},
     {"dataset": Maybe(_FACTS), "random_numbers": Text()},
     others=True,
     newest=CONFIG_FORMAT,
@@ -152,7 +153,7 @@ class Run:
         folder = pathlib.Path(folder)
         if not ((folder / "config.json").is_file() and is_imported(folder)):
             return cls.open(folder)
-        plan = read_json(folder / "config.json", Record({"plan": Record.of(Plan)}, others=True))["plan"]
+        plan = read_json(folder / "config.json", Record({"plan": record_of(Plan)}, others=True))["plan"]
         try:
             return cls(folder, Plan.from_json(plan))
         except ConfigError as error:

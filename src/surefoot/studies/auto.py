@@ -19,6 +19,7 @@ import torch
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, nearest
 from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.options import record_of
 from surefoot.core.base.schema import Many, Number, Record, Text
 from surefoot.core.base.spec import Spec
 from surefoot.data import Dataset
@@ -50,7 +51,7 @@ JUDGES = {"critics": "its discounted return is", "model": "its return in a model
 FLATTERED = "All were judged on data that they were trained on, which flatter them"
 ANSWER, PICTURE = "selection.json", "selection.png"
 AUTO = Record(
-    {"format": Number(1, 1, whole=True), "portfolio": Many(Text(), 2), "plan": Record.of(Plan)},
+    {"format": Number(1, 1, whole=True), "portfolio": Many(Text(), 2), "plan": record_of(Plan)},
     {"judge": Text()},
 )
 """What auto.json holds; the plan is that of the clone."""

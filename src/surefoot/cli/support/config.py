@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +16,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from surefoot.cli.support import file_overrides as received
-from surefoot.cli.support.grammar import Parsed, hydra_errors, parse
+from surefoot.cli.support.grammar import Parsed, hydra_errors, parse, typed
 from surefoot.cli.support.presets import is_own, read_preset
 from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.options import declared, option
 from surefoot.core.engine.agent import Agent
 from surefoot.envs.make import LIMIT, with_options
 from surefoot.runs.algorithms import check_parts
@@ -41,37 +41,41 @@ VERSION_BASE = "1.3"
 class TrainConfig(Settings):
     """What `surefoot train` takes beside `algo` and its options."""
 
-    dataset: str | None = None  # a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none
-    env: str | None = None  # id, module:Id, module:function or FILE.xml; none: no simulator; not given: the dataset's
-    env_options: Any = None  # arguments of the environment, each as env_options.NAME=VALUE
-    max_episode_steps: int | None = None  # time limit of the environment's episodes; not given: its own
-    envs: int | None = None  # environments that each seed acts in: another word for algo.num_envs
-    action_low: Any = None  # lowest action without a simulator, one for all or a list; with action_high=
-    action_high: Any = None  # highest action, likewise; neither: as the data state or hold
-    seeds: Any = 3  # how many (0, 1, ...), or which: [0,5]
-    preset: str | None = None  # settings of a domain (surefoot train --help all); an algorithm's own: algo.preset=
-    out: str | None = None  # run folder; not given: runs/<algo>-<dataset or env>-<time>
-    logger: str | None = None  # tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl
-    logger_options: Any = None  # of the logger, each as logger_options.NAME=VALUE, as in logger_options.project=arms
-    listener: str | None = None  # module:function that hears each event; training ends where it returns False
+    dataset: str | None = option(
+        None, "a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none"
+    )
+    env: str | None = option(
+        None, "id, module:Id, module:function or FILE.xml; none: no simulator; not given: the dataset's"
+    )
+    env_options: Any = option(None, "arguments of the environment, each as env_options.NAME=VALUE")
+    max_episode_steps: int | None = option(
+        None, "time limit of the environment's episodes; not given: its own", range="[1, 1000000000]"
+    )
+    envs: int | None = option(
+        None, "environments that each seed acts in: alias of algo.num_envs", range="[1, 10000000]"
+    )
+    action_low: Any = None
+    action_high: Any = None
+    seeds: Any = option(3, "how many (0, 1, ...), or which: [0,5]")
+    preset: str | None = option(
+        None, "settings of a domain (surefoot train --help all); an algorithm's own: algo.preset="
+    )
+    out: str | None = option(None, "run folder; not given: runs/<algo>-<dataset or env>-<time>")
+    logger: str | None = option(None, "tensorboard, wandb or mlflow, beside the run folder's own metrics.jsonl")
+    logger_options: Any = option(
+        None, "of the logger, each as logger_options.NAME=VALUE, as in logger_options.project=arms"
+    )
+    listener: str | None = option(None, "module:function that hears each event; training ends where it returns False")
 
     def __post_init__(self) -> None:
         """Check these too."""
         super().__post_init__()
-        if self.max_episode_steps is not None and not 1 <= self.max_episode_steps <= MOST_EPISODE_STEPS:
-            raise ConfigError(
-                f"max_episode_steps={self.max_episode_steps}: must be a whole number from 1 to {MOST_EPISODE_STEPS:,}"
-            )
-        if self.envs is not None and not 1 <= self.envs <= MOST_ENVIRONMENTS:
-            raise ConfigError(f"envs={self.envs}: must be a whole number from 1 to {MOST_ENVIRONMENTS:,}")
         object.__setattr__(self, "logger_options", check_options(self.logger, self.logger_options) or None)
 
 
-MOST_ENVIRONMENTS = 10**7
 LOGGER_OPTION = "logger_options."
 """Beginning of the keys that are options of a logger."""
 _NAMED = re.compile(rf"({re.escape(received.ARGUMENT)}|{re.escape(LOGGER_OPTION)})[^\W\d]\w*")
-MOST_EPISODE_STEPS = 10**9
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(TrainConfig))
 
 
@@ -91,22 +95,22 @@ class Request:
 
 @functools.cache
 def register() -> None:
-    """Put the primary config and our launchers into Hydra's store."""
+    """Put the primary config and our launchers into Hydra's store, for sweeps; types are checked by `resolve`."""
     from hydra.core.config_store import ConfigStore
 
     from surefoot.cli.support import launchers
 
     launchers.register()
-    defaults = ["_self_", {"algo": DEFAULT_ALGORITHM}]
-    hints = typing.get_type_hints(TrainConfig)
-    fields: list[Any] = [
-        ("defaults", list[Any], dataclasses.field(default_factory=lambda: list(defaults))),
-        ("algo", Any, None),
-        *((field.name, hints[field.name], field) for field in dataclasses.fields(TrainConfig)),
-    ]
-    ConfigStore.instance().store(
-        name=PRIMARY, node=dataclasses.make_dataclass("TrainConfig", fields), provider="surefoot"
-    )
+    node = {"defaults": ["_self_", {"algo": DEFAULT_ALGORITHM}], "algo": None, **_defaults(TrainConfig)}
+    ConfigStore.instance().store(name=PRIMARY, node=node, provider="surefoot")
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """The values of a dataclass of options, tuples as lists."""
+    return {
+        name: list(one.default) if isinstance(one.default, tuple) else one.default
+        for name, one in declared(kind).items()
+    }
 
 
 def algorithms_in(parsed: Sequence[Parsed]) -> list[str]:
@@ -135,22 +139,12 @@ def register_algorithms(names: Iterable[str]) -> None:
 def _register_algorithm(kind: type[Agent], name: str) -> None:
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(group="algo", name=name, node=algorithm_schema(kind, name), provider="surefoot")
-
-
-def algorithm_schema(agent: type[Agent], name: str) -> type:
-    """The algorithm's config dataclass as Hydra can fill it in: not frozen, with `name` and `preset`."""
-    hints = typing.get_type_hints(agent.Config)
-    fields = [
-        (field.name, hints[field.name], dataclasses.field(default=field.default))
-        for field in dataclasses.fields(agent.Config)
-    ]
-    own: list[Any] = [("name", str, name), ("preset", str | None, None)]
-    return dataclasses.make_dataclass(agent.Config.__name__, own + fields)
+    node = {"name": name, "preset": None, **_defaults(kind.Config)}
+    ConfigStore.instance().store(group="algo", name=name, node=node, provider="surefoot")
 
 
 def compose(overrides: Sequence[str], trust: bool = False) -> Request:
-    """The request that Hydra overrides make, by the compose API.
+    """The request that overrides make, by Hydra's grammar alone: nothing of Hydra's own state is touched.
 
     Args:
         overrides: what the user says.
@@ -159,20 +153,22 @@ def compose(overrides: Sequence[str], trust: bool = False) -> Request:
     Raises:
         ConfigError: anything unknown or out of range, in one sentence.
     """
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-
-    register()
-    check_overrides(overrides, False)
+    parsed = check_overrides(overrides, False)
+    names = [item.value for item in parsed if item.key == "algo"] or [DEFAULT_ALGORITHM]
+    if len(names) > 1:
+        raise ConfigError(
+            f"algo is given twice, as {names[0]} and {names[1]}: give it once", field="algo", code="conflict"
+        )
+    kind: Any = agent_class(names[0])
+    values = _defaults(TrainConfig) | {"algo": {"name": names[0], "preset": None, **_defaults(kind.Config)}}
+    for item in parsed:
+        first, dot, rest = item.key.partition(".")
+        if dot:
+            values[first] = {**(values[first] or {}), rest: item.value}
+        elif item.key != "algo":
+            values[first] = item.value
     with hydra_errors():
-        before = GlobalHydra.instance().hydra
-        GlobalHydra.instance().clear()  # also works inside a user's own Hydra application
-        try:
-            with hydra.initialize(version_base=VERSION_BASE, config_path=None):
-                cfg = hydra.compose(PRIMARY, overrides=for_hydra(overrides))
-                return resolve(cfg, overrides, trust)
-        finally:
-            GlobalHydra.instance().hydra = before
+        return resolve(OmegaConf.create(values), overrides, trust)
 
 
 def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> Request:
@@ -193,6 +189,8 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     allow(name)  # for the user names it
     agent = agent_class(name)
     said = {override.key for override in parse(overrides)}
+    for given, kind in ((values, TrainConfig), (algo, agent.Config)):
+        given.update({key: typed(one.hint, given[key]) for key, one in declared(kind).items()})
     run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
     if values["preset"] and is_own(values["preset"]):
         received.check_preset(run_preset, preset, said, values["preset"], trust)
@@ -275,10 +273,7 @@ def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: unknown option, wrong type or value out of range.
     """
     ready = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    try:
-        config = agent.configure(**ready)
-    except TypeError as error:  # a comparison of a value of the wrong type
-        raise ConfigError(f"{agent.name}: an option has a value of the wrong type ({error})") from error
+    config = agent.configure(**ready)
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(config).items()
     }
@@ -289,13 +284,16 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
     return [f"+{text}" if text.startswith((received.ARGUMENT, LOGGER_OPTION)) else text for text in overrides]
 
 
-def check_overrides(overrides: Sequence[str], multirun: bool, some: bool = False) -> None:
+def check_overrides(overrides: Sequence[str], multirun: bool, some: bool = False) -> list[Parsed]:
     """Refuse unknown names before Hydra sees them, since it does not know which are nearest.
 
     Args:
         overrides: what the user says.
         multirun: values may be lists, one for each run.
         some: let an option pass that one of the listed algorithms has and another lacks.
+
+    Returns:
+        The overrides, parsed.
 
     Raises:
         ConfigError: names the override.
@@ -317,6 +315,7 @@ def check_overrides(overrides: Sequence[str], multirun: bool, some: bool = False
     for item in parsed:
         having = [name for name in names if item.key.removeprefix("algo.") in option_names(agent_class(name))]
         _check_key(item.key, having or names if some else names, multirun)
+    return parsed
 
 
 def _check_key(key: str, names: Sequence[str], multirun: bool) -> None:
@@ -357,11 +356,7 @@ def option_names(agent: type[Agent]) -> list[str]:
 
 
 def described(config: type) -> list[dict[str, Any]]:
-    """Name, default and comment of each field of a dataclass whose source has a comment a line."""
-    comments: dict[str, str] = {}
-    for kind in reversed(config.__mro__[:-1]):  # what an inherited field means is said where it was declared last
-        comments |= dict(re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE))
+    """Name, default and meaning of each option of a dataclass; the meaning ends with the range, and with choices."""
     return [
-        {"name": field.name, "default": field.default, "what": comments.get(field.name, "")}
-        for field in dataclasses.fields(config)
+        {"name": name, "default": one.default, "what": one.option.sentence} for name, one in declared(config).items()
     ]

@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import pathlib
 import re
+import types
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +34,7 @@ class Parsed:
     values: list[str]  # several in a sweep
     sweep: bool
     changes_keys: bool  # +key, ++key or ~key
+    value: Any = None  # of a key that has one alone, as the grammar reads it
 
 
 def parse(overrides: Sequence[str]) -> list[Parsed]:
@@ -59,8 +62,32 @@ def parse(overrides: Sequence[str]) -> list[Parsed]:
         if not changes:
             discrete = override.is_discrete_sweep() if sweep else False
             chosen = list(override.sweep_string_iterator()) if discrete else [str(override.value())]
-        found.append(Parsed(text, override.key_or_group, chosen, sweep, changes))
+        value = None if sweep or changes else override.value()
+        found.append(Parsed(text, override.key_or_group, chosen, sweep, changes, value))
     return found
+
+
+WORDS = {"true": True, "yes": True, "on": True, "y": True, "false": False, "no": False, "off": False, "n": False}
+
+
+def typed(hint: Any, value: Any) -> Any:
+    """A value of the grammar as an option's type has it, if it can be read so: 1 for a float is 1.0, yes is true."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if value is None or hint is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return typed(next(one for one in arguments if one is not type(None)), value)
+    if origin is tuple and isinstance(value, list | tuple):
+        each = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        return [typed(one, part) for one, part in zip(each, value)] if len(each) == len(value) else value
+    if hint is bool and isinstance(value, int | str):
+        return WORDS.get(value.lower(), value) if isinstance(value, str) else {0: False, 1: True}.get(value, value)
+    if isinstance(value, bool):
+        return str(value).lower() if hint is str else value
+    try:
+        return hint(value) if hint in (float, str) or (hint is int and isinstance(value, str)) else value
+    except (TypeError, ValueError):
+        return value
 
 
 def _depth(text: str) -> int:
