@@ -26,7 +26,9 @@ from surefoot.data.checks import LIKE_CHOICES
 from surefoot.data.dataset import Dataset
 from surefoot.data.files import sha256_of
 from surefoot.data.formats import on_disk
+from surefoot.data.formats.named import written_once
 from surefoot.data.formats.on_disk import DTYPES, EXTRAS, FIELDS, KIND, MOST_DIMENSIONS
+from surefoot.data.pictures import FURTHER, OBSERVED, Pictures, shown
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +54,7 @@ _STATE = Record(
         "rows": Number(0, whole=True),
         "episodes": Number(0, whole=True),
         "unknown": Number(0, whole=True),
+        "further": Table(Number(0, whole=True)),
         "columns": Many(_LAYOUT, 0, on_disk.MOST_COLUMNS),
         "env_id": Maybe(Text()),
         "attributes": Table(Plain()),
@@ -62,15 +65,29 @@ _STATE = Record(
 
 
 def columns_of(dataset: Dataset) -> dict[str, Array]:
-    """Column -> its rows of a dataset, in the order of a store's files; `next_known` always, as the last."""
+    """Column -> its rows of a dataset, in the order of a store's files; `next_known` always, as the last.
+
+    Of a camera: the pictures of the rows, numbers of those that followed, and further ones, which may be none.
+    """
     found = {name: value for name in FIELDS if name != NEXT_KNOWN and (value := getattr(dataset, name)) is not None}
-    found |= {f"{EXTRAS}{key}": dataset.extras[key] for key in sorted(dataset.extras)}
+    extras = written_once(dataset.extras)
+    for key, value in dataset.extras.items():
+        if key.startswith(OBSERVED) and isinstance(value, Pictures):
+            extras.setdefault(FURTHER + key.removeprefix(OBSERVED), value.further[:0])
+    found |= {f"{EXTRAS}{key}": extras[key] for key in sorted(extras)}
     return found | {NEXT_KNOWN: np.ones(len(dataset), bool) if dataset.next_known is None else dataset.next_known}
 
 
-def row_bytes(columns: Mapping[str, Array]) -> int:
-    """Bytes of a row of these columns."""
-    return sum(math.prod(column.shape[1:]) * column.dtype.itemsize for column in columns.values())
+def row_bytes(dataset: Dataset) -> int:
+    """Bytes that a row of a dataset takes in a store, rounded up where some have a further picture."""
+    fields = [value for name in FIELDS if (value := getattr(dataset, name)) is not None]
+    plain = [value for value in (*fields, *dataset.extras.values()) if isinstance(value, np.ndarray)]
+    total = sum(math.prod(column.shape[1:]) * column.dtype.itemsize for column in plain)
+    for key, value in dataset.extras.items():
+        if isinstance(value, Pictures) and key.startswith(OBSERVED):
+            following = dataset.extras.get(f"next_{key}", value)
+            total += math.ceil(shown(value, following) * value.picture_bytes / len(dataset)) + value.numbers.itemsize
+    return total + (1 if dataset.next_known is None else 0)
 
 
 class Building:
@@ -115,6 +132,7 @@ class Building:
             "rows": 0,
             "episodes": 0,
             "unknown": 0,
+            "further": {},
             "columns": [],
             "env_id": None,
             "attributes": {},
@@ -165,6 +183,13 @@ class Building:
         """
         columns = columns_of(part)
         columns["episode_ids"] = columns["episode_ids"] + self.state["episodes"]
+        further = dict(self.state["further"])
+        for key in [key for key in columns if key.startswith(on_disk.FURTHER)]:
+            followed, there = on_disk.numbers_of(key), further.get(key, 0)
+            if followed in columns:
+                numbers = columns[followed]
+                columns[followed] = np.where(numbers >= 0, numbers + self.rows, numbers - there)
+            further[key] = there + len(columns[key])
         layout = [
             {"name": name, "dtype": str(column.dtype), "shape": [int(size) for size in column.shape[1:]]}
             for name, column in columns.items()
@@ -198,6 +223,7 @@ class Building:
             "parts": self.parts + 1,
             "rows": self.rows + len(part),
             "episodes": self.state["episodes"] + int(part.episode_ids[-1]) + 1,
+            "further": further,
             "unknown": self.state["unknown"] + (0 if part.next_known is None else int((~part.next_known).sum())),
             "warnings": warnings,
         }
@@ -219,13 +245,14 @@ class Building:
             held = [column for column in held if column["name"] != NEXT_KNOWN]
         try:
             for number, column in enumerate(held):
-                columns.append({**column, "sha256": sha256_of(on_disk.column_file(self.folder, number))})
+                further = {"rows": more[name]} if (name := column["name"]) in (more := self.state["further"]) else {}
+                columns.append({**column, **further, "sha256": sha256_of(on_disk.column_file(self.folder, number))})
                 if hashed is not None:
                     hashed(number + 1, len(held))
             # Whether data look like choices is asked of all of them: of a block that does it says nothing.
             told = {w: n for w, n in self.state["warnings"].items() if w != LIKE_CHOICES or n == self.rows}
             header = {
-                "format": on_disk.FORMAT,
+                "format": on_disk.FORMAT if self.state["further"] else on_disk.WITHOUT_PICTURES,
                 "kind": KIND,
                 "rows": self.rows,
                 "columns": columns,
@@ -291,7 +318,8 @@ class Building:
         """
         for number, column in enumerate(state["columns"]):
             path = on_disk.column_file(self.folder, number)
-            size = state["rows"] * math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize
+            rows = state["further"].get(column["name"], state["rows"])
+            size = rows * math.prod(column["shape"]) * np.dtype(column["dtype"]).itemsize
             if path.is_symlink() or path.stat().st_size < size:
                 raise OSError(f"{path} is shorter than it was")
             os.truncate(path, size)

@@ -12,6 +12,7 @@ import numpy as np
 from surefoot.core.base import spec
 from surefoot.core.base.errors import DataError, printable
 from surefoot.data.derived import Derived, computed
+from surefoot.data.pictures import Pictures, shared
 
 Array = np.ndarray[Any, Any]
 NAMED = f"{spec.VECTOR}/"
@@ -46,7 +47,8 @@ class Dataset:
     no next observation, and by no other.
 
     Images and several named arrays lie in `extras`, as `observations/KEY` and `next_observations/KEY`: uint8 images
-    and float32 vectors. `observations` and `next_observations` are then (N, 0).
+    and float32 vectors. `observations` and `next_observations` are then (N, 0). Images are columns of numbers
+    (`data.pictures.Pictures`), which read as arrays do: arrays of images that are given become such columns.
     """
 
     observations: Array  # (N, observation dim) float32
@@ -63,9 +65,9 @@ class Dataset:
     sha256: str | None = None  # of the source: a file, or a mapping and its logs
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # source, licence, ... as strings/numbers
     warnings: Mapping[str, int] = dataclasses.field(default_factory=dict)  # accepted oddity -> number of rows
-    extras: Mapping[str, Array] = dataclasses.field(
+    extras: Mapping[str, Any] = dataclasses.field(
         default_factory=dict
-    )  # further (N, ...) columns, e.g. returns_to_go
+    )  # further (N, ...) columns, e.g. returns_to_go: arrays, and `Pictures` of images
 
     next_known: Array | None = None  # (N,) bool: `next_observations` say what followed; None: in every row
 
@@ -74,6 +76,10 @@ class Dataset:
 
     as_read: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     """The view in which `load` read it from its source and nothing else; None of what was changed or made since."""
+
+    def __post_init__(self) -> None:
+        """Hold each image once."""
+        object.__setattr__(self, "extras", shared(self.extras, self.derived))
 
     def __repr__(self) -> str:
         """The name, and the dtype and shape of each column in place of its numbers."""
@@ -224,8 +230,10 @@ class Dataset:
         extras = {key: self._taken(value, rows) for key, value in self.extras.items()}
         return dataclasses.replace(self, **columns, extras=extras)
 
-    def _taken(self, values: Array, rows: Array) -> Array:
-        """The rows of one array."""
+    def _taken(self, values: Any, rows: Array) -> Any:
+        """The rows of one array, or of one column of pictures, of which none is copied."""
+        if isinstance(values, Pictures):
+            return values.select_rows(rows)
         shape = (len(rows), *values.shape[1:])
         return computed(self.derived, ["rows"], [values, rows], shape, values.dtype, lambda some: values[rows[some]])
 

@@ -1,9 +1,10 @@
-"""`Frames`: a column of pictures by number, each of which is held once however many rows and columns show it."""
+"""`Frames`: a dataset's column of pictures by number (`data.pictures`) on a device, for batches."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,28 +12,25 @@ import torch
 from torch import Tensor
 
 from surefoot.core.nn.native import native
-from surefoot.data.derived import Derived, computed
+from surefoot.data.derived import blocks
+from surefoot.data.pictures import Pictures
 
 Array = np.ndarray[Any, Any]
 
-OWN = -1
-"""In place of a row: the next picture is none that a row has as its own."""
-COMPARED_BYTES = 32 << 20
-"""Bytes of pictures that are compared at once."""
+COPIED_BYTES = 64 << 20
+"""Bytes of pictures that go to a GPU at once."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """A column of n rows, each a number: of one of N pictures, or N and above, of one of T further ones.
+    """A column of n rows, each a number, as `data.pictures.Pictures`: k >= 0 of one of P pictures, -1 - k of a further.
 
-    The picture that follows a step is the one that the next step begins with, so both columns have the same N pictures
-    and differ in their numbers; what is further is what followed the last steps of episodes. On the CPU the pictures
-    are the dataset's own memory or mapped file, which is not copied.
+    On the CPU the pictures are the dataset's own memory or mapped file, which is not copied.
     """
 
-    numbers: Tensor  # (n,) int64 in [0, N + T)
-    pictures: Tensor  # (N, ...), of which nothing may be written
-    further: Tensor  # (T, ...); T = 0 on a GPU, where they stand behind the others
+    numbers: Tensor  # (n,) int64 in [-T, P)
+    pictures: Tensor  # (P, ...), of which nothing may be written
+    further: Tensor  # (T, ...); T = 0 on a GPU, where all are of one kind
 
     def __len__(self) -> int:
         """Number of rows n."""
@@ -51,87 +49,39 @@ class Frames:
         if not len(self.further):
             _gather(self.pictures, wanted, out)
             return out
-        own = wanted - len(self.pictures)
-        places = (own >= 0).nonzero().squeeze(1)
-        _gather(self.pictures, wanted.clamp(max=len(self.pictures) - 1), out)
+        places = (wanted < 0).nonzero().squeeze(1)
+        _gather(self.pictures, wanted.clamp(min=0) if len(places) else wanted, out)
         if len(places):
-            out.index_copy_(0, places, self.further.index_select(0, own.index_select(0, places)))
+            out.index_copy_(0, places, self.further.index_select(0, -1 - wanted.index_select(0, places)))
         return out
 
 
-def framed(
-    own: Array, following: Array | None, rows: Array, device: torch.device, derived: Derived | None
-) -> tuple[Frames, Frames | None]:
-    """The pictures of rows and, where they are given, those that followed, held once together.
+def framed(columns: Mapping[str, Pictures], rows: Array, device: torch.device) -> dict[str, Frames]:
+    """Columns of a dataset's pictures, for batches on a device.
 
     Args:
-        own: (N, ...) of a dataset's rows.
-        following: (N, ...) what followed each, or None: not read.
+        columns: name -> column; those that share pictures go on to do so.
         rows: (n,) int64 rows of the dataset that are taken.
-        device: where batches come out.
-        derived: of the dataset: where numbers and further pictures are kept; None: memory.
-
-    Returns:
-        Of the rows; of what followed, or None.
-
-    Raises:
-        DataError: the disk is full.
+        device: where batches come out; on a GPU it gets what these rows show and nothing else.
     """
-    taken = torch.from_numpy(rows)
-    pictures = _shared(own)
-    further = pictures[:0]
-    numbers: Array | None = None
-    if following is not None:
-        followed = next_rows(own, following, derived)
-        alone = np.flatnonzero(followed == OWN)
-        numbers = np.where(followed == OWN, 0, followed)
-        numbers[alone] = len(own) + np.arange(len(alone))
-        if len(alone) == len(own):
-            further = _shared(following)
-        elif len(alone):
-            shape = (len(alone), *following.shape[1:])
-            what, inputs = ["further pictures"], [following, alone]
-            further = _shared(
-                computed(derived, what, inputs, shape, following.dtype, lambda some: following[alone[some]])
-            )
-    if device.type != "cpu":
-        pictures, further = torch.cat([pictures.to(device), further.to(device)]), further[:0].to(device)
-    first = Frames(taken.to(device), pictures, further)
-    if numbers is None:
-        return first, None
-    return first, Frames(torch.from_numpy(numbers[rows]).to(device), pictures, further)
-
-
-def next_rows(own: Array, following: Array, derived: Derived | None = None) -> Array:
-    """(N,) int64: the row that has what followed a row as its own picture: the next one, else the row itself, or `OWN`.
-
-    Args:
-        own: (N, ...) pictures of rows.
-        following: (N, ...) what followed each.
-        derived: of the dataset; None: the result is made in memory.
-    """
-    most = max(1, COMPARED_BYTES // max(1, own[:1].nbytes))
-
-    def found(some: slice) -> Array:
-        result = np.full(some.stop - some.start, OWN, np.int64)
-        for start in range(some.start, some.stop, most):
-            stop = min(start + most, some.stop)
-            after, place = following[start:stop], result[start - some.start : stop - some.start]
-            behind = own[start + 1 : stop + 1]  # one less than `after` at the end
-            same = np.flatnonzero(_equal(after[: len(behind)], behind))
-            place[same] = start + same + 1
-            rest = np.flatnonzero(place == OWN)
-            same = rest[_equal(after[rest], own[start + rest])]
-            place[same] = start + same
-        return result
-
-    return computed(derived, ["next pictures"], [own, following], (len(own),), np.int64, found)
-
-
-def _equal(one: Array, other: Array) -> Array:
-    """(n,) bool: which of n pictures are the same."""
-    same: Array = (one == other).all(axis=tuple(range(1, one.ndim)))
-    return same
+    taken = {key: column.select_rows(rows) for key, column in columns.items()}
+    if device.type == "cpu":
+        return {key: Frames(torch.from_numpy(one.numbers), _shared(one.pictures), _shared(one.further))
+                for key, one in taken.items()}  # fmt: skip
+    groups: dict[tuple[int, int], list[str]] = {}
+    for key, one in taken.items():
+        groups.setdefault((id(one.pictures), id(one.further)), []).append(key)
+    found: dict[str, Frames] = {}
+    for keys in groups.values():
+        places = np.unique(np.concatenate([taken[key].numbers for key in keys]))
+        first = taken[keys[0]]
+        pictures = torch.empty((len(places), *first.shape[1:]), dtype=torch.uint8, device=device)
+        for some in blocks(len(places), max(1, COPIED_BYTES // max(1, first.picture_bytes))):
+            pictures[some] = torch.from_numpy(first.at(places[some])).to(device)
+        for key in keys:
+            numbers = torch.from_numpy(np.searchsorted(places, taken[key].numbers))
+            found[key] = Frames(numbers.to(device), pictures, pictures[:0])
+    return {key: found[key] for key in taken}
 
 
 def _gather(pictures: Tensor, numbers: Tensor, out: Tensor) -> None:

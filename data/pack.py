@@ -11,14 +11,14 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.unpacking import ALWAYS, EXPANSION, VARIABLE
-from surefoot.data.building import Building, columns_of, row_bytes
+from surefoot.data.building import Building, row_bytes
 from surefoot.data.checks import flags, refuse_oddities
 from surefoot.data.choices import CHOICES
 from surefoot.data.dataset import Dataset
@@ -36,6 +36,7 @@ from surefoot.data.formats.flat import (
 from surefoot.data.formats.hdf5 import check_seal, is_hdf5, read_hdf5
 from surefoot.data.formats.named import PREFIXES
 from surefoot.data.load import load, require_there
+from surefoot.data.pictures import Pictures
 from surefoot.data.rewards import Reward, name_of
 
 Array = np.ndarray[Any, Any]
@@ -44,6 +45,7 @@ Done = Callable[[int, int], None]
 
 BLOCK_BYTES, FEWEST_ROWS = 64 << 20, 1000
 """What a block of rows takes in the store; rows that it has at least."""
+PICTURES = "it holds images or several named arrays"
 OF_EPISODES = (FINAL_OBSERVATIONS, EPISODE_ENDS)
 """Arrays with a row for each episode."""
 BYTES_PER_SECOND = {"hdf5": 20e6, "parquet": 30e6, "store": 50e6, "memory": 30e6}
@@ -231,12 +233,11 @@ class _Reader:
 
     def _in_memory(self, name: str, kind: str) -> _Origin:
         dataset = load(name, **self.options)
-        columns = columns_of(dataset)
         return _Origin(
             name=name,
             kind=kind,
             rows=len(dataset),
-            per_row=row_bytes(columns),
+            per_row=row_bytes(dataset),
             ends=dataset.episode_starts[1:],
             read=lambda start, stop: _part(dataset, start, stop, whole=len(dataset)),
         )
@@ -251,7 +252,10 @@ def _part(dataset: Dataset, start: int, stop: int, whole: int) -> Dataset:
         if isinstance(value := getattr(dataset, field.name), np.ndarray)
     }
     columns["episode_ids"] = columns["episode_ids"] - columns["episode_ids"][0]
-    extras = {key: value[rows] for key, value in dataset.extras.items()}
+    extras = {
+        key: value.select_rows(rows) if isinstance(value, Pictures) else value[rows]
+        for key, value in dataset.extras.items()
+    }
     warnings = dict(dataset.warnings) if start == 0 else {}
     return dataset.replace(**columns, extras=extras, warnings=warnings)
 
@@ -305,6 +309,7 @@ def _of_parquet(path: pathlib.Path, source: Source) -> _Origin:
     if not {*REQUIRED} <= {*table.names.values()}:
         raise _Whole("its columns are not those of a Parquet file of surefoot's")
     source = source.with_attributes(parquet.attributes(path))
+    _require_no_pictures(table.names.values())
     first = table.rows(0, min(1, table.length))
     by_row = {key: np.broadcast_to(value[:1], (table.length, *value.shape[1:])) for key, value in first.items()}
     _require_plain(path, by_row, source)
@@ -352,8 +357,9 @@ def _require_plain(path: pathlib.Path, arrays: Mapping[str, Array], source: Sour
         _Whole: says what.
         DataError: arrays have different numbers of rows, or none.
     """
-    if any(key.startswith(PREFIXES) for key in arrays) or arrays["observations"].ndim > 2:
-        raise _Whole("it holds images or several named arrays")
+    _require_no_pictures(arrays)
+    if arrays["observations"].ndim > 2:
+        raise _Whole(PICTURES)
     if arrays["actions"].dtype.kind not in "f" and CHOICES not in source.attributes:
         raise _Whole("whether its actions are choices follows from all of them")
     if "timeouts" not in arrays and "next_observations" in arrays:
@@ -361,6 +367,12 @@ def _require_plain(path: pathlib.Path, arrays: Mapping[str, Array], source: Sour
     lengths = {key: len(value) for key, value in arrays.items() if value.ndim}
     if len(set(lengths.values())) != 1 or 0 in lengths.values() or len(lengths) < len(arrays):
         raise _Whole("its arrays are not of one length")  # read whole, it is refused by name
+
+
+def _require_no_pictures(keys: Iterable[str]) -> None:
+    """Refuse, for blocks, images and named arrays; raises _Whole."""
+    if any(key.startswith(PREFIXES) for key in keys):
+        raise _Whole(PICTURES)
 
 
 def _ends(path: pathlib.Path, arrays: Mapping[str, Array], source: Source) -> Array:

@@ -22,10 +22,10 @@ from surefoot.data.formats.lerobot import is_lerobot
 from surefoot.data.formats.mapping import SUFFIXES
 from surefoot.data.formats.named import NAMES, PREFIXES
 from surefoot.data.formats.repairs import REPAIRS, applied
-from surefoot.data.frames import OWN, next_rows
 from surefoot.data.left_out import told
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
+from surefoot.data.pictures import shown
 
 PICTURE = 3 * 16 * 16
 """Numbers of an observation from which on whole numbers from 0 to 255 look like a picture."""
@@ -86,8 +86,8 @@ def _frames(dataset: Dataset) -> dict[str, dict[str, int] | dict[str, float]]:
     frames, size = dict[str, int](), dict[str, float]()
     for key in (key for key, array in dataset.arrays.items() if array.image):
         own, following = (dataset.extras[f"{name}/{key}"] for name in NAMES)
-        frames[key] = len(own) + int((next_rows(own, following, dataset.derived) == OWN).sum())
-        size[key] = frames[key] * own[:1].nbytes / 1e6
+        frames[key] = shown(own, following)
+        size[key] = frames[key] * own.picture_bytes / 1e6
     return {"frames": frames, "frames_mb": size}
 
 

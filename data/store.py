@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import DataError, DeviceError, nearest
-from surefoot.core.base.unpacking import is_picture
 from surefoot.core.nn.native import native
-from surefoot.data.dataset import NAMED, RUNS_ON, Dataset, recording_ends
+from surefoot.data.dataset import RUNS_ON, Dataset, recording_ends
 from surefoot.data.derived import Derived, blocks
 from surefoot.data.frames import Frames, framed
+from surefoot.data.pictures import Pictures
 
 Array = np.ndarray[Any, Any]
 Batch = dict[str, Tensor]
@@ -304,7 +304,7 @@ def store_from_dataset(
         if key not in available:
             raise DataError(f"{dataset.name}: has no {key!r}; {nearest(key, list(available))}")
     columns = {key: available[key] for key in keys}
-    pictures = {key: columns.pop(key) for key in keys if key in columns and _holds_pictures(key, columns[key])}
+    pictures = {key: columns.pop(key) for key in keys if isinstance(columns.get(key), Pictures)}
     place = checked_device(device)
     if place.type == "cpu" and dataset.derived is not None and columns:
         store = Store.mapped(columns, dataset.derived, rows, dtype)
@@ -314,30 +314,11 @@ def store_from_dataset(
         store = Store({}, {}, len(rows))
     for key, field in _layout({k: (tuple(c.shape[1:]), torch.uint8) for k, c in pictures.items()})[0].items():
         store.fields[key] = field
-    store.frames |= _frames_of(pictures, rows, place, dataset.derived)
+    if place.type != "cpu" and pictures:
+        own = [key for key in pictures if not (key.startswith(NEXT) and key.removeprefix(NEXT) in pictures)]
+        _check_memory(sum(len(rows) * pictures[key].picture_bytes for key in own), len(rows), place)
+    store.frames |= framed(pictures, rows, place)
     return store
-
-
-def _holds_pictures(key: str, column: Array) -> bool:
-    """Whether a column is of pictures that an observation consists of, before or after a step."""
-    return key.removeprefix(NEXT).startswith(NAMED) and is_picture(column.shape, column.dtype)
-
-
-def _frames_of(
-    pictures: Mapping[str, Array], rows: Array, device: torch.device, derived: Derived | None
-) -> dict[str, Frames]:
-    """Column -> its pictures; a camera's, before and after a step, are held once together."""
-    if device.type != "cpu":
-        _check_memory(sum(column.nbytes for column in pictures.values()), len(rows), device)
-    found: dict[str, Frames] = {}
-    for key, column in sorted(pictures.items(), key=lambda item: item[0].startswith(NEXT)):
-        if key in found:
-            continue
-        following = pictures.get(f"{NEXT}{key}")
-        found[key], after = framed(column, following, rows, device, derived)
-        if after is not None:
-            found[f"{NEXT}{key}"] = after
-    return {key: found[key] for key in pictures}
 
 
 def named_columns(columns: Iterable[str], key: str) -> list[str]:
@@ -345,8 +326,8 @@ def named_columns(columns: Iterable[str], key: str) -> list[str]:
     return [name for name in columns if name.startswith(f"{key}/")] or [key]
 
 
-def available_columns(dataset: Dataset) -> dict[str, Array]:
-    """Every (N, ...) array of a dataset by name: its fields that are not None, and its extras."""
+def available_columns(dataset: Dataset) -> dict[str, Any]:
+    """Every (N, ...) array or column of pictures of a dataset by name: its fields that are not None, and its extras."""
     marks = ("valid", "next_known")
     fields = {f.name: getattr(dataset, f.name) for f in dataclasses.fields(dataset) if f.name not in marks}
     columns = {key: value for key, value in fields.items() if isinstance(value, np.ndarray)}

@@ -21,6 +21,7 @@ import numpy as np
 from surefoot.core.base.errors import DataError, MissingExtraError, nearest
 from surefoot.core.base.schema import Many, Number, check, parse
 from surefoot.core.base.unpacking import Unpacked, read_npz
+from surefoot.data.pictures import FURTHER
 
 Array = np.ndarray[Any, Any]
 
@@ -274,7 +275,7 @@ def parquet_table(path: pathlib.Path) -> Table:
             for name in wanted:
                 column, _, part = (name, "", "") if name in schema.names else name.partition(".")
                 field = schema.field(schema.names.index(column))
-                shape = None if part else _shape(path, field)
+                shape = None if part else picture_shape(path, field)
                 if not part and _pictured(field, shape):
                     found[name] = _pictures(path, file, column)
                 else:
@@ -289,7 +290,7 @@ def parquet_table(path: pathlib.Path) -> Table:
     return Table(path, names, read, gap_reader=gappy, word_reader=words)
 
 
-def _shape(path: pathlib.Path, field: Any) -> tuple[int, ...] | None:
+def picture_shape(path: pathlib.Path, field: Any) -> tuple[int, ...] | None:
     """The shape of a field's rows that its metadata has."""
     if not field.metadata or SHAPE not in field.metadata:
         return None
@@ -368,7 +369,9 @@ def check_unpacked(path: pathlib.Path, file: Any, names: Sequence[str] | None = 
     for field, parts in _parts(file, names):
         held = sum(one.total_uncompressed_size for one in parts)
         values = sum(one.num_values for one in parts)
-        if _pictured(field, _shape(path, field)):
+        if field.name.startswith(FURTHER):
+            unpacked.add_pictures(field.name, picture_shape(path, field) or (0,), held)
+        elif _pictured(field, picture_shape(path, field)):
             unpacked.add_pictures(field.name, (values // max(1, rows),), max(values, held))
         elif _is_struct(field.type) and all(one.physical_type == "BYTE_ARRAY" for one in parts):
             unpacked.add_pictures(field.name, (0,), max(values, held))

@@ -42,6 +42,7 @@ from surefoot.data.checks import (
 from surefoot.data.choices import CHOICES, as_choices
 from surefoot.data.corrupt import moved
 from surefoot.data.dataset import NAMED, Dataset
+from surefoot.data.pictures import Pictures
 
 Array = np.ndarray[Any, Any]
 
@@ -125,7 +126,7 @@ def dataset_from_arrays(
     arrays: Mapping[str, Array],
     source: Source,
     view: str = "corrected",
-    extras: Mapping[str, Array] | None = None,
+    extras: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """A validated `Dataset` of flat arrays under D4RL's names (KEYS).
 
@@ -186,7 +187,10 @@ def dataset_from_arrays(
         name=source.name,
         sha256=source.sha256,
         attributes={**source.attributes, **({} if choices is None else {CHOICES: choices})},
-        extras={key: np.ascontiguousarray(value[rows]) for key, value in extras.items()},
+        extras={
+            key: value if isinstance(value, Pictures) else np.ascontiguousarray(value[rows])  # of pictures: all rows
+            for key, value in extras.items()
+        },
         next_known=None if known.all() else known,
     )
     validate(dataset)

@@ -24,6 +24,7 @@ import numpy as np
 
 from surefoot.core.base.children import start_python
 from surefoot.core.base.errors import DataError
+from surefoot.core.base.spec import IMAGE
 from surefoot.core.base.unpacking import (
     PICTURE_BYTES,
     memory_limit,
@@ -33,6 +34,8 @@ from surefoot.core.base.unpacking import (
     unpack_limit,
 )
 from surefoot.data.formats.flat import OWN_MARK
+from surefoot.data.formats.named import NAMES
+from surefoot.data.pictures import COMPARED_BYTES, FURTHER, OBSERVED, OWN, rows_of
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +45,7 @@ SEAL_PREFIX = b"surefoot dataset, sha256 of the bytes after 512: "
 BASE_SECONDS, BYTES_PER_SECOND = 60.0, 2e6  # deadline: slow disks and one slow core included
 UNPACKED_PER_SECOND = 2e7  # and more time for what it unpacks to, a tenth of what a slow core does
 MAX_HEADER_BYTES = 16 << 20
+NEXT = "next_"
 TOO_LARGE = 4  # the worker's exit code, with JSON of what is too large on its standard error
 WORKER = pathlib.Path(__file__).with_name("hdf5_worker.py")
 
@@ -206,6 +210,10 @@ def _receive(
     allow(int(header["bytes"]))
     arrays: dict[str, Array] = {}
     for key, dtype, shape in header["arrays"]:
+        if key in header["following"] and not shapes_alone:
+            if not _fill_following(stream, arrays, key, path):
+                return None
+            continue
         if shapes_alone:
             arrays[key] = np.broadcast_to(np.zeros((), np.dtype(dtype)), shape)
             continue
@@ -217,6 +225,38 @@ def _receive(
             return None
         arrays[key] = array
     return Contents(arrays, header["attributes"], header["names"])
+
+
+def _fill_following(stream: IO[bytes], arrays: dict[str, Array], key: str, path: pathlib.Path) -> bool:
+    """Read pictures that followed those under the same name without `next_`, and keep those alone that no row has.
+
+    They become numbers, as in files that hold each picture once (`data.pictures`); False where the stream ends first.
+    """
+    named = key.removeprefix(NEXT)
+    own, limit = arrays[named], memory_limit()
+    rows = max(1, COMPARED_BYTES // max(1, own[:1].nbytes))
+    numbers, further, count = np.empty(len(own), np.int64), list[Array](), 0
+    block = np.empty((min(rows, len(own)), *own.shape[1:]), np.uint8)
+    for start in range(0, len(own), rows):
+        some = block[: min(rows, len(own) - start)]
+        if not _fill(stream, some):
+            return False
+        place = rows_of(own[start : start + len(some) + 1], some, start)
+        alone = np.flatnonzero(place == OWN)
+        place[alone] = -1 - count - np.arange(len(alone))
+        numbers[start : start + len(some)] = place
+        count += len(alone)
+        if len(alone):
+            further.append(some[alone])
+        if count * own[:1].nbytes > limit:
+            raise DataError(f"{path}: {too_many_pictures(own.nbytes + count * own[:1].nbytes, limit)}")
+    if named in NAMES:  # a lone image, under the name of vectors
+        arrays[f"{named}/{IMAGE}"] = arrays.pop(named)
+        named = f"{named}/{IMAGE}"
+    arrays[f"{NEXT}{named}"] = numbers
+    if count:
+        arrays[FURTHER + named.removeprefix(OBSERVED)] = np.concatenate(further)
+    return True
 
 
 def _fill(stream: IO[bytes], array: Array) -> bool:

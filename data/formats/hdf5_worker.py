@@ -19,6 +19,8 @@ MAX_EXPANSION = 1100  # deflate can't shrink below 1/1032 of the data; more was 
 MAX_NAMES = 100_000  # of 5 kB of the HDF5 library's memory each, once opened
 MAX_ATTRIBUTES = 200
 WORKING_MEMORY = 512 << 20  # for the HDF5 library itself, beside the arrays
+BLOCK_BYTES = 64 << 20  # of pictures that are read at once, or as many as are compressed together
+NEXT = "next_"
 
 
 class TooLarge(Exception):
@@ -132,12 +134,24 @@ def declared_bytes(key: str, dataset: Held, file_bytes: int) -> int:
     return size
 
 
+def following(wanted: dict[str, Held]) -> list[str]:
+    """Names of pictures that followed steps, where those before them are among the arrays: they are sent last."""
+    found = []
+    for key, dataset in wanted.items():
+        own = wanted.get(key.removeprefix(NEXT))
+        fits = own is not None and dataset.dtype == own.dtype == np.uint8 and dataset.shape == own.shape
+        if key.startswith(NEXT) and fits and len(dataset.shape) >= 3:
+            found.append(key)
+    return found
+
+
 def check_memory(
     wanted: dict[str, Held], shapes: dict[str, list[int]], sizes: dict[str, int], request: dict[str, Any]
 ) -> int:
     """Bytes that the arrays take in memory, refused where they are too many (the rule: `core.base.unpacking.Unpacked`).
 
-    Pictures, of bytes in three dimensions and more with the rows, are kept as bytes; numbers become float32.
+    Pictures, of bytes in three dimensions and more with the rows, are kept as bytes; numbers become float32. Pictures
+    that are compared with others (`following`) count where they turn out to be others.
     """
     as_is, numbers, pictures = tuple(request["as_is"]), 0, 0
     for key, dataset in wanted.items():
@@ -145,7 +159,7 @@ def check_memory(
             one = sizes[key] // max(1, shapes[key][0])
             if one > request["picture_limit"]:
                 raise TooLarge({"picture": [key, list(dataset.shape[1:]), one]})
-            pictures += sizes[key]
+            pictures += 0 if key in following(wanted) else sizes[key]
         else:
             numbers += sizes[key] * (1 if key.startswith(as_is) else max(1, 4 // dataset.dtype.itemsize))
     if numbers > request["limit"]:
@@ -166,6 +180,8 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
         keys = set(request["keys"])
         found = [name for name in names if name in keys or name.startswith(prefixes) or pattern.fullmatch(name)]
         wanted = {name: Held.of(file, name) for name in found}
+        last = following(wanted)
+        wanted = {name: wanted[name] for name in [*(name for name in wanted if name not in last), *last]}
         sizes = {key: declared_bytes(key, dataset, request["file_bytes"]) for key, dataset in wanted.items()}
         shapes = {key: list(dataset.shape) for key, dataset in wanted.items()}
         rows: tuple[int, int] | None = None
@@ -179,17 +195,38 @@ def read(request: dict[str, Any], path: str, out: BinaryIO) -> None:
                 shape[0] = end - first
         wanted_now: dict[str, Held] = {} if request.get("shapes_alone") else wanted
         needed = check_memory(wanted_now, shapes, sizes, request)
-        limit_memory(2 * max(sizes.values(), default=0) + WORKING_MEMORY)
+        at_once = {key: blocks(one, rows, sizes[key]) for key, one in wanted_now.items()}
+        limit_memory(2 * max((largest for _, largest in at_once.values()), default=0) + WORKING_MEMORY)
         limit_time(request["seconds"] + needed / request["unpacked_per_second"])
         header = {
             "names": names,
             "attributes": root_attributes(file),
             "arrays": [[key, one.dtype.newbyteorder("=").str, shapes[key]] for key, one in wanted.items()],
-            "bytes": needed,
+            "following": last,
+            "bytes": needed + sum(sizes[key] for key in last if key in wanted_now),
         }
         send_header(header, out)
-        for dataset in wanted_now.values():
-            out.write(dataset.numbers(rows).reshape(-1).view(np.uint8).data)
+        for key, dataset in wanted_now.items():
+            for some in at_once[key][0]:
+                out.write(dataset.numbers(some).reshape(-1).view(np.uint8).data)
+
+
+def blocks(dataset: Held, rows: tuple[int, int] | None, size: int) -> tuple[list[tuple[int, int] | None], int]:
+    """First rows and those behind the last of what is read at once, None for all, and bytes of the largest.
+
+    Args:
+        dataset: to read.
+        rows: the first and behind the last of those that are wanted, or None: all.
+        size: bytes of these.
+    """
+    if len(dataset.shape) < 3 or size <= BLOCK_BYTES:
+        return [rows], size
+    first, end = rows or (0, dataset.shape[0])
+    one = size // (end - first)
+    together = dataset.id.get_create_plist()
+    least = together.get_chunk()[0] if together.get_layout() == h5py.h5d.CHUNKED else 1
+    step = -(-max(1, BLOCK_BYTES // one) // least) * least
+    return [(start, min(start + step, end)) for start in range(first, end, step)], min(size, step * one)
 
 
 def send_header(header: dict[str, Any], out: BinaryIO) -> None:

@@ -29,7 +29,7 @@ from surefoot.data.formats.chosen import names_in, picked, split
 from surefoot.data.formats.columns import LATER, RULES_HELP, Table
 from surefoot.data.formats.file_patterns import files_like
 from surefoot.data.formats.flat import Source, counted_out, dataset_from_arrays
-from surefoot.data.formats.named import PREFIXES
+from surefoot.data.formats.named import PREFIXES, followed
 from surefoot.data.formats.repairs import (
     COUNT,
     REPAIRS,
@@ -318,7 +318,7 @@ def _ends(mapping: LogMapping, column: Any, fixed: Repaired, name: str) -> dict[
 def _add_images(
     found: dict[str, Array], images: dict[str, Array], path: pathlib.Path, size: tuple[int, int] | None
 ) -> None:
-    """Put pictures, scaled, and the vector under keys of their own, each with what followed it inside its episode."""
+    """Put pictures, scaled, and the vector under keys of their own; what followed comes where all files are joined."""
     for key, array in images.items():
         if array.dtype != np.uint8 or array.ndim < 2:
             raise DataError(
@@ -332,26 +332,20 @@ def _add_images(
         if len(array) and pictures.scaled(array[0], size).shape != array.shape[1:]:
             each = (pictures.scaled(one, size) for one in array)
             images[key] = pictures.stack(f"{path}, {key!r}", each, len(array))
-    ends = found["terminals"] | found["timeouts"]
     states = {STATE: _floats(found.pop("observations"))} if "observations" in found else {}
     parts = {**states, **images}
     after = {STATE: found.pop("next_observations", None)}
     for key, array in parts.items():
         found[f"{VECTOR}/{key}"] = array
         following = after.get(key)
-        found[f"next_{VECTOR}/{key}"] = _following(array, ends) if following is None else _floats(following)
-    found["next_known"] = ~ends | found["terminals"]
+        if following is not None:
+            found[f"next_{VECTOR}/{key}"] = _floats(following)
+    found["next_known"] = ~(found["terminals"] | found["timeouts"]) | found["terminals"]
 
 
 def _floats(array: Array) -> Array:
     """Numbers as float32, or as float64 where they need it: what becomes float32 of those is counted later."""
     return array.astype(np.result_type(array, np.float32))
-
-
-def _following(array: Array, ends: Array) -> Array:
-    """The next row's, and at an end the row's own."""
-    rows = np.arange(len(array)) + ~ends
-    return array[rows]
 
 
 def dataset_of(
@@ -393,10 +387,11 @@ def dataset_of(
     if "rewards" not in arrays:
         arrays["rewards"] = np.zeros(len(arrays["actions"]), np.float32)
         attributes[REWARDS] = NO_REWARDS
-    extras = {key: arrays.pop(key) for key in list(arrays) if key.startswith(PREFIXES)}
+    extras: dict[str, Any] = {key: arrays.pop(key) for key in list(arrays) if key.startswith(PREFIXES)}
     if extras:
         empty = np.zeros((len(arrays["actions"]), 0), np.float32)
         arrays |= {VECTOR: empty, f"next_{VECTOR}": empty}
+        extras = followed(extras, arrays["terminals"] | arrays["timeouts"])
     extras |= {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
     if mapping.choices is not None:
         attributes[CHOICES] = mapping.choices

@@ -1,7 +1,8 @@
 """Stores on disk: a folder with one file of raw numbers for each column, which is mapped and never read whole.
 
     big.store/store.json     rows, columns with dtype, shape and SHA-256, attributes, and a SHA-256 of all that
-    big.store/0.bin ...      the columns in the order of store.json: rows after rows, little-endian, nothing else
+    big.store/0.bin ...      the columns in the order of store.json: rows after rows, little-endian, nothing else; of
+                             pictures one for each row, numbers of those that followed, and further ones
     big.store/prepared/      what training made of them (`data.derived`), which may be deleted; not part of the data
 
 Names of files follow from numbers, sizes from store.json; neither is taken from what the folder happens to hold.
@@ -25,6 +26,7 @@ import numpy as np
 from surefoot.core.base.errors import CheckpointError, DataError, SurefootError
 from surefoot.core.base.files import read_json, why, write_json
 from surefoot.core.base.schema import Many, Maybe, Number, Plain, Record, Table, Text, check
+from surefoot.data import pictures
 from surefoot.data.checks import BOOLS, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.derived import PREPARED, Derived, blocks, mapped
@@ -33,8 +35,12 @@ from surefoot.data.files import RACY, cache_folder, kept_digests, sha256_of
 Array = np.ndarray[Any, Any]
 
 HEADER = "store.json"
-KIND, FORMAT = "surefoot store", 1
+KIND = "surefoot store"
+FORMAT, WITHOUT_PICTURES = 2, 1
+"""Version of the format, and the one that says the same of stores without pictures, which older versions read."""
 EXTRAS = "extras/"
+FURTHER = f"{EXTRAS}{pictures.FURTHER}"
+"""What names of columns begin with that have rows of their own number: pictures that no row begins with."""
 FIELDS = {
     "observations": "float32",
     "actions": "float32",
@@ -64,7 +70,8 @@ COLUMN = Record(
         "dtype": Text(among=DTYPES),
         "shape": Many(Number(0, MOST_SIZE, whole=True), most=MOST_DIMENSIONS),
         "sha256": Text(64),
-    }
+    },
+    {"rows": Number(0, 2**48, whole=True)},
 )
 STORE = Record(
     {
@@ -120,6 +127,8 @@ def read_header(folder: pathlib.Path) -> dict[str, Any]:
     if missing := [name for name in needed if name not in names]:
         raise DataError(f"{path}: has no column {missing[0]!r}; build it again")
     for column in header["columns"]:
+        if ("rows" in column) != column["name"].startswith(FURTHER):
+            raise DataError(f"{path}: {column['name']!r} has rows of its own, or lacks them; build it again")
         if column["dtype"] != FIELDS.get(column["name"], column["dtype"]):
             raise DataError(f"{path}: {column['name']!r} is {column['dtype']}, must be {FIELDS[column['name']]}")
     return header
@@ -143,7 +152,7 @@ def read(folder: pathlib.Path, name: str, *, private: bool = False, checked: boo
         raise DataError(f"{folder}: stores on disk are for machines whose numbers are little-endian")
     arrays: dict[str, Array] = {}
     for number, column in enumerate(header["columns"]):
-        path, shape = column_file(folder, number), (header["rows"], *column["shape"])
+        path, shape = column_file(folder, number), (_rows(header, column), *column["shape"])
         size = math.prod(shape) * np.dtype(column["dtype"]).itemsize
         try:
             if not path.is_symlink() and path.is_file() and path.stat().st_size != size:
@@ -155,7 +164,8 @@ def read(folder: pathlib.Path, name: str, *, private: bool = False, checked: boo
             ) from failure
     derived = StoreFiles(prepared_folder(folder, header["sha256"]), Origin(folder, header["sha256"], arrays))
     for column in header["columns"]:
-        derived.know(arrays[column["name"]], f"column {column['sha256']} {header['rows']} {column['shape']}")
+        told = f"column {column['sha256']} {_rows(header, column)} {column['shape']}"
+        derived.know(arrays[column["name"]], told)
     found = _dataset(header, arrays, folder, name, derived)
     if checked:
         _check(folder, header, found, again=False)
@@ -174,6 +184,7 @@ def check_again(folder: pathlib.Path) -> None:
 def _dataset(header: dict[str, Any], arrays: dict[str, Array], folder: pathlib.Path, name: str, to: Derived) -> Dataset:
     """The dataset of a header and its columns."""
     extras = {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
+    extras = pictures.read_back(str(folder), extras)
     fields: dict[str, Any] = {key: value for key, value in arrays.items() if not key.startswith(EXTRAS)}
     dimensions = {"observations": 2, "actions": 2, "next_observations": 2}
     for key, array in fields.items():
@@ -191,6 +202,16 @@ def _dataset(header: dict[str, Any], arrays: dict[str, Array], folder: pathlib.P
     )
 
 
+def _rows(header: Mapping[str, Any], column: Mapping[str, Any]) -> int:
+    """How many rows a column has."""
+    return int(column.get("rows", header["rows"]))
+
+
+def numbers_of(further: str) -> str:
+    """The column of numbers that speak of these further pictures."""
+    return f"{EXTRAS}{pictures.FOLLOWED}{further.removeprefix(FURTHER)}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Origin:
     """The store that a dataset's mapped columns lie in."""
@@ -199,9 +220,9 @@ class Origin:
     sha256: str
     columns: Mapping[str, Array]
 
-    def holds(self, key: str, array: Array) -> bool:
-        """Whether an array is this column, and not one that has been made of it."""
-        return self.columns.get(key) is array
+    def column(self, array: Array) -> str | None:
+        """The name of the column that an array is; None of one that has been made of it, or of others."""
+        return next((name for name, one in self.columns.items() if one is array), None)
 
 
 class StoreFiles(Derived):

@@ -19,7 +19,7 @@ from surefoot.core.base.schema import parse
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import csv
-from surefoot.data.formats.columns import SHAPE, arrow_array, parquet, parquet_errors, parquet_table
+from surefoot.data.formats.columns import SHAPE, arrow_array, parquet, parquet_errors, parquet_table, picture_shape
 from surefoot.data.formats.flat import (
     KEYS,
     LAYOUT_VERSION,
@@ -30,6 +30,7 @@ from surefoot.data.formats.flat import (
     flag_columns,
 )
 from surefoot.data.formats.named import PREFIXES, file_columns, take_named
+from surefoot.data.pictures import FURTHER
 
 Array = np.ndarray[Any, Any]
 
@@ -67,7 +68,9 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
         if {name, key} <= set(table.names):
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
     told = attributes(path)
-    arrays = {names[name]: array for name, array in table.read(list(table.names)).items()}
+    further = [name for name in table.names if name.startswith(FURTHER)]
+    held = table.read([name for name in table.names if name not in further])
+    arrays = {names[name]: array for name, array in held.items()} | {name: _further(path, name) for name in further}
     arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, arrays)
     extras = named | {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
@@ -83,6 +86,27 @@ def attributes(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(held, dict):
         raise DataError(f"{path}: its attributes must be a JSON object")
     return {key: value for key, value in held.items() if isinstance(value, str | int | float | bool)}
+
+
+def _further(path: pathlib.Path, name: str) -> Array:
+    """(T, ...) pictures of a column of which only the first T rows hold one, as bytes.
+
+    Raises:
+        DataError: the column is of another kind, or a picture of another size than the column says.
+    """
+    import pyarrow.types as types
+
+    with parquet_errors(path):
+        file = parquet().ParquetFile(path)
+        field = file.schema_arrow.field(name)
+        if (shape := picture_shape(path, field)) is None or not types.is_large_binary(field.type):
+            raise DataError(f"{path}: column {name!r} is {field.type}, must be pictures as bytes, with their shape")
+        groups = [file.read_row_group(group, columns=[name]).column(0).drop_null()
+                  for group in range(file.metadata.num_row_groups)]  # fmt: skip
+    content = [one.as_py() for group in groups for one in group]
+    if any(len(one) != math.prod(shape) for one in content):
+        raise DataError(f"{path}: column {name!r} says that it has the shape {shape} and holds others")
+    return np.frombuffer(b"".join(content), np.uint8).reshape(len(content), *shape)
 
 
 class RowGroups:
@@ -168,9 +192,14 @@ def arrow_table(columns: dict[str, Array], metadata: dict[bytes, str]) -> Any:
     import pyarrow as pa
 
     fields, arrays = [], []
+    rows = max((len(column) for column in columns.values()), default=0)
     for name, column in columns.items():
-        values = pa.array(np.ascontiguousarray(column).reshape(-1))
-        if column.ndim > 1:
+        if name.startswith(FURTHER):  # fewer than there are rows: the first of them hold one each
+            content = [one.tobytes() for one in column] + [None] * (rows - len(column))
+            values = pa.array(content, pa.large_binary())
+        else:
+            values = pa.array(np.ascontiguousarray(column).reshape(-1))
+        if column.ndim > 1 and not name.startswith(FURTHER):
             values = pa.FixedSizeListArray.from_arrays(values, math.prod(column.shape[1:]))
         told = {SHAPE: json.dumps(column.shape[1:])} if column.ndim > 2 else None
         fields.append(pa.field(name, values.type, metadata=told))

@@ -319,7 +319,7 @@ def without_rewards(folder: pathlib.Path) -> None:
 
 
 def newer(folder: pathlib.Path) -> None:
-    rewritten(folder, format=2)
+    rewritten(folder, format=3)
 
 
 def holding(name: str, value: Any, dtype: str) -> Callable[[pathlib.Path], None]:
@@ -350,7 +350,7 @@ SPOILED: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
     "path": (path_for_a_name, r"store\.json: has columns twice, or of names that are not known"),
     "twice": (twice, r"store\.json: has columns twice"),
     "no rewards": (without_rewards, r"store\.json: has no column 'rewards'"),
-    "newer": (newer, r"store\.json: format is 2, and this version of surefoot reads up to 1"),
+    "newer": (newer, r"store\.json: format is 3, and this version of surefoot reads up to 2"),
     "nan": (holding("rewards", np.nan, "<f4"), r"'rewards' holds nan in row 7"),
     "no flag": (holding("terminations", 7, "u1"), r"'terminations' holds bytes that are neither 0 nor 1"),
     "episodes": (holding("episode_ids", 70, "<i8"), r"'episode_ids' must be"),

@@ -46,6 +46,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.derived import PREPARED, Derived
 from surefoot.data.formats import on_disk
 from surefoot.data.formats.on_disk import EXTRAS
+from surefoot.data.pictures import FURTHER, OBSERVED, Pictures, check_numbers, gathered
 from surefoot.data.store import learnable
 from surefoot.envs.make import only_here
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
@@ -56,6 +57,8 @@ from surefoot.streaming import StreamingAgent
 
 SHARED_FROM = 64 << 20
 """Bytes of a dataset from which on what is prepared of it is kept in files of the run's folder, which seeds share."""
+PICTURES = "pictures/"
+"""What names of columns of a run begin with that are the pictures of a camera."""
 IN_MEMORY = "<memory>"
 """A plan's dataset where `fit` was given arrays: they are kept in the run folder."""
 Array = np.ndarray[Any, Any]
@@ -341,9 +344,9 @@ def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
 
     Columns that are those of a store on disk are not written: its path and SHA-256 are.
     """
-    arrays = _columns(dataset)
     store = on_disk.origin_of(dataset)
-    stored = [] if store is None else [key for key, value in arrays.items() if store.holds(key, value)]
+    arrays = _columns(dataset if store is not None else dataset.replace(extras=gathered(dataset.extras)))
+    stored = [] if store is None else [key for key, value in arrays.items() if store.column(value) == _in_store(key)]
     meta: dict[str, Any] = {
         "kind": "dataset",
         "name": dataset.name,
@@ -359,10 +362,44 @@ def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
 
 
 def _columns(dataset: Dataset) -> dict[str, Array]:
-    """Every array of a dataset by name."""
+    """Every array of a dataset by name: of cameras the pictures, further ones, and numbers of them for each row."""
     fields = {field.name: getattr(dataset, field.name) for field in dataclasses.fields(dataset)}
     arrays = {key: value for key, value in fields.items() if isinstance(value, np.ndarray)}
-    return arrays | {f"{EXTRAS}{key}": value for key, value in dataset.extras.items()}
+    for key, value in dataset.extras.items():
+        if isinstance(value, Pictures):
+            arrays |= {f"{EXTRAS}{key}": value.numbers}
+            if key.startswith(OBSERVED):
+                camera = key.removeprefix(OBSERVED)
+                arrays |= {f"{PICTURES}{camera}": value.pictures, f"{FURTHER}{camera}": value.further}
+        else:
+            arrays[f"{EXTRAS}{key}"] = value
+    return arrays
+
+
+def _in_store(key: str) -> str:
+    """What a column is called in a store on disk."""
+    for ours, theirs in ((PICTURES, OBSERVED), (FURTHER, FURTHER)):
+        if key.startswith(ours):
+            return f"{EXTRAS}{theirs}{key.removeprefix(ours)}"
+    return key
+
+
+def _extras(path: pathlib.Path, arrays: Mapping[str, Array], stored: Dataset | None) -> dict[str, Any]:
+    """The extras in a run's columns: numbers of pictures, with these, as `Pictures`."""
+    found: dict[str, Any] = {}
+    for key in (key.removeprefix(EXTRAS) for key in arrays if key.startswith(EXTRAS)):
+        value, camera = arrays[EXTRAS + key], key.removeprefix("next_").removeprefix(OBSERVED)
+        pictures, further = (arrays.get(f"{which}{camera}") for which in (PICTURES, FURTHER))
+        if not key.removeprefix("next_").startswith(OBSERVED) or value.dtype != np.int64 or value.ndim != 1:
+            found[key] = value
+        elif pictures is not None and further is not None:
+            check_numbers(f"{path}: {key!r}", value, len(pictures), len(further))
+            found[key] = Pictures(value, pictures, further)
+        elif stored is not None and key in stored.extras:  # of a run that names the pictures of a store themselves
+            found[key] = stored.extras[key]
+        else:
+            raise DataError(f"{key!r} has numbers of pictures that are not there")
+    return found
 
 
 def read_columns(path: pathlib.Path) -> Dataset:
@@ -379,7 +416,7 @@ def read_columns(path: pathlib.Path) -> Dataset:
     named = meta.pop("store", None)
     arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items()}
     try:
-        derived = None
+        derived, stored = None, None
         if named is not None:
             stored = _stored(path, named)
             derived = stored.derived
@@ -388,13 +425,16 @@ def read_columns(path: pathlib.Path) -> Dataset:
             derived, facts = Derived(path.with_name(PREPARED)), path.stat()
             for key, value in arrays.items():
                 derived.know(value, f"column {key} of file {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}")
-        extras = {key.removeprefix(EXTRAS): value for key, value in arrays.items() if key.startswith(EXTRAS)}
-        fields = {key: value for key, value in arrays.items() if not key.startswith(EXTRAS)}
+        extras = _extras(path, arrays, stored)
+        fields = {key: value for key, value in arrays.items() if not key.startswith((EXTRAS, PICTURES, FURTHER))}
         dataset = Dataset(**fields, extras=extras, derived=derived, **meta)
         if named is None:
             validate(dataset)
         else:  # its numbers were looked at when it was loaded
-            same_length(dataset.name, _columns(dataset))
+            lengths = {
+                key: value for key, value in _columns(dataset).items() if not key.startswith((PICTURES, FURTHER))
+            }
+            same_length(dataset.name, lengths)
     except (TypeError, DataError) as error:
         raise CheckpointError(f"{path}: not the columns of a dataset ({error})") from error
     return dataset
