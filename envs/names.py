@@ -21,6 +21,17 @@ PIXELS: Mapping[str, tuple[str, str, bool]] = {
 }
 """Name on the command line -> gymnasium id, the native system that is drawn, and whether its velocities are given."""
 
+GANTRY: Mapping[str, tuple[str, str, int]] = {
+    "gantry-pick": ("surefoot/GantryPick", "pick", 80),
+    "gantry-pick-two-cubes": ("surefoot/GantryPickTwoCubes", "two-cubes", 80),
+    "gantry-pick-sides": ("surefoot/GantryPickSides", "sides", 80),
+    "gantry-pick-shift": ("surefoot/GantryPickShift", "shift", 80),
+    "gantry-pick-insert": ("surefoot/GantryPickInsert", "insert", 120),
+}
+"""Name on the command line -> gymnasium id without its version, variant (`envs.gantry.task`), time limit in steps."""
+STATE, STATE_ID = "-state", "State"
+"""What such a name and id end with, before the version, where the state is observed instead of pictures."""
+
 MUJOCO_SIZES: Mapping[str, tuple[int, int]] = {
     "HalfCheetah": (17, 6),
     "Hopper": (11, 3),
@@ -50,19 +61,28 @@ def native_ids() -> Mapping[str, str]:
     return found
 
 
+def gantry_ids() -> Mapping[str, str]:
+    """Name on the command line -> gymnasium id, of each variant of the gantry's task, by pictures and by the state."""
+    found = {}
+    for name, (gym_id, *_) in GANTRY.items():
+        found |= {name: f"{gym_id}-v0", name + STATE: f"{gym_id}{STATE_ID}-v0"}
+    return found
+
+
 def native_names() -> tuple[str, ...]:
     """Every `native/<name>`, those seen through a camera too."""
     return (*native_ids(), *PIXELS)
 
 
 def gymnasium_id(env_id: str) -> str:
-    """The gymnasium id that `env_id` stands for: `native/<name>` becomes its id, any other stays as it is.
+    """The gymnasium id that `env_id` stands for: `native/<name>` and `gantry-pick` become theirs, others stay as is.
 
     Raises:
         ConfigError: `native/...` of no system; the message names the nearest.
     """
     if not env_id.startswith(PREFIX):
-        return env_id
+        base, mark, arguments = env_id.partition("?")
+        return gantry_ids().get(base, base) + mark + arguments
     name = env_id.replace("_", "-")
     if name in PIXELS:
         return PIXELS[name][0]
@@ -82,9 +102,9 @@ def device_scheme(env_id: str) -> str | None:
 
 
 def short_name(env_id: str) -> str:
-    """The one name under which reports list an environment: `native/<name>` for both forms, any other as it is."""
+    """The one name under which reports list an environment: `native/<name>` and `gantry-pick` for both forms."""
     written = env_id.replace("_", "-")
-    known = {**native_ids(), **{name: gym_id for name, (gym_id, _, _) in PIXELS.items()}}
+    known = {**native_ids(), **{name: gym_id for name, (gym_id, _, _) in PIXELS.items()}, **gantry_ids()}
     return written if written in known else next((name for name, gym_id in known.items() if gym_id == env_id), env_id)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gymnasium
 
 from surefoot.envs.mujoco.tasks import TASKS, VELOCITY_LIMITS
-from surefoot.envs.names import PIXELS, native_ids
+from surefoot.envs.names import GANTRY, PIXELS, STATE, gantry_ids, native_ids
 
 
 def register() -> None:
@@ -18,6 +18,7 @@ def register() -> None:
     _register_native()
     _register_pixels()
     _register_mujoco()
+    _register_gantry()
 
 
 def _register_pixels() -> None:
@@ -41,6 +42,15 @@ def _register_mujoco() -> None:
     for name, limit in VELOCITY_LIMITS.items():
         kwargs = {"task": name, "velocity_limit": limit}
         _add(f"surefoot/{name}Velocity-v5", kwargs, TASKS[name].max_episode_steps, *classes)
+
+
+def _register_gantry() -> None:
+    """`surefoot/GantryPick-v0`, ... and `surefoot/GantryPickState-v0`, ...: without pictures."""
+    classes = "surefoot.envs.gantry.single:make_single", "surefoot.envs.gantry.vector_env:make"
+    ids = gantry_ids()
+    for name, (_, variant, steps) in GANTRY.items():
+        _add(ids[name], {"variant": variant, "pictures": True}, steps, *classes)
+        _add(ids[name + STATE], {"variant": variant, "pictures": False}, steps, *classes)
 
 
 def _add(env_id: str, kwargs: dict[str, object], max_episode_steps: int | None, single: str, vector: str) -> None:

@@ -27,7 +27,7 @@ from surefoot.envs.choices import numbered
 from surefoot.envs.masks import MaskedObservation, with_masks
 from surefoot.envs.mujoco import tasks as mujoco_tasks
 from surefoot.envs.mujoco.library import no_deprecations
-from surefoot.envs.names import PREFIX, gymnasium_id, native_names
+from surefoot.envs.names import PREFIX, gantry_ids, gymnasium_id, native_names
 from surefoot.envs.side_by_side import PausableVectorEnv, PausingVectorEnv, close, name_of, time_limit
 from surefoot.envs.spaces import arrays_of, is_image
 
@@ -462,6 +462,7 @@ def _nearest_ids(name: str, module: str) -> str:
         return f"{module} registers no such id, and has {', '.join(near) if near else 'no class or function'}"
     words = {str(known).lower(): str(known) for known in gymnasium.registry}
     words |= {word: known for known in native_names() for word in (known, known.removeprefix(PREFIX))}
+    words |= {known: known for known in gantry_ids()}
     close = dict.fromkeys(words[word] for word in difflib.get_close_matches(name.lower(), words, n=6, cutoff=0.5))
     nearest = f"the nearest registered ids are {', '.join(close)}" if close else "no registered id is near"
     return (

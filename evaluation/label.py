@@ -7,6 +7,8 @@ from typing import Any
 
 MOST = 4
 """Options that a name holds; of more the number is told."""
+LONGEST = 40
+"""Characters of a text that a name holds; of a longer one the beginning."""
 
 
 def labelled(algorithm: str, preset: str | None, options: Mapping[str, Any] | None = None) -> str:
@@ -33,4 +35,5 @@ def shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

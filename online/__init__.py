@@ -39,6 +39,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "redq": f"{__name__}:REDQ",
         "reinflow": f"{__name__}:ReinFlow",
         "reinforce": f"{__name__}:Reinforce",
+        "residual": f"{__name__}:Residual",
         "rlcm": f"{__name__}:RLCM",
         "rlpd": f"{__name__}:RLPD",
         "sac": f"{__name__}:SAC",

@@ -191,6 +191,8 @@ class Agent(nn.Module):
     """Whether observations must be one vector though its config has an encoder, as that of what it is made from."""
     encodes_itself: ClassVar[bool] = False
     """Whether its losses call `encoder` on the arrays of their batches, and train it (else: `core.engine.features`)."""
+    trains_encoder: ClassVar[bool] = True
+    """Whether one of its updates trains the encoder; else it stays as it came with the run that is gone on from."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None

@@ -100,7 +100,7 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
         return dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found})
 
     own = each_once(unshifted, updates)
-    if not any(True for _ in agent.encoder.parameters()):
+    if not agent.trains_encoder or not any(True for _ in agent.encoder.parameters()):
         return own
     beside = next((name for name in TRAINED_WITH if any(name in trained(u) for u in updates)), None)
     if beside is None:

@@ -136,7 +136,10 @@ OPTIONS: dict[str, Kind] = {
     "observations": Table(ARRAY),
 }
 """What the options of our own heads are; those of others' heads are theirs to check."""
+OPTIONS["base_dim"] = _SIZE
 OPTIONS["inner"] = Record({"actor": Text(200)}, OPTIONS, others=True)  # a head within a head
+OPTIONS["base"] = OPTIONS["inner"]
+OPTIONS["residual"] = Record({}, OPTIONS, others=True)
 _BOUNDS, _NUMBERS = Many(Number(), 1), Many(Text(), 1, WIDEST)
 POLICY = Record(
     {

@@ -234,6 +234,8 @@ class OffPolicyLoop:
     def _count(self) -> None:
         """A vector step is taken."""
         self.decisions += self.num_envs
+        if "decisions" in self.learner.buffers:  # of agents that act by how many were taken
+            self.learner.buffers["decisions"].fill_(self.decisions)
         self.step = int(self.experience.taken.min()) if self.in_chunks else self.decisions
         costs = self.experience.fresh_costs()
         if costs is not None and self.step > self.config.initial_steps:

@@ -54,14 +54,15 @@ def list_all(arguments: argparse.Namespace) -> int:
 
 def _rows() -> list[dict[str, Any]]:
     """Of all environments; to make them takes the seconds that torch takes to be imported."""
-    from surefoot.envs.names import PIXELS, native_ids
+    from surefoot.envs.names import PIXELS, gantry_ids, native_ids
     from surefoot.envs.systems import SYSTEMS
 
     rows = [_row(known()) for known in SYSTEMS.values()]
     drawn = {gym_id: name for name, (gym_id, *_) in PIXELS.items()}
-    others = [env_id for env_id in _registered() if env_id not in native_ids().values()]
+    elsewhere = {*native_ids().values(), *gantry_ids().values()}
+    others = [env_id for env_id in _registered() if env_id not in elsewhere]
     rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
-    return rows + _benchmark_rows() + _device_rows()
+    return rows + _gantry_rows() + _benchmark_rows() + _device_rows()
 
 
 def _registered() -> list[str]:
@@ -118,6 +119,25 @@ def _mujoco_row(env_id: str) -> dict[str, Any]:
         "steps": spec.max_episode_steps,
         "constraint": None if limit is None else f"speed limit of {limit:g} m/s",
     }
+
+
+def _gantry_rows() -> list[dict[str, Any]]:
+    """The gantry's task and its variants, by pictures and by the state."""
+    from surefoot.envs.gantry.task import VARIANTS, Gantry
+    from surefoot.envs.names import GANTRY, STATE, gantry_ids
+
+    rows: list[dict[str, Any]] = []
+    for name, (_, variant, steps) in GANTRY.items():
+        for known, width, seen in (
+            (name, None, "two cameras"),
+            (name + STATE, len(Gantry(variant=variant).names), "its state"),
+        ):
+            what = (
+                f"{VARIANTS[variant].partition(';')[0]}: a gantry observed by {seen} (pip install 'surefoot[mujoco]')"
+            )
+            sizes = {"observations": width, "actions": 4, "steps": steps, "constraint": None}
+            rows.append({"name": known, "gymnasium_id": gantry_ids()[known], "what": what, **sizes})
+    return rows
 
 
 def _device_rows() -> list[dict[str, Any]]:

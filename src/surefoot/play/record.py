@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.actors.memory import Memory, PolicyLike
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.spec import VECTOR, unnamed
 from surefoot.core.base.threads import one_torch_thread
@@ -121,16 +122,10 @@ def record(
     rows = min(ROWS, episodes)
     vector = make_vec(where, len(policies) * rows, **dict(env_kwargs or {}))
     try:
-        kept = _Steps(where, vector.single_observation_space)
-        runner = EpisodeRunner(vector, policies, where, episodes, record=kept)
-        with one_torch_thread(), torch.no_grad():
-            sums = runner.run(
-                episode_seeds(seed, 0, episodes).tolist(), [policy.begin(rows, seed) for policy in policies], progress
-            )
+        memories = [policy.begin(rows, seed) for policy in policies]
+        dataset = recorded(vector, policies, memories, where, episodes, seed, progress)
     finally:
         vector.close()
-    columns, numbers = kept.episodes(len(policies), episodes)
-    dataset = _dataset(columns, numbers, gymnasium_id(where), runner, bool(sums.has_costs.any()))
     facts = {
         "source": "recorded by surefoot from trained policies",
         "policies": json.dumps([one.label for one in acting]),
@@ -138,6 +133,34 @@ def record(
         "seed": seed,
     }
     return dataset.replace(attributes={**dataset.attributes, **facts})
+
+
+def recorded(
+    vector: Any,
+    policies: Sequence[PolicyLike],
+    memories: Sequence[Memory],
+    where: str,
+    episodes: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """Whole episodes of policies in a vector environment that is made.
+
+    Args:
+        vector: of as many rows for each policy.
+        policies: P.
+        memories: P, at the first step.
+        where: name of the environment.
+        episodes: of each policy.
+        seed: of the initial states.
+        progress: called with (finished, all) episodes.
+    """
+    kept = _Steps(where, vector.single_observation_space)
+    runner = EpisodeRunner(vector, policies, where, episodes, record=kept)
+    with one_torch_thread(), torch.no_grad():
+        sums = runner.run(episode_seeds(seed, 0, episodes).tolist(), memories, progress)
+    columns, numbers = kept.episodes(len(policies), episodes)
+    return _dataset(columns, numbers, gymnasium_id(where), runner, bool(sums.has_costs.any()))
 
 
 def _dataset(columns: dict[str, Array], numbers: Array, env_id: str, runner: EpisodeRunner, costs: bool) -> Dataset:

@@ -18,14 +18,18 @@ def add_parsers(own: Any) -> None:
         "name",
         nargs="?",
         help="native/<system>, native/<system>-<behaviour>, ogbench/<environment>-<behaviour>, ocbench/<environment>, "
-        "pointmaze/stitch (default: the main job's)",
+        "pointmaze/stitch, or gantry-pick (default: the main job's)",
     )
     made.add_argument("-o", "--output", help="a new file (default: the cache; dataset=NAME finds that of --seed 0)")
     made.add_argument("--seed", type=int, default=0, help="of the recording (default 0)")
     made.add_argument("--transitions", type=int, help="rounded up to whole episodes (default: as embedded)")
-    made.add_argument("--behaviour", help="of the system (default: the one in the name, else mixed)")
+    made.add_argument(
+        "--behaviour", help="of the system (default: the one in the name, else mixed; of gantry-pick expert)"
+    )
     made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
-    made.add_argument("--episodes", type=int, help="of a benchmark's dataset (default: 1000, of ocbench 500)")
+    made.add_argument(
+        "--episodes", type=int, help="of a benchmark's dataset (default: 1000, of ocbench 500, of gantry-pick 100)"
+    )
     made.add_argument("--workers", type=int, help="processes that record a benchmark's dataset (default: one a core)")
 
     made = add(own, "record", record, "record a dataset by trained policies, in any environment")
@@ -64,11 +68,14 @@ def generate(arguments: argparse.Namespace) -> int:
     """Record an embedded dataset into the cache or a file."""
     from surefoot import data
     from surefoot.cli.support.config import DEFAULT_DATASET
+    from surefoot.envs.names import gantry_ids, short_name
     from surefoot.envs.suites import is_benchmark
     from surefoot.runs import embedded as generated
 
     if is_benchmark(arguments.name or ""):
         return _record(arguments)
+    if short_name(arguments.name or "") in gantry_ids():
+        return _demonstrate(arguments)
     if arguments.episodes is not None or arguments.workers is not None:
         raise ConfigError("--episodes and --workers are of benchmarks such as ogbench/...; give --transitions instead")
     name, transitions = arguments.name or DEFAULT_DATASET, arguments.transitions or generated.TRANSITIONS
@@ -88,6 +95,27 @@ def generate(arguments: argparse.Namespace) -> int:
         dataset = generated.generate(name, arguments.seed, transitions, arguments.behaviour, arguments.gap)
         data.save(dataset, path)
         report_lost(dataset, path)
+    report_written(path, dataset, arguments.json)
+    return 0
+
+
+def _demonstrate(arguments: argparse.Namespace) -> int:
+    """Record demonstrations of a scripted expert into a file."""
+    from surefoot import data
+    from surefoot.play import demonstrations
+
+    for option in ("transitions", "gap", "workers"):
+        if getattr(arguments, option) is not None:
+            raise ConfigError(f"--{option}: {arguments.name} takes --episodes, --behaviour and --seed")
+    if arguments.output is None:
+        raise ConfigError(f"demonstrations of {arguments.name} go into a file of their own: add -o FILE.hdf5")
+    path = new_file(arguments.output)
+    episodes = demonstrations.EPISODES if arguments.episodes is None else arguments.episodes
+    behaviour = arguments.behaviour or demonstrations.EXPERT
+    with output.episodes_bar(arguments.json) as progress:
+        dataset = demonstrations.demonstrate(arguments.name, episodes, arguments.seed, behaviour, progress)
+    data.save(dataset, path)
+    report_lost(dataset, path)
     report_written(path, dataset, arguments.json)
     return 0
 
