@@ -14,6 +14,7 @@ from .awr_flow import (
 from .bc import BC as BC, BCConfig as BCConfig
 from .bisim_iql import BisimIQL as BisimIQL, BisimIQLConfig as BisimIQLConfig
 from .calql import CalQL as CalQL, CalQLConfig as CalQLConfig
+from .conservative_fb import ConservativeFBConfig as ConservativeFBConfig, MCFB as MCFB, VCFB as VCFB
 from .crl import CRL as CRL, CRLConfig as CRLConfig
 from .cql import CQL as CQL, CQLConfig as CQLConfig
 from .decision_transformer import DT as DT, DTConfig as DTConfig
@@ -23,11 +24,13 @@ from .dvl import DVL as DVL, DVLConfig as DVLConfig
 from .edac import EDAC as EDAC, SACN as SACN, EDACConfig as EDACConfig, SACNConfig as SACNConfig
 from .famo2o import FamO2O as FamO2O, FamO2OConfig as FamO2OConfig
 from .famo2o_cql import FamO2OCQL as FamO2OCQL, FamO2OCQLConfig as FamO2OCQLConfig
+from .fb import FB as FB, FBConfig as FBConfig
 from .flow_bc import FlowBC as FlowBC, FlowBCConfig as FlowBCConfig
 from .fql import FQL as FQL, FQLConfig as FQLConfig
 from .gcbc import GCBC as GCBC, GCBCConfig as GCBCConfig
 from .gciql import GCIQL as GCIQL, GCIQLConfig as GCIQLConfig
 from .gcivl import GCIVL as GCIVL, GCIVLConfig as GCIVLConfig
+from .hilp import HILP as HILP, HILPConfig as HILPConfig
 from .hiql import HIQL as HIQL, HIQLConfig as HIQLConfig
 from .idql import IDQL as IDQL, IDQLConfig as IDQLConfig
 from .ifql import IFQL as IFQL, IFQLConfig as IFQLConfig

@@ -44,6 +44,8 @@ _HOMES = {
     "goal": "surefoot.core.actors.goal_actor",
     "unit_gaussian": "surefoot.core.actors.goal_actor",
     "subgoal": "surefoot.core.actors.goal_actor",
+    "task": "surefoot.core.actors.task_actor",
+    "task_reading": "surefoot.core.actors.task_actor",
     "family": "surefoot.core.actors.family",
     "tanh_family": "surefoot.core.actors.family",
     "history": "surefoot.core.actors.memory_actors",

@@ -187,6 +187,8 @@ class Agent(nn.Module):
     """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
     has_policy: ClassVar[bool] = True
     """Whether it learns to act; a model of the world alone does not."""
+    needs_rewards: ClassVar[bool] = True
+    """Whether one that has "rewards" in `reads` can't do without: data that have none give 0."""
     vector_only: ClassVar[bool] = False
     """Whether observations must be one vector though its config has an encoder, as that of what it is made from."""
     encodes_itself: ClassVar[bool] = False

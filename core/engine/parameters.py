@@ -117,7 +117,8 @@ class Parameters:
     def follow(self, update: Update, metrics: Metrics) -> None:
         """Move the buffers that follow metrics of an update's loss."""
         for name, (metric, rate) in update.follows.items():
-            self.buffers[name].lerp_(metrics[metric].detach().reshape(self.buffers[name].shape), rate)
+            buffer = self.buffers[name]  # of float32 also where losses are of mixed precision
+            buffer.lerp_(metrics[metric].detach().reshape(buffer.shape).to(buffer.dtype), rate)
 
     def bound(self, method: str | Callable[..., Any], compiled: bool = False) -> Callable[..., Any]:
         """A method of each agent with its present parameters, or its name; stacked ones take and give (S, ...)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.memory import GOAL, Memory
+from surefoot.core.actors.memory import GOAL, TASK, Memory
 from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.base.spec import mapped
 
@@ -49,10 +50,15 @@ def check_width(observations: Any, width: int) -> None:
         raise EnvironmentMismatchError(f"observations are {found}; this policy was trained on rows of {width} numbers")
 
 
-def refuse_no_goal(memory: Memory) -> None:
-    """Raise a ConfigError where a policy that is asked for a goal was told none."""
+def refuse_untold(memory: Memory) -> None:
+    """Raise a ConfigError where a policy that is asked for a goal, or given a task, was told none."""
     if GOAL in memory and bool(memory[GOAL].isnan().any()):
         raise ConfigError("this policy is asked for a goal: begin the episode by reset(goal=...)")
+    if TASK in memory and bool(memory[TASK].isnan().any()):
+        raise ConfigError(
+            "this policy needs a task: begin the episode by reset(task=...), give it one for all by set_task(...), or "
+            "write one that has it by surefoot task RUN --reward module:function"
+        )
 
 
 class ControlLoop:
@@ -87,32 +93,46 @@ class ControlLoop:
         """Whether the next action depends on rewards or costs."""
         raise TypeError(f"{type(self).__name__} must define needs_outcomes")
 
-    def reset(self, seed: int = 0, goal: Any = None) -> None:
+    def reset(self, seed: int = 0, goal: Any = None, task: Any = None) -> None:
         """Begin an episode.
 
         Args:
             seed: of the noise of a policy that draws its own.
             goal: (G,) numbers in the environment's units, of a policy that is asked for a goal; None: its own, if it
                 has one.
+            task: (D,) numbers that stand for a reward, as `task_of` of an agent gives them, of a policy that is given
+                a task; its length does not count. None: its own, if it has one.
 
         Raises:
-            EnvironmentMismatchError: a goal of another shape, or not finite, or of a policy that takes none.
+            EnvironmentMismatchError: a goal or task of another shape, or not finite, or of a policy that takes none.
         """
         self._seed, self._memory, self._unheard = seed, None, False
-        if goal is not None:
-            self._memory = self._aimed(self.begin(1, seed), goal)
+        if goal is not None or task is not None:
+            self._memory = self._told(self.begin(1, seed), {GOAL: goal, TASK: task})
 
-    def _aimed(self, memory: Memory, goal: Any) -> Memory:
-        """The memory of one row with a goal."""
-        if GOAL not in memory:
-            raise EnvironmentMismatchError("this policy was trained without goals: leave goal out")
-        wanted, found = tuple(memory[GOAL].shape[1:]), as_array(goal, np.float32)
+    def _told(self, memory: Memory, given: Mapping[str, Any]) -> Memory:
+        """The memory of one row with what is not None of a goal and a task."""
+        for name, value in given.items():
+            if value is not None:
+                memory = {**memory, name: self._checked_aim(memory, name, value).unsqueeze(0).to(memory.get(name))}
+        return memory
+
+    def _checked_aim(self, memory: Memory, name: str, given: Any) -> Tensor:
+        """(G,) a goal or (D,) a task, of length sqrt(D), or the error of `reset`."""
+        if name not in memory:
+            raise EnvironmentMismatchError(f"this policy was trained without {name}s: leave {name} out")
+        wanted, found = tuple(memory[name].shape[1:]), as_array(given, np.float32)
         if found.shape != wanted:
-            raise EnvironmentMismatchError(f"goal has shape {found.shape}; this policy was trained on {wanted}")
+            raise EnvironmentMismatchError(f"{name} has shape {found.shape}; this policy was trained on {wanted}")
         if not np.isfinite(found).all():
             index = int(np.flatnonzero(~np.isfinite(found))[0])
-            raise EnvironmentMismatchError(f"goal[{index}] is {found[index]}; a goal is finite numbers")
-        return {**memory, GOAL: torch.from_numpy(found.copy()).unsqueeze(0).to(memory[GOAL])}
+            raise EnvironmentMismatchError(f"{name}[{index}] is {found[index]}; a {name} is finite numbers")
+        value = torch.from_numpy(found.copy())
+        if name != TASK:
+            return value
+        if not bool(value.any()):
+            raise EnvironmentMismatchError("task is 0, which says nothing: rewards that are not all 0 give another")
+        return value / value.norm() * math.sqrt(len(value))
 
     def checked(self, observation: Any) -> Any:
         """One observation as arrays that the policy can read, or the error of `select_action`."""
@@ -140,7 +160,7 @@ class ControlLoop:
         if self._unheard:
             raise ConfigError("this policy depends on what its last action brought: call observe(reward, cost) first")
         before = self.begin(1, self._seed) if self._memory is None else self._memory
-        refuse_no_goal(before)
+        refuse_untold(before)
         actions, self._memory = self.act(mapped(lambda part: torch.from_numpy(part).unsqueeze(0), observation), before)
         self._unheard = self.needs_outcomes
         return actions.squeeze(0).numpy()

@@ -27,9 +27,9 @@ class Policy(PolicyModule):
     _single: Callable[[Any], np.ndarray | None] | None
     _prepared: bool
 
-    def reset(self, seed: int = 0, goal: Any = None) -> None:
+    def reset(self, seed: int = 0, goal: Any = None, task: Any = None) -> None:
         """As `ControlLoop.reset`."""
-        super().reset(seed, goal)
+        super().reset(seed, goal, task)
         self._single, self._prepared = None, False
 
     def select_action(self, observation: Any, mask: Any = None) -> np.ndarray:

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.actors.actor import Actor, actor_class
-from surefoot.core.actors.memory import DRAWS, Memory, in_parts, joined
+from surefoot.core.actors.memory import DRAWS, TASK, Memory, in_parts, joined
+from surefoot.core.actors.task_actor import TaskActor
 from surefoot.core.base.actions import to_agent, to_bounds
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.base.random import drawn
 from surefoot.core.base.spec import MASK, VECTOR, Array, arrays_from_json, arrays_to_json, in_words
 from surefoot.core.nn.encoders import Encoder, by_key, on_vectors
 from surefoot.core.nn.normalizer import Normalizer
-from surefoot.core.policy.control_loop import ControlLoop, as_array, check_width, refuse_no_goal
+from surefoot.core.policy.control_loop import ControlLoop, as_array, check_width, refuse_untold
 
 FORMAT = "surefoot-policy-1"
 """Version of the description."""
@@ -210,6 +211,16 @@ class PolicyModule(ControlLoop, nn.Module):
             memory = {**memory, DRAWS: torch.tensor([[seed, 0]]).repeat(rows, 1)}
         return memory
 
+    def set_task(self, task: Any) -> None:
+        """Take one (D,) task, as `task_of` of an agent gives it, in all episodes that are told none by `reset`.
+
+        Raises:
+            EnvironmentMismatchError: a task of another shape, not finite or 0, or of a policy that takes none.
+        """
+        value = self._checked_aim(self.begin(1), TASK, task)
+        next(part for part in self.actor.modules() if isinstance(part, TaskActor)).fix(value)
+        self.reset(self._seed)
+
     @torch.no_grad()
     def act(self, observations: Any, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """(B, A) actions for (B, O) observations, without gradient, and the new memory.
@@ -240,7 +251,7 @@ class PolicyModule(ControlLoop, nn.Module):
         actions, memory = found[0] if len(found) == 1 else joined(found)
         good = self.read(observations).abs() <= FARTHEST if self.discrete else actions.isfinite()
         if not bool(good.all()):
-            refuse_no_goal(memory)
+            refuse_untold(memory)
             raise self._not_finite(observations, int((~good).any(-1).nonzero()[0]))
         return actions, memory
 

@@ -59,6 +59,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attribute_learning_rate": 1e-4,  # the keys' biases have no gradient but by rounding
         },
     ),
+    **{name: (name, {"latent": 5, "width": 7}) for name in ("fb", "vc_fb", "mc_fb", "hilp")},
+    "vc_fb-fixed": ("vc_fb", {"latent": 5, "width": 7, "preset": "fixed"}),
     "riql-k3": ("riql", {"critics": 3, "quantile": 0.1, "sigma": 0.5}),
 }
 """Every algorithm, and the variants of CQL, IQL and RIQL whose losses differ."""

@@ -166,6 +166,7 @@ def build_parser() -> Parser:
         results,
         rollout,
         select,
+        task,
         watch,
     )
 
@@ -186,6 +187,7 @@ def build_parser() -> Parser:
     evaluate.add_parser(commands)
     report.add_parser(commands)
     export.add_parser(commands)
+    task.add_parser(commands)
     compare.add_parser(commands)
     select.add_parser(commands)
     bench.add_parsers(commands)

@@ -146,12 +146,18 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     if plan.strict:  # of data that were loaded already, or by rewards of the function's
         refuse_oddities(dataset, dataset.name)
     kind = agent_class(plan.algorithm)
-    if not dataset.has_rewards and {"rewards", "returns_to_go"} & set(kind.reads):  # only cloning needs none
+    learned_from = kind.needs_rewards and {"rewards", "returns_to_go"} & set(kind.reads)
+    if not dataset.has_rewards and learned_from:  # only cloning needs none
         task = "name a task that gives some, as env=ogbench/scene-play-singletask-task1-v0, or "
         raise ConfigError(
             f"{dataset.name} has no rewards, which {kind.name} learns from; "
             f"{task if dataset.attributes.get(REWARDS) == NO_TASK else ''}give them by a function of yours, "
             "reward=module:function (docs/own_data.md), or clone what was done: algo=bc"
+        )
+    if not dataset.has_rewards and not kind.needs_rewards and plan.environment is not None and plan.evaluates:
+        raise ConfigError(
+            f"{dataset.name} has no rewards, so that there is no task to evaluate {kind.name} with: give env=none, and "
+            "write policies for rewards of yours by surefoot task RUN, or give reward=module:function"
         )
     return dataset
 
