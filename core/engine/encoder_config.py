@@ -21,11 +21,15 @@ AUTO = "auto"
 class EncoderConfig:
     """How an agent reads images and several arrays; of no effect where observations are one vector."""
 
-    encoder: str = "nature"  # of images: small, nature or impala (core.encoders)
-    encoder_features: int = 50  # of each image, and of all vectors beside images
+    encoder: str = "nature"  # of images: small, nature, impala, impala_small, d4pg, drq, resnet18 or vit
+    encoder_features: int | None = None  # of each image, and of vectors where they are mapped; null: the encoder's own
+    encoder_share: bool = False  # one trunk for all cameras, of one size; what follows it is each camera's own
+    pixels: str = "auto"  # what black .. white becomes: half (-.5 .. .5), unit (0 .. 1), imagenet, or the encoder's own
+    crop: float = 1.0  # share of height and width that is seen: at random in training, else the middle; 1: all
     image_channels: str = "auto"  # where an image's channels lie: first, last, or auto: as stated or by the shape
     image_range: tuple[float, ...] = ()  # black and white of images, as (0, 255); (): of the environment's space
     shift: int = 4  # pixels that the images of a training step are moved by at most, at random; 0: not at all
+    shift_together: bool = False  # move and cut the next images as the present ones, not by a draw of their own
 
 
 def reads_pictures(config: type) -> bool:
@@ -45,7 +49,14 @@ def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
         need_vector(spec, algorithm)
     if config.shift < 0:
         raise ConfigError(f"{algorithm}.shift is {config.shift}, must be 0 or more")
-    return Encoder(stated(spec.observations, config, algorithm), config.encoder, config.encoder_features)
+    return Encoder(
+        stated(spec.observations, config, algorithm),
+        config.encoder,
+        config.encoder_features,
+        pixels=None if config.pixels == AUTO else config.pixels,
+        crop=config.crop,
+        share=config.encoder_share,
+    )
 
 
 def stated(arrays: Mapping[str, Array], config: EncoderConfig, algorithm: str) -> dict[str, Array]:
