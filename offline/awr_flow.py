@@ -14,6 +14,7 @@ from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.velocity import network_of
@@ -24,7 +25,7 @@ from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class AWRFlowConfig(HistoryConfig):
+class AWRFlowConfig(EncoderConfig, HistoryConfig):
     """Settings of advantage-weighted flow cloning."""
 
     inverse_temperature: float = 3.0  # beta, of advantages in standard deviations of the batch's; 10 in DPPO's AWR
@@ -68,7 +69,7 @@ class AWRFlow(ChunkedAgent):
 
     def build(self) -> None:
         """Value and flow."""
-        c, width = self.config, self.spec.observation_dim
+        c, width = self.config, self.features
         self.value = Value(width, c.hidden)
         size = self.decision_dim
         self.velocity = network_of(c.network, width, size, c.hidden, c.chunk)

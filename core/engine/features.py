@@ -36,7 +36,7 @@ CROP = "crop"
 """Name of the noise that says which part of an image is seen."""
 MOVES = (SHIFT, CROP)
 """Noises that images are moved by: for each camera two numbers of its present image, then two of its next one."""
-TRAINED_WITH = ("critic", "value", "actor")
+TRAINED_WITH = ("critic", "value", "actor", "velocity", "noise_network")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
 
 
@@ -61,8 +61,16 @@ def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor], twice: bool
             arrays = moved(arrays, agent.encoder, noise, agent.config, name != "observations")
             found |= {f"{name}/{key}": value for key, value in arrays.items()}
         if twice or name != "observations":
-            found[name] = agent.encoder(arrays)
+            found[name] = features_of(agent, arrays)
     return _with_actions(found)
+
+
+def features_of(agent: Agent, arrays: Mapping[str, Tensor]) -> Tensor:
+    """(B, F) what losses read of (B, *shape) arrays; of (B, L, *shape) histories, each encoded by itself, side by
+    side."""
+    assert agent.encoder is not None
+    found: Tensor = agent.encoder(arrays)
+    return found.flatten(-2) if agent.frames > 1 else found
 
 
 def moved(
@@ -87,7 +95,7 @@ def moved(
 
 def _with_actions(batch: Batch) -> Batch:
     """With `observation_actions`, as a store gives them on a problem of one vector."""
-    if "observations" in batch and "actions" in batch:
+    if "observations" in batch and "actions" in batch and batch["observations"].dim() == batch["actions"].dim():
         batch["observation_actions"] = torch.cat([batch["observations"], batch["actions"]], -1)
     return batch
 
@@ -125,7 +133,10 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     def encoding(u: Update | Rule) -> Update | Rule:
         if not isinstance(u, Update) or beside not in u.trains:
             return u
-        return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"))
+        then = dict(u.then)
+        if agent.average_of is not None and agent.average_of in then:  # what acts reads features of the same age
+            then["average_encoder"] = ("encoder", then[agent.average_of][1])
+        return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"), then=then)
 
     return each_once(encoding, own)
 
@@ -167,7 +178,7 @@ def _encoding(agent: Agent, loss: Loss) -> Loss:
     @functools.wraps(loss)
     def through(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         assert agent.encoder is not None
-        features = agent.encoder(named(batch, agent.encoder, "observations"))
+        features = features_of(agent, named(batch, agent.encoder, "observations"))
         return loss(_with_actions({**batch, "observations": features}), noise)
 
     return through

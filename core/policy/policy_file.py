@@ -94,6 +94,7 @@ OPTIONS: dict[str, Kind] = {
     "target_return": Number(),
     "target_cost": Number(),
     "length": _COUNT,
+    "repeats": Flag(),
     "chunk": _COUNT,
     "hold_steps": _COUNT,
     "deterministic": _SIZE,
