@@ -13,8 +13,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
+<<<<<<< HEAD
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+=======
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+>>>>>>> sight
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.velocity import network_of
@@ -25,7 +30,7 @@ from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class AWRFlowConfig(HistoryConfig):
+class AWRFlowConfig(EncoderConfig, HistoryConfig):
     """Settings of advantage-weighted flow cloning."""
 
     inverse_temperature: float = option(
@@ -62,7 +67,7 @@ class AWRFlow(ChunkedAgent):
 
     def build(self) -> None:
         """Value and flow."""
-        c, width = self.config, self.spec.observation_dim
+        c, width = self.config, self.features
         self.value = Value(width, c.hidden)
         size = self.decision_dim
         self.velocity = network_of(c.network, width, size, c.hidden, c.chunk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -11,8 +12,14 @@ from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
+<<<<<<< HEAD
 from surefoot.data.prepare import NORMALIZATIONS, best_episodes, prepare, short_notes
+=======
+from surefoot.data.decision_source import decisions_of
+from surefoot.data.prepare import best_episodes, prepare, short_notes
+>>>>>>> sight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +51,7 @@ class BC(Agent):
     by_rows = True
     chooses = True
     PRESETS = {"bc": {}, "ten_percent": {"fraction": 0.1}}  # noqa: RUF012
+    remembers_frames = True
     reads = ("observations", "actions")
     config: BCConfig
     actor: DeterministicActor | CategoricalActor
@@ -54,6 +62,10 @@ class BC(Agent):
             self.actor = CategoricalActor(self.features, self.spec.action_dim, self.config.hidden, activation="relu")
         else:
             self.actor = DeterministicActor(self.features, self.spec.action_dim, self.config.hidden)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, with as many observations as are read."""
+        return {MAIN: decisions_of(stores, 1, history=self.frames)}
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Keep the best episodes, then normalise."""

@@ -14,7 +14,7 @@ from surefoot.core.losses.flow import draw_times, flow_matching_loss, interpolat
 from surefoot.core.nn.velocity import VelocityNetwork
 from surefoot.data import prepare as preparation
 from surefoot.data.dataset import Dataset
-from surefoot.data.sources import chunk_source
+from surefoot.data.decision_source import decisions_of
 
 
 class ChunkedAgent(Agent):
@@ -23,6 +23,9 @@ class ChunkedAgent(Agent):
     It reads `chunk`, `normalization` and, where there are such, `discount` and `rewards` of the configuration.
     """
 
+    annotates_features = False
+    remembers_frames = True
+
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions and, where they are learned from, rewards; normalise observations."""
         rewards = getattr(self.config, "rewards", "none")
@@ -30,7 +33,7 @@ class ChunkedAgent(Agent):
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Rows, or windows of C steps."""
-        return {MAIN: chunk_source(stores, self.config.chunk)}
+        return {MAIN: decisions_of(stores, self.config.chunk, history=self.frames)}
 
     def annotate(self, batch: Batch) -> Batch:
         """The chunk and its target's parts (`core.actors.chunks.decisions`)."""

@@ -14,16 +14,20 @@ from surefoot.core.actors.diffusion import DiffusionActor, Schedule, denoising_l
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.averages import count_averages
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.nn.noise_networks import PlainNoise, ResidualNoise
 from surefoot.data.prepare import NORMALIZATIONS
 from surefoot.offline.chunked import ChunkedAgent
+from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, averaged, check_averages, check_execute
 
 
 @dataclasses.dataclass(frozen=True)
-class DiffusionBCConfig(HistoryConfig):
+class DiffusionBCConfig(EncoderConfig, HistoryConfig):
     """Settings of diffusion cloning; the defaults are DPPO's for problems of vectors, but for the network."""
 
+<<<<<<< HEAD
     chunk: int = option(1, "C: actions that are cloned and played at once; 4 in DPPO's locomotion", range=">= 1")
     diffusion_steps: int = option(20, "steps of diffusion that the network is trained for, T", range=">= 1")
     noise_schedule: str = option(
@@ -42,6 +46,22 @@ class DiffusionBCConfig(HistoryConfig):
     schedule: str = option("constant", "schedule of the learning rate: constant or cosine, to 0 over the run")
     weight_decay: float = option(0.0, "weight decay", range=">= 0")
     normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
+=======
+    chunk: int = 1  # C: actions that are cloned and played at once; 4 in DPPO's locomotion
+    execute: int | None = None  # actions of a chunk that are played before the next is planned; null: all
+    diffusion_steps: int = 20  # T that the network is trained for
+    noise_schedule: str = "cosine"  # cosine (DPPO, Diffusion Policy) or vp (IDQL, FISOR)
+    sampler_steps: int = 0  # of DDIM, without noise but the first; 0: all T of them by DDPM
+    network: str = "mlp"  # mlp (its widths are `hidden`) or residual (IDQL's, three blocks of the first of them)
+    hidden: tuple[int, ...] = (512, 512, 512)
+    dropout: float = 0.0  # of the residual network
+    average_rate: float = 0.005  # of the network's average, which acts; with average_schedule=constant
+    average_schedule: str = "constant"  # constant, or power: from 1 at first down to .0001, as in Diffusion Policy
+    learning_rate: float = 3e-4
+    schedule: str = "constant"  # of the rate: constant or cosine, to 0 over the run
+    weight_decay: float = 0.0
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
+>>>>>>> sight
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -51,6 +71,11 @@ class DiffusionBCConfig(HistoryConfig):
         require(0 <= few <= self.diffusion_steps, name, "sampler_steps", few, f"in 0 .. {self.diffusion_steps}")
         kept = self.dropout == 0 or self.network == "residual"
         require(kept, name, "dropout", self.dropout, "0 for network=mlp, which has none; network=residual has it")
+<<<<<<< HEAD
+=======
+        check_averages(self, name)
+        check_execute(self, name)
+>>>>>>> sight
 
 
 class DiffusionBC(ChunkedAgent):
@@ -72,19 +97,24 @@ class DiffusionBC(ChunkedAgent):
         "ddpm": {},
         "ddim": {"diffusion_steps": 100, "sampler_steps": 5},
         "idql": {"noise_schedule": "vp", "diffusion_steps": 5, "network": "residual", "hidden": (256,), "dropout": 0.1},
+        "visual": {**VISUAL, "hidden": (1024, 1024, 1024), "diffusion_steps": 100, "sampler_steps": 16},
+        "visual_small": {**VISUAL_SMALL, "diffusion_steps": 100, "sampler_steps": 5},
     }
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
     inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
+    average_of = "average_noise_network"
     config: DiffusionBCConfig
 
     def build(self) -> None:
         """The noise network and its average."""
-        c, sizes = self.config, (self.spec.observation_dim, self.decision_dim)
+        c, sizes = self.config, (self.features, self.decision_dim)
         make = Schedule.cosine if c.noise_schedule == "cosine" else Schedule.vp
         self.noise_schedule = make(c.diffusion_steps)
         plain = c.network == "mlp"
         self.noise_network = PlainNoise(*sizes, c.hidden) if plain else ResidualNoise(*sizes, c.hidden[0])
         self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
+        if c.average_schedule == "power":
+            count_averages(self)
 
     @property
     def actor(self) -> Actor:
@@ -92,7 +122,7 @@ class DiffusionBC(ChunkedAgent):
         c = self.config
         size = self.decision_dim
         head = DiffusionActor(self.average_noise_network, self.noise_schedule, size, implicit=c.sampler_steps or None)
-        return in_chunks(head, c.chunk, self.spec.action_dim)
+        return in_chunks(head, c.chunk, self.spec.action_dim, c.execute)
 
     def noise_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Squared error of the noise in noisy actions; what is behind an episode's end does not count."""
@@ -101,12 +131,12 @@ class DiffusionBC(ChunkedAgent):
         predicted = self.noise_network(noisy, batch["observations"], steps, noise.get("dropout"))
         return denoising_loss(predicted, noise["noise"], mask=batch["mask"]), {}
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> list[Update | Rule]:
         """One step of the network, and its average."""
         c = self.config
         drawn = {"noise": Noise("normal", self.decision_dim), "step": Noise("uniform", 1)}
         if c.dropout > 0 and self.noise_network.dropped > 0:
             drawn["dropout"] = Noise("keep", self.noise_network.dropped, 1 - c.dropout)
         adam = Adam(c.learning_rate, weight_decay=c.weight_decay, schedule=c.schedule)
-        average = {"average_noise_network": ("noise_network", c.average_rate)}
-        return [Update(self.noise_loss, ("noise_network",), adam, noise=drawn, then=average)]
+        step = Update(self.noise_loss, ("noise_network",), adam, noise=drawn)
+        return averaged(self, step, c.average_rate)

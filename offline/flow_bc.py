@@ -15,7 +15,9 @@ from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.averages import count_averages
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.flow import (
     LAWS,
     REST,
@@ -33,16 +35,23 @@ from surefoot.core.nn.velocity import VelocityNetwork, network_of
 from surefoot.data.prepare import NORMALIZATIONS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
+from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, averaged, check_averages, check_execute
 
 OBJECTIVES = ("rectified", "shortcut", "mean_flow")
 SHORTCUTS = tuple(2**k for k in range(7))
 """Numbers of steps whose sizes a shortcut model is trained for."""
+VISUAL_FLOW: dict[str, dict[str, Any]] = {
+    "visual": {**VISUAL, "network": "unet", "flow_steps": 10},
+    "visual_small": {**VISUAL_SMALL, "hidden": (512, 512, 512), "flow_steps": 4},
+}
+"""Presets for pictures: sizes for a GPU, and for a core."""
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowBCConfig(HistoryConfig):
+class FlowBCConfig(EncoderConfig, HistoryConfig):
     """Settings of flow cloning; the defaults are those of the flow within FQL and Q-chunking."""
 
+<<<<<<< HEAD
     objective: str = option(
         "rectified",
         "objective: rectified (flow matching); shortcut or mean_flow, for one or a few steps",
@@ -62,6 +71,21 @@ class FlowBCConfig(HistoryConfig):
     schedule: str = option("constant", "schedule of the learning rate: constant or cosine: to 0 over the run")
     weight_decay: float = option(0.0, "weight decay", range=">= 0")
     normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
+=======
+    objective: str = "rectified"  # rectified (flow matching), shortcut or mean_flow: for one or a few steps
+    chunk: int = 1  # C: actions that are cloned and played at once
+    execute: int | None = None  # actions of a chunk that are played before the next is planned; null: all
+    flow_steps: int = 10  # K of the sampler; a power of 2 with shortcut, 1 with mean_flow
+    times: str = "uniform"  # law of the times of rectified: uniform, beta (more near the noise) or logit_normal
+    network: str = "mlp"  # mlp, embedded (ReinFlow's); shortcut, for the objectives shortcut and mean_flow
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    average_rate: float = 0.005  # of the network's average, which acts; with average_schedule=constant
+    average_schedule: str = "constant"  # constant, or power: from 1 at first down to .0001, as in Diffusion Policy
+    learning_rate: float = 3e-4
+    schedule: str = "constant"  # constant or cosine: to 0 over the run
+    weight_decay: float = 0.0
+    normalization: str = "observations"  # none, observations, stacked, range or quantile
+>>>>>>> sight
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -69,6 +93,13 @@ class FlowBCConfig(HistoryConfig):
         name = algorithm_of(self)
         used = self.objective == "rectified" or self.times == "uniform"
         require(used, name, "times", self.times, f"uniform: {self.objective} has times of its own")
+<<<<<<< HEAD
+=======
+        check_averages(self, name)
+        for field in ("chunk", "flow_steps"):
+            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
+        check_execute(self, name)
+>>>>>>> sight
         fine = self.objective != "shortcut" or self.flow_steps in SHORTCUTS
         require(fine, name, "flow_steps", self.flow_steps, f"one of {SHORTCUTS}, whose sizes a shortcut learns")
         sized = VelocityNetwork.of_kind(self.network).sized
@@ -105,22 +136,26 @@ class FlowBC(ChunkedAgent):
             "flow_steps": 4,
         },
         "one_step": {"objective": "mean_flow", "network": "shortcut", "hidden": (512, 512, 512), "flow_steps": 1},
+        **VISUAL_FLOW,
     }
     reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
     inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    average_of = "average_velocity"
     config: FlowBCConfig
 
     def build(self) -> None:
         """The velocity network and its average."""
         c, size = self.config, self.decision_dim
-        self.velocity = network_of(c.network, self.spec.observation_dim, size, c.hidden, c.chunk)
+        self.velocity = network_of(c.network, self.features, size, c.hidden, c.chunk)
         self.average_velocity = copy.deepcopy(self.velocity).requires_grad_(False)
+        if c.average_schedule == "power":
+            count_averages(self)
 
     @property
     def actor(self) -> Actor:
         """What acts: the averaged flow, from a queue where it gives chunks."""
         head = FlowActor(self.average_velocity, self.decision_dim, self.config.flow_steps)
-        return in_chunks(head, self.config.chunk, self.spec.action_dim)
+        return in_chunks(head, self.config.chunk, self.spec.action_dim, self.config.execute)
 
     def flow_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Flow matching; what is behind an episode's end does not count, here and in the other two."""
@@ -145,7 +180,7 @@ class FlowBC(ChunkedAgent):
         weight = adaptive_weight(predicted * batch["mask"], target * batch["mask"])
         return flow_matching_loss(predicted, target, weight, batch["mask"]), {"weight": weight}
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> list[Update | Rule]:
         """One step of the network, and its average."""
         c, size = self.config, self.decision_dim
         adam = Adam(c.learning_rate, weight_decay=c.weight_decay, schedule=c.schedule)
@@ -155,5 +190,5 @@ class FlowBC(ChunkedAgent):
         drawn = chunked.cloning_noise(size)
         if c.objective != "rectified":
             drawn = {**start, "stretch": Noise("uniform", draws[c.objective])}
-        average = {"average_velocity": ("velocity", c.average_rate)}
-        return [Update(loss[c.objective], ("velocity",), adam, noise=drawn, then=average)]
+        step = Update(loss[c.objective], ("velocity",), adam, noise=drawn)
+        return averaged(self, step, c.average_rate)

@@ -15,7 +15,12 @@ from surefoot.core.actors.flow_actor import OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
+<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of
+=======
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+>>>>>>> sight
 from surefoot.core.losses.flow import euler
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
@@ -26,7 +31,7 @@ from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class FQLConfig(HistoryConfig):
+class FQLConfig(EncoderConfig, HistoryConfig):
     """Settings of FQL; the defaults are the official ones, `alpha` for locomotion in mazes."""
 
     alpha: float = option(
@@ -90,7 +95,7 @@ class FQL(ChunkedAgent):
 
     def build(self) -> None:
         """The flow, the policy of one step, critics and their targets."""
-        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.features
         norm: LayerNorm = "after" if c.layer_norm_actor else False
         self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
         self.student = OneStepActor(width, size, c.hidden, layer_norm=norm)

@@ -14,7 +14,12 @@ from surefoot.core.actors.diffusion import DiffusionActor, Schedule
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
+<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+=======
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+>>>>>>> sight
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import ResidualNoise
@@ -23,7 +28,7 @@ from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class IDQLConfig(HistoryConfig):
+class IDQLConfig(EncoderConfig, HistoryConfig):
     """Settings of IDQL; the defaults are those published for Gym-MuJoCo."""
 
     expectile: float = option(0.7, "tau of the value loss; .9 in mazes", range="(0, 1)")
@@ -69,11 +74,12 @@ class IDQL(ChunkedAgent):
     }
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
     inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
+    annotates_features = True
     config: IDQLConfig
 
     def build(self) -> None:
         """Value, critics and their targets; the noise network and its average."""
-        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.features
         self.schedule = Schedule.vp(c.diffusion_steps)
         self.value = Value(width, c.hidden, "orthogonal")
         self.critic = Critic(width, size, c.hidden, 2, "orthogonal")

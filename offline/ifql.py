@@ -12,8 +12,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
+<<<<<<< HEAD
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+=======
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+>>>>>>> sight
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, Value
@@ -24,7 +29,7 @@ from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class IFQLConfig(HistoryConfig):
+class IFQLConfig(EncoderConfig, HistoryConfig):
     """Settings of IFQL; the defaults are the official ones."""
 
     expectile: float = option(0.9, "tau of the value loss; .95 on puzzle-3x3, .7 on humanoidmaze", range="(0, 1)")
@@ -76,7 +81,7 @@ class IFQL(ChunkedAgent):
 
     def build(self) -> None:
         """The flow, the value, critics and their targets."""
-        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.features
         norm: LayerNorm = "after" if c.layer_norm_actor else False
         self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
         self.value = Value(width, c.hidden, "xavier", "after", activation="gelu_tanh")

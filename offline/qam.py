@@ -15,7 +15,12 @@ from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
+<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+=======
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+>>>>>>> sight
 from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
@@ -26,7 +31,7 @@ from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class QAMConfig(HistoryConfig):
+class QAMConfig(EncoderConfig, HistoryConfig):
     """Settings of QAM; the defaults are the official ones."""
 
     inverse_temperature: float = option(
@@ -81,7 +86,7 @@ class QAM(ChunkedAgent):
 
     def build(self) -> None:
         """The cloned flow and its average, the improved one, critics and their targets."""
-        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.features
         self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=self.norm)
         self.improved = PlainVelocity(width, size, c.hidden, velocity_layer_norm=self.norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")
@@ -181,7 +186,7 @@ class QAMF(QAM):
         """The student beside QAM's networks."""
         super().build()
         c = self.config
-        self.student = OneStepActor(self.spec.observation_dim, self.decision_dim, c.hidden, layer_norm=self.norm)
+        self.student = OneStepActor(self.features, self.decision_dim, c.hidden, layer_norm=self.norm)
 
     @property
     def actor(self) -> Actor:

@@ -61,7 +61,7 @@ class QAME(QAM):
         super().build()
         c, size = self.config, self.decision_dim
         self.edit = TanhGaussianActor(
-            self.spec.observation_dim + size,
+            self.features + size,
             size,
             c.hidden,
             "xavier",

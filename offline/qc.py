@@ -15,7 +15,12 @@ from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
+<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+=======
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+>>>>>>> sight
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
@@ -26,7 +31,7 @@ from surefoot.offline.fql import FQL, FQLConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class QCConfig(HistoryConfig):
+class QCConfig(EncoderConfig, HistoryConfig):
     """Settings of QC; the defaults are the official ones."""
 
     samples: int = option(32, "N chunks of which the best by the critics acts and is bootstrapped from", range=">= 1")
@@ -69,7 +74,7 @@ class QC(ChunkedAgent):
 
     def build(self) -> None:
         """The flow over chunks, critics of chunks and their targets."""
-        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.features
         norm: LayerNorm = "after" if c.layer_norm_actor else False
         self.velocity = PlainVelocity(width, size, c.hidden, velocity_layer_norm=norm)
         self.critic = Critic(width, size, c.hidden, c.critics, "xavier", "after", activation="gelu_tanh")

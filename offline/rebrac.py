@@ -16,18 +16,27 @@ from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
+<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
+=======
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+>>>>>>> sight
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
+<<<<<<< HEAD
 from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.data.sources import chunk_source
+=======
+from surefoot.data.decision_source import decisions_of
+>>>>>>> sight
 from surefoot.offline.chunked import ChunkedAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class ReBRACConfig(HistoryConfig):
+class ReBRACConfig(EncoderConfig, HistoryConfig):
     """Settings of ReBRAC; the defaults are those of CORL's code, the penalties its ones for Hopper and medium data."""
 
     actor_penalty: float = option(
@@ -127,7 +136,7 @@ class ReBRAC(ChunkedAgent):
 
     def build(self) -> None:
         """Critics with layer norms after the activation, the actor, and targets of both."""
-        c, size, width = self.config, self.decision_dim, self.spec.observation_dim
+        c, size, width = self.config, self.decision_dim, self.features
         self.critic = Critic(width, size, c.hidden, c.critics, c.initialisation, "after", activation=c.activation)
         norm: LayerNorm = "after" if c.layer_norm_actor else False
         head = DeterministicActor(width, size, c.hidden, c.initialisation, c.activation, norm)
@@ -143,7 +152,8 @@ class ReBRAC(ChunkedAgent):
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """Windows of two chunks: the one that is valued and the data's next one."""
-        return {MAIN: chunk_source(stores, 2 * self.config.chunk)}
+        length = self.config.chunk
+        return {MAIN: decisions_of(stores, 2 * length, length, self.frames)}
 
     def annotate(self, batch: Batch) -> Batch:
         """The chunk and its target's parts; the data's next chunk, and 0 where it is not in the episode."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,15 +13,26 @@ from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
+<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import smoothed_actions, td_target
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
+=======
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.losses.value_learning import smoothed_actions, td_target
+from surefoot.core.nn.networks import Critic
+from surefoot.data.dataset import Dataset
+from surefoot.data.decision_source import decisions_of
+from surefoot.data.prepare import prepare
+>>>>>>> sight
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3BCConfig(HistoryConfig):
+class TD3BCConfig(EncoderConfig, HistoryConfig):
     """Settings of TD3+BC; the defaults are the paper's."""
 
     alpha: float = option(2.5, "weight of Q against cloning; 0 is behaviour cloning", range=">= 0")
@@ -51,16 +63,21 @@ class TD3BC(Agent):
     name = "td3bc"
     Config = TD3BCConfig
     PRESETS = {"paper": {}}  # noqa: RUF012
+    remembers_frames = True
     reads = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: TD3BCConfig
 
     def build(self) -> None:
         """Twin critics and actor, with targets of both."""
-        sizes = (self.spec.observation_dim, self.spec.action_dim)
+        sizes = (self.features, self.spec.action_dim)
         self.critic = Critic(*sizes, self.config.hidden, 2)
         self.actor: DeterministicActor = DeterministicActor(*sizes, self.config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+
+    def sources(self, stores: Stores) -> Mapping[str, Source]:
+        """Rows, with as many observations as are read."""
+        return {MAIN: decisions_of(stores, 1, history=self.frames)}
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, normalise observations."""

@@ -45,6 +45,7 @@ class FQLOnline(FQL, OffPolicyAgent):
     plans = True
     inherits: ClassVar[tuple[str, ...]] = ("velocity", "student", "critic", "target_critic", "normalizer")
     inherits_moments = ("fql", "qc_fql", "fql_online")
+    vector_only = True
     config: FQLOnlineConfig
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:

@@ -43,6 +43,7 @@ class QCOnline(QC, OffPolicyAgent):
     plans = True
     inherits: ClassVar[tuple[str, ...]] = ("velocity", "critic", "target_critic", "normalizer")
     inherits_moments = ("qc", "qc_online")
+    vector_only = True
     config: QCOnlineConfig
 
     @property

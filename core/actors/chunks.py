@@ -60,6 +60,8 @@ def decisions(batch: Batch, discount: float, chunk: int = 1) -> Batch:
 
     Args:
         batch: windows (B, L, ...) with `mask` (B, L), of which the first C steps are taken; or plain rows (B, ...).
+            Features of named observations are (B, F), those of the first step and those after the last one; they may be
+            missing, where only a loss makes them.
         discount: per step.
         chunk: C.
 
@@ -74,19 +76,29 @@ def decisions(batch: Batch, discount: float, chunk: int = 1) -> Batch:
         told = {} if reach is None else {"reach": reach, "valid": torch.ones_like(reach)}
         return {**batch, **told, "mask": torch.ones_like(batch["actions"])}
     mask, actions = batch["mask"][..., :chunk], batch["actions"][..., :chunk, :]
-    found = {
-        "observations": batch["observations"][..., 0, :],
-        "actions": actions.flatten(-2),
-        "mask": mask.unsqueeze(-1).expand_as(actions).flatten(-2),
-    }
-    found["observation_actions"] = torch.cat([found["observations"], found["actions"]], -1)
+    found = {"actions": actions.flatten(-2), "mask": mask.unsqueeze(-1).expand_as(actions).flatten(-2)}
+    if "observations" in batch:
+        found["observations"] = _at(batch["observations"], 0, actions)
+        found["observation_actions"] = torch.cat([found["observations"], found["actions"]], -1)
     if "rewards" in batch:
         target = chunk_target(batch["rewards"][..., :chunk], batch["terminations"][..., :chunk], mask, discount)
-        following = batch["next_observations"][..., chunk - 1, :]
+        following = _at(batch["next_observations"], chunk - 1, actions)
         found |= {**target._asdict(), "next_observations": following}
     return {**batch, **found}
 
 
-def in_chunks(actor: Actor, chunk: int, action_dim: int) -> Actor:
-    """A head of C A numbers as it acts: itself where C is 1, else one action a step from its queue."""
-    return actor if chunk == 1 else ChunkActor(actor, chunk, action_dim)
+def _at(observations: Tensor, step: int, actions: Tensor) -> Tensor:
+    """(B, O) observations at a step of windows of (B, C, A) actions; features are (B, O) already."""
+    return observations[..., step, :] if observations.dim() == actions.dim() else observations
+
+
+def in_chunks(actor: Actor, chunk: int, action_dim: int, execute: int | None = None) -> Actor:
+    """A head of C A numbers as it acts: itself where C is 1, else one action a step from its queue.
+
+    Args:
+        actor: plans C actions.
+        chunk: C.
+        action_dim: A.
+        execute: how many of them are played before it plans anew; None: all.
+    """
+    return actor if chunk == 1 else ChunkActor(actor, chunk, action_dim, execute)

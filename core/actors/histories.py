@@ -1,8 +1,11 @@
 """Histories: policies and critics that read the last L observations, side by side, in place of the present one.
 
-Losses are left as they are: the dataset that is trained on holds the windows as its observations, oldest first, with
-zeros before an episode's first step (of normalised data, the mean); networks are built for vectors L times as wide; and
-the policy that leaves remembers the window (`memory_actors.HistoryActor`).
+Histories of several arrays are gathered as they are drawn (`data.decision_source`): each observation is encoded by
+itself, and before an episode's first step that one is repeated.
+
+Of one vector losses are left as they are: the dataset that is trained on holds the windows as its observations, oldest
+first, with zeros before an episode's first step (of normalised data, the mean); networks are built for vectors L times
+as wide; and the policy that leaves remembers the window (`memory_actors.HistoryActor`).
 
 Source of the setting: Hong, Dragan and Levine, "Offline RL with Observation Histories: Analyzing and Improving Sample
 Complexity" (2023). Two episodes hardly ever share a history, so that values of histories can't be stitched as values of
@@ -39,20 +42,23 @@ def history_of(config: Any) -> int:
     return int(getattr(config, "history", 1))
 
 
-def widened(problem: Spec, config: Any, algorithm: str, acts: bool) -> Spec:
-    """The problem as an agent's networks see it: its one vector L times as wide.
+def widened(problem: Spec, config: Any, algorithm: str, acts: bool, remembers: bool = False) -> Spec:
+    """The problem as an agent's networks see it: its one vector L times as wide; several arrays stay as they are.
 
     Args:
         problem: as the environment has it.
         config: of the agent.
         algorithm: its name, for errors.
         acts: whether it gathers experience while it trains.
+        remembers: whether its sources give histories of several arrays, whose features stand side by side.
 
     Raises:
         ConfigError: histories go together neither with images nor with acting.
     """
     length = history_of(config)
     if length == 1:
+        return problem
+    if remembers and not problem.one_vector and not problem.masked:
         return problem
     if acts or not problem.one_vector:
         why = f"it acts while it learns: {INSTEAD}" if acts else f"observations are {problem.described()}"

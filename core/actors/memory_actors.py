@@ -65,22 +65,26 @@ class WrappingActor(Actor):
 class HistoryActor(WrappingActor):
     """A head that reads the last L observations, oldest first; those before an episode's first are zeros.
 
-    Normalised observations are remembered, so a zero is the data's mean.
+    Normalised observations are remembered, so a zero is the data's mean. Features of images, of which none means
+    nothing, are repeated instead: the first stands for those before it.
     """
 
     kind = "history"
     order = ("length", "inner")
+    optional = ("repeats",)
     observation_dim: int
     length: int
+    repeats: bool
 
-    def __init__(self, inner: Actor, observation_dim: int, length: int) -> None:
-        """Wrap a head of `length` (at least 2) times `observation_dim` inputs."""
+    def __init__(self, inner: Actor, observation_dim: int, length: int, repeats: bool = False) -> None:
+        """Wrap a head of `length` (at least 2) times `observation_dim` inputs; whether the first one is repeated."""
         if length < 2:
             raise ConfigError(f"length is {length}; a history has at least 2 observations")
-        super().__init__(inner, observation_dim=observation_dim, length=length)
+        super().__init__(inner, observation_dim=observation_dim, length=length, repeats=repeats)
 
     def _begin(self, rows: int) -> Memory:
-        return {"past": self._zeros(rows, self.length - 1, self.observation_dim)}
+        past = {"past": self._zeros(rows, self.length - 1, self.observation_dim)}
+        return past | ({"started": self._zeros(rows)} if self.repeats else {})
 
     def forward(self, windows: Tensor, mask: Tensor | None = None) -> Any:
         """What the inner head gives for (B, L, O) windows, the last step the present one.
@@ -102,7 +106,12 @@ class HistoryActor(WrappingActor):
 
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the oldest observation leaves the memory."""
-        window = torch.cat([memory["past"], observations.unsqueeze(1)], 1)
+        past, present = memory["past"], observations.unsqueeze(1)
+        if self.repeats:
+            started = memory["started"]
+            memory = {**memory, "started": torch.ones_like(started)}
+            past = torch.where(started.view(-1, 1, 1) > 0, past, present)
+        window = torch.cat([past, present], 1)
         actions, memory = self.inner.step(self.flat(window), memory, noise)
         return actions, {**memory, "past": window[:, 1:]}
 

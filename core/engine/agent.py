@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -24,6 +25,7 @@ from surefoot.core.base.spec import Spec as Spec
 from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of, need_vector, reads_pictures
 from surefoot.core.engine.needs import CONTINUOUS, DISCRETE, Needs
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
+from surefoot.core.nn.encoders import Encoder
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
 
@@ -191,6 +193,12 @@ class Agent(nn.Module):
     """Whether one that has "rewards" in `reads` can't do without: data that have none give 0."""
     vector_only: ClassVar[bool] = False
     """Whether observations must be one vector though its config has an encoder, as that of what it is made from."""
+    average_of: ClassVar[str | None] = None
+    """Network whose average acts, by that average's name; then features are those of an averaged encoder too."""
+    annotates_features: ClassVar[bool] = True
+    """Whether `annotate` reads features of observations; else they are only made where a loss reads them."""
+    remembers_frames: ClassVar[bool] = False
+    """Whether its sources give histories of several arrays, so that `history` may be above 1 there."""
     encodes_itself: ClassVar[bool] = False
     """Whether its losses call `encoder` on the arrays of their batches, and train it (else: `core.engine.features`)."""
     trains_encoder: ClassVar[bool] = True
@@ -249,9 +257,12 @@ class Agent(nn.Module):
         self.spec = self.environment_spec
         self.config = self.configure(config, **options)
         self._check_problem(self.spec)
-        self.spec = widened(self.environment_spec, self.config, self.name, self.acts)
+        remembers = self.remembers_frames and not self.acts
+        self.spec = widened(self.environment_spec, self.config, self.name, self.acts, remembers)
         self.encoder = encoder_of(self.spec, self.config, self.name)
-        self.features = self.spec.observation_dim if self.encoder is None else self.encoder.width
+        self.frames = 1 if self.encoder is None else history_of(self.config)
+        """Observations whose features networks read side by side; one vector's history is in its own width."""
+        self.features = self.spec.observation_dim if self.encoder is None else self.frames * self.encoder.width
         """Width of what networks read as an observation: the vector, or what the encoder makes of several arrays."""
         self.normalizer = Normalizer(self.environment_spec.vector_dim)
         self.register_buffer("action_low", torch.tensor(self.spec.action_low, dtype=torch.float32))
@@ -261,6 +272,8 @@ class Agent(nn.Module):
         self.register_buffer("reward_scale", torch.ones(()))
         self.register_buffer("reward_shift", torch.zeros(()))
         self.build()
+        if self.average_of is not None and self.encoder is not None and any(True for _ in self.encoder.parameters()):
+            self.average_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
 
     @classmethod
     def configure(cls, config: Any = None, **options: Any) -> Any:
@@ -408,7 +421,15 @@ class Agent(nn.Module):
         trained = {name for entry in entries if isinstance(entry, Update) for name in entry.trains}
         moves = [*(e.then for e in entries), *(e.lagging for e in entries if isinstance(e, Update))]
         pairs = ((target, source) for move in moves for target, (source, _) in move.items())
-        return {target: source for target, source in pairs if target not in trained}
+        found = {target: source for target, source in pairs if target not in trained}
+        if self.average_of is not None:
+            found[self.average_of] = self.average_of.removeprefix("average_")
+        return found | ({"average_encoder": "encoder"} if hasattr(self, "average_encoder") else {})
+
+    @property
+    def acting_encoder(self) -> Encoder | None:
+        """The encoder whose features the deployed policy reads: the average where its head is an average."""
+        return getattr(self, "average_encoder", self.encoder)
 
     def forward(self, method: str | Callable[..., Any], *arguments: Any) -> Any:
         """Call a method by name, or a function of this agent: how `torch.func.functional_call` reaches the losses."""
@@ -434,8 +455,10 @@ class Agent(nn.Module):
     def policy_of(self, head: Actor) -> Policy:
         """The same of a head that reads what the networks read."""
         if (length := history_of(self.config)) > 1:
-            head = HistoryActor(head, self.environment_spec.observation_dim, length)
-        return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.encoder)
+            own = self.encoder
+            width = self.environment_spec.observation_dim if own is None else own.width
+            head = HistoryActor(head, width, length, repeats=own is not None)
+        return Policy.of(head, self.normalizer, self.action_low, self.action_high, self.acting_encoder)
 
     def fresh(self, seed: int) -> Self:
         """A new agent with the same problem and config, its networks drawn from `seed`."""

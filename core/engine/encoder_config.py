@@ -11,7 +11,7 @@ from surefoot.core.base.options import Options, option
 from surefoot.core.base.spec import FIRST, LAST, Array, Spec
 from surefoot.core.nn.encoders import Encoder
 
-READERS = "bc, iql, sac, dqn, ppo, dreamer and those made of them"
+READERS = "bc, flow_bc, diffusion_bc, fql, iql, sac, dqn, ppo, dreamer and those made of them"
 """Algorithms that read images."""
 
 
@@ -22,8 +22,22 @@ AUTO = "auto"
 class EncoderConfig(Options):
     """How an agent reads images and several arrays; of no effect where observations are one vector."""
 
-    encoder: str = option("nature", "network that reads images: small, nature or impala")
-    encoder_features: int = option(50, "features of each image, and of all vectors beside images")
+    encoder: str = option(
+        "nature", "network that reads images: small, nature, impala, impala_small, d4pg, drq, resnet18 or vit"
+    )
+    encoder_features: int | None = option(
+        None, "features of each image, and of all vectors beside images where they are mapped; null: the encoder's own"
+    )
+    encoder_share: bool = option(
+        False, "one trunk for all cameras, which are of one size; what follows it is each camera's own"
+    )
+    pixels: str = option(
+        "auto",
+        "numbers that black .. white become: half (-.5 .. .5), unit (0 .. 1), imagenet, or auto: the encoder's own",
+    )
+    crop: float = option(
+        1.0, "share of height and width that is seen: at random in training, else the middle; 1: all", range="(0, 1]"
+    )
     image_channels: str = option(
         "auto",
         "where an image's channels lie: first, last, or auto: as stated or by the shape",
@@ -35,6 +49,7 @@ class EncoderConfig(Options):
     shift: int = option(
         4, "pixels that the images of a training step are moved by at most, at random; 0: not at all", range=">= 0"
     )
+    shift_together: bool = option(False, "move and cut the next images as the present ones, not by a draw of their own")
 
 
 def reads_pictures(config: type) -> bool:
@@ -52,7 +67,14 @@ def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
         return None
     if not isinstance(config, EncoderConfig):
         need_vector(spec, algorithm)
-    return Encoder(stated(spec.observations, config, algorithm), config.encoder, config.encoder_features)
+    return Encoder(
+        stated(spec.observations, config, algorithm),
+        config.encoder,
+        config.encoder_features,
+        pixels=None if config.pixels == AUTO else config.pixels,
+        crop=config.crop,
+        share=config.encoder_share,
+    )
 
 
 def stated(arrays: Mapping[str, Array], config: EncoderConfig, algorithm: str) -> dict[str, Array]:

@@ -27,12 +27,16 @@ from surefoot.core.engine.encoder_config import READERS as READERS
 from surefoot.core.engine.encoder_config import EncoderConfig as EncoderConfig
 from surefoot.core.engine.encoder_config import encoder_of as encoder_of
 from surefoot.core.engine.encoder_config import need_vector as need_vector
-from surefoot.core.nn.encoders import Encoder, as_laid_out, channels_first, random_shift
+from surefoot.core.nn.encoders import Encoder
 
 OBSERVATIONS = ("observations", "next_observations")
 SHIFT = "shift"
 """Name of the noise that images are shifted by."""
-TRAINED_WITH = ("critic", "value", "actor")
+CROP = "crop"
+"""Name of the noise that says which part of an image is seen."""
+MOVES = (SHIFT, CROP)
+"""Noises that images are moved by: for each camera two numbers of its present image, then two of its next one."""
+TRAINED_WITH = ("critic", "value", "actor", "velocity", "noise_network")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
 
 
@@ -53,35 +57,55 @@ def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor], twice: bool
         arrays = named(batch, agent.encoder, name)
         if not arrays:
             continue
-        if SHIFT in noise:
-            uniform = noise[SHIFT][:, :2] if name == "observations" else noise[SHIFT][:, 2:]
-            arrays = _shifted(arrays, agent.encoder, uniform, agent.config.shift)
+        if any(move in noise for move in MOVES):
+            arrays = moved(arrays, agent.encoder, noise, agent.config, name != "observations")
             found |= {f"{name}/{key}": value for key, value in arrays.items()}
         if twice or name != "observations":
-            found[name] = agent.encoder(arrays)
+            found[name] = features_of(agent, arrays)
     return _with_actions(found)
 
 
-def _shifted(arrays: dict[str, Tensor], encoder: Encoder, uniform: Tensor, pixels: int) -> dict[str, Tensor]:
-    """The images moved, all of an observation by the same shift; vectors as they are."""
-    moved = dict(arrays)
-    for key in encoder.images:
-        array = encoder.arrays[key]
-        moved[key] = as_laid_out(random_shift(channels_first(arrays[key], array), uniform, pixels), array)
-    return moved
+def features_of(agent: Agent, arrays: Mapping[str, Tensor]) -> Tensor:
+    """(B, F) what losses read of (B, *shape) arrays; of (B, L, *shape) histories, each encoded by itself, side by
+    side."""
+    assert agent.encoder is not None
+    found: Tensor = agent.encoder(arrays)
+    return found.flatten(-2) if agent.frames > 1 else found
+
+
+def moved(
+    arrays: Mapping[str, Tensor], encoder: Encoder, noise: Mapping[str, Tensor], config: EncoderConfig, following: bool
+) -> dict[str, Tensor]:
+    """The arrays of an observation with its images shifted and cut out, each camera's by a draw of its own.
+
+    Args:
+        arrays: key -> (B, *shape).
+        encoder: says which of them are images.
+        noise: (B, 4 cameras) of those of `MOVES` that are asked for.
+        config: the largest shift, and whether both observations are moved alike.
+        following: whether they are the next ones.
+    """
+    found = dict(arrays)
+    for number, (key, view) in enumerate(encoder.views.items()):
+        first = 4 * number + (2 if following and not config.shift_together else 0)
+        own = {name: noise[name][:, first : first + 2] for name in MOVES if name in noise}
+        found[key] = view.moved(arrays[key], own.get(SHIFT), config.shift, own.get(CROP))
+    return found
 
 
 def _with_actions(batch: Batch) -> Batch:
     """With `observation_actions`, as a store gives them on a problem of one vector."""
-    if "observations" in batch and "actions" in batch:
+    if "observations" in batch and "actions" in batch and batch["observations"].dim() == batch["actions"].dim():
         batch["observation_actions"] = torch.cat([batch["observations"], batch["actions"]], -1)
     return batch
 
 
-def shifts_images(agent: Agent) -> bool:
-    """Whether training moves the images that this agent observes, at random."""
-    seen = agent.encoder is not None and not agent.encodes_itself and len(agent.encoder.images) > 0
-    return seen and agent.config.shift > 0
+def move_noise(agent: Agent) -> dict[str, Noise]:
+    """What training moves the images of a row by that this agent observes; empty where it does not move them."""
+    if agent.encoder is None or agent.encodes_itself or not agent.encoder.views:
+        return {}
+    asked = {SHIFT: agent.config.shift > 0, CROP: agent.config.crop < 1}
+    return {name: Noise("uniform", 4 * len(agent.encoder.views)) for name in MOVES if asked[name]}
 
 
 def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Update | Rule]:
@@ -92,12 +116,12 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     """
     if agent.encoder is None or agent.encodes_itself:
         return list(updates)
-    found = {SHIFT: Noise("uniform", 4)} if shifts_images(agent) else {}
+    found = move_noise(agent)
 
     def unshifted(u: Update | Rule) -> Update | Rule:
         if not isinstance(u, Update):
             return u
-        return dataclasses.replace(u, loss=_without(SHIFT, u.loss), noise={**u.noise, **found})
+        return dataclasses.replace(u, loss=_without(MOVES, u.loss), noise={**u.noise, **found})
 
     own = each_once(unshifted, updates)
     if not agent.trains_encoder or not any(True for _ in agent.encoder.parameters()):
@@ -109,7 +133,10 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     def encoding(u: Update | Rule) -> Update | Rule:
         if not isinstance(u, Update) or beside not in u.trains:
             return u
-        return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"))
+        then = dict(u.then)
+        if agent.average_of is not None and agent.average_of in then:  # what acts reads features of the same age
+            then["average_encoder"] = ("encoder", then[agent.average_of][1])
+        return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"), then=then)
 
     return each_once(encoding, own)
 
@@ -137,10 +164,10 @@ def trained(entry: Update | Rule) -> tuple[str, ...]:
     return entry.trains if isinstance(entry, Update) else ()
 
 
-def _without(name: str, loss: Loss) -> Loss:
+def _without(names: Sequence[str], loss: Loss) -> Loss:
     @functools.wraps(loss)
     def plain(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        return loss(batch, {key: value for key, value in noise.items() if key != name})
+        return loss(batch, {key: value for key, value in noise.items() if key not in names})
 
     return plain
 
@@ -151,7 +178,7 @@ def _encoding(agent: Agent, loss: Loss) -> Loss:
     @functools.wraps(loss)
     def through(batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         assert agent.encoder is not None
-        features = agent.encoder(named(batch, agent.encoder, "observations"))
+        features = features_of(agent, named(batch, agent.encoder, "observations"))
         return loss(_with_actions({**batch, "observations": features}), noise)
 
     return through

@@ -134,7 +134,7 @@ class Learner:
         """What is done with a block: groups of updates by their numbers, for `run`, and rules on blocks."""
         self._groups = [[self.updates.index(e) if isinstance(e, Update) else e for e in group] for group in groups]
         self._compute = [self.parameters.bound(checked_loss(u), compiled) for u in self.updates]
-        self._twice = encodes_twice(self.updates, type(agent).annotate is not Agent.annotate)
+        self._twice = encodes_twice(self.updates, self._annotates())
         self._annotate = self.parameters.bound(self._annotated)
         self._ones = torch.ones(len(agents), dtype=dtype, device=self.device)
         self._losses = torch.zeros(len(self.updates), len(agents), dtype=dtype, device=self.device)
@@ -247,6 +247,9 @@ class Learner:
             space, gather = self._spaces.get(name), self.sources[name].gather
             found[name] = gather(own) if space is None else gather(own, space)
         return found
+
+    def _annotates(self) -> bool:
+        return self.agent.annotates_features and type(self.agent).annotate is not Agent.annotate
 
     def _annotated(self, batch: Batch, noise: dict[str, Tensor]) -> Batch:
         return self.agent.annotate(encoded(self.agent, batch, noise, self._twice))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.core.engine.agent import Agent, Update
-from surefoot.core.engine.features import shifts_images
+from surefoot.core.engine.features import move_noise
 from surefoot.core.engine.sources import Batch, Source, as_sources
 
 
@@ -93,7 +93,7 @@ class Share:
         Raises:
             ConfigError: an agent whose batches can't be shared, or rows that can't be shared equally.
         """
-        if shifts_images(agent):  # by noise that each process would draw for its own rows alone
+        if move_noise(agent):  # by noise that each process would draw for its own rows alone
             raise ConfigError(f"{agent.name}: processes that share a batch can't shift its images: set algo.shift=0")
         for update in agent.updates():
             fits = isinstance(update, Update) and update.repeat == 1 and update.rows is None and not update.noise

@@ -18,7 +18,8 @@ from surefoot.core.base.files import beside, read_json
 from surefoot.core.base.schema import Flag, FlagOr, Kind, Many, Maybe, Number, Record, Table, Text, check, shown
 from surefoot.core.base.spec import ARRAY
 from surefoot.core.nn.activations import ACTIVATIONS
-from surefoot.core.nn.encoders import NAMES
+from surefoot.core.nn.image_encoders import NAMES
+from surefoot.core.nn.pictures import RANGES
 from surefoot.core.policy.policy_module import FORMAT, PolicyModule
 
 P = TypeVar("P", bound=PolicyModule)
@@ -93,6 +94,7 @@ OPTIONS: dict[str, Kind] = {
     "target_return": Number(),
     "target_cost": Number(),
     "length": _COUNT,
+    "repeats": Flag(),
     "chunk": _COUNT,
     "hold_steps": _COUNT,
     "decision_steps": _COUNT,
@@ -133,6 +135,9 @@ OPTIONS: dict[str, Kind] = {
     "environment": Maybe(Text(200)),
     "encoder": Text(among=NAMES),
     "encoder_features": _SIZE,
+    "pixels": Text(among=RANGES),
+    "crop": Number(0, 1),
+    "encoder_share": Flag(),
     "observations": Table(ARRAY),
 }
 """What the options of our own heads are; those of others' heads are theirs to check."""

@@ -17,8 +17,8 @@ from surefoot.core.engine.sources import Uniform
 from surefoot.core.nn.encoders import random_shift
 from surefoot.data.store import Store
 from surefoot.offline.bc import BC
+from surefoot.offline.edac import EDAC
 from surefoot.offline.iql import IQL
-from surefoot.offline.td3_bc import TD3BC
 from surefoot.online.sac import SAC
 
 ROWS = 40
@@ -146,8 +146,8 @@ def test_vectors_in_a_dict_are_learned_from_to_the_bit_as_one_vector(kind: type[
 
 
 def test_agents_that_learn_from_one_vector_say_so() -> None:
-    with pytest.raises(ConfigError, match=r"td3bc learns from one vector, and observations are image .*train it with"):
-        TD3BC(problem(BOTH))
+    with pytest.raises(ConfigError, match=r"edac learns from one vector, and observations are image .*train it with"):
+        EDAC(problem(BOTH))
 
 
 @pytest.mark.parametrize(("options", "message"), [({"shift": -1}, "bc.shift is -1"), ({"encoder": "big"}, "'big'")])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from surefoot.core.base.children import start_python
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent
-from surefoot.core.engine.features import shifts_images
+from surefoot.core.engine.features import move_noise
 from surefoot.core.engine.share import Share
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.runs.plan import Plan
@@ -32,7 +32,7 @@ def check_learners(plan: Plan, agent: Agent) -> None:
             f"learners={plan.learners}: the losses of {agent.name} are not means over the rows of one batch, so that "
             "processes can't share it; those of ppo, iql and bc are"
         )
-    if shifts_images(agent):
+    if move_noise(agent):
         raise ConfigError(
             f"learners={plan.learners}: processes that share a batch can't shift its images, as {agent.name} does by "
             "default: set algo.shift=0"
