@@ -94,6 +94,7 @@ OPTIONS: dict[str, Kind] = {
     "target_cost": Number(),
     "length": _COUNT,
     "chunk": _COUNT,
+    "choices": Number(2, 255, whole=True),
     "hold_steps": _COUNT,
     "deterministic": _SIZE,
     "recurrent_hidden": _SIZE,

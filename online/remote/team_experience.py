@@ -10,6 +10,7 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.learner import Learner
 from surefoot.envs.acting import under
+from surefoot.envs.acting.interventions import COLUMN as INTERVENED
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.loops.experience import RAW, Experience
 from surefoot.online.remote.team import ROWS, Team, Tensors, weights
@@ -69,16 +70,19 @@ def store(experience: Experience, step: Tensors) -> None:
 
 
 def joined(parts: Sequence[Tensors], join: Callable[[list[Tensor]], Tensor]) -> Tensors:
-    """Columns of several steps, or of several collectors' steps; where some lack `valid` or `costs`, with 1 or 0 there.
+    """Columns of several steps, or of several collectors' steps; where some lack `valid`, with 1 there, and where some
+    lack `costs` or `intervened`, with 0.
 
     An environment gives `valid` with rows that are no transitions, and may speak of costs from a violation on.
     """
 
     def column(part: Tensors, name: str) -> Tensor:
-        if name in part or name not in ("valid", "costs"):
+        if name in part or name not in ("valid", "costs", INTERVENED):
             return part[name]
         rewards = part["rewards"]
-        return torch.ones_like(rewards, dtype=torch.bool) if name == "valid" else torch.zeros_like(rewards)
+        if name == "costs":
+            return torch.zeros_like(rewards)
+        return torch.full_like(rewards, name == "valid", dtype=torch.bool)
 
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: join([column(part, name) for part in parts]) for name in names}
