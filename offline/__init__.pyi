@@ -15,6 +15,7 @@ from .bc import BC as BC, BCConfig as BCConfig
 from .bisim_iql import BisimIQL as BisimIQL, BisimIQLConfig as BisimIQLConfig
 from .calql import CalQL as CalQL, CalQLConfig as CalQLConfig
 from .crl import CRL as CRL, CRLConfig as CRLConfig
+from .classifier import Classifier as Classifier, ClassifierConfig as ClassifierConfig
 from .cql import CQL as CQL, CQLConfig as CQLConfig
 from .decision_transformer import DT as DT, DTConfig as DTConfig
 from .diffusion_bc import DiffusionBC as DiffusionBC, DiffusionBCConfig as DiffusionBCConfig

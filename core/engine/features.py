@@ -32,7 +32,7 @@ from surefoot.core.nn.encoders import Encoder, as_laid_out, channels_first, rand
 OBSERVATIONS = ("observations", "next_observations")
 SHIFT = "shift"
 """Name of the noise that images are shifted by."""
-TRAINED_WITH = ("critic", "value", "actor")
+TRAINED_WITH = ("critic", "value", "actor", "classifier")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
 
 

@@ -1,4 +1,4 @@
-"""`Corrected`: batches of which a share is what people did, demonstrations and corrections, beside the replay buffer."""
+"""`Corrected`: batches of which a share is what people did, demonstrations and corrections."""
 
 from __future__ import annotations
 

@@ -41,5 +41,5 @@ def test_a_flag_that_is_none_is_named(tmp_path: pathlib.Path) -> None:
     made = recorded()
     made = made.replace(extras={"intervened": np.array([0, 1, 2, 0, 0, 0], np.float32)})
     data.save(made, tmp_path / "folder", "lerobot")
-    with pytest.raises(DataError, match="complementary_info.is_intervention"):
+    with pytest.raises(DataError, match=r"complementary_info\.is_intervention"):
         data.load(tmp_path / "folder")

@@ -219,8 +219,8 @@ def test_mistakes_of_the_environment_are_named() -> None:
     ):
         with pytest.raises(EnvironmentMismatchError, match=words):
             loop("sac", adapt(PausingVectorEnv([lambda infos=infos: Single([*infos, {}])])), initial_steps=20).run(1)
+    wide = Single([{"intervene_action": np.zeros(3)}, {}])
     with pytest.raises(SimulatorError, match=r"info\['intervene_action'\] = .* of shape \(2,\)"):
-        wide = Single([{"intervene_action": np.zeros(3)}, {}])
         loop("sac", adapt(PausingVectorEnv([lambda: wide])), initial_steps=20).run(1)
 
 

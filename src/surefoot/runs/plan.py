@@ -56,7 +56,7 @@ class Settings:
     strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
     init: str | None = None  # run folder whose trained networks are the start
-    reward: str | None = None  # module:function that rewards the dataset's steps, in place of its own rewards
+    reward: str | None = None  # module:function that rewards the dataset's steps, or a run of algo=classifier
     gap: str | None = None  # altered dynamics of the training environment, as gravity2; evaluation is without
     kernels: bool = True  # networks and updates in the native module, on a CPU; false: plain PyTorch
     compiled: bool = False  # torch.compile

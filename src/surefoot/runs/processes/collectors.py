@@ -39,6 +39,7 @@ from surefoot.runs import trust
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes import cluster
 from surefoot.runs.processes.stopping import leave_interrupts, signals_wait
+from surefoot.runs.success_reward import with_reward
 
 
 def collector_seed(seed: int, worker: int) -> int:
@@ -139,7 +140,7 @@ class Collector:
         seed = collector_seed(int(meta["seed"]), worker)
         agent = own.agent(spec).fresh(seed)
         agent.normalizer.fixed = bool(meta["fixed"])  # as the learner's, whose statistics come with its weights
-        env = make_training(str(plan.environment), rows, gap=plan.gap)
+        env = with_reward(make_training(str(plan.environment), rows, gap=plan.gap), plan)
         held = plan.collect_steps * rows  # of the replay buffer, which nobody learns from
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
         self.loop = make_loop([agent], [seed], env, planned_steps=steps, batch_size=1, kernels=plan.kernels)
