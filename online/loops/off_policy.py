@@ -61,7 +61,7 @@ class OffPolicyLoop:
         mixed_precision: bool = False,
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
-        collect_steps: int = 32,
+        collect_steps: int | None = 32,
         steps_per_graph: int = STEPS_PER_GRAPH,
     ) -> None:
         """Take over the agents and begin the first episodes.
@@ -79,7 +79,8 @@ class OffPolicyLoop:
             mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
             dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
-            collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy.
+            collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy; None:
+                an episode of its one environment.
             steps_per_graph: as of `Learner`.
 
         Raises:
@@ -191,6 +192,8 @@ class OffPolicyLoop:
         result |= self.experience.episodes.take()
         if "multiplier.value" in self.learner.buffers:
             result["multiplier"] = self.learner.buffers["multiplier.value"].tolist()
+        if self.team_steps is not None:
+            result["updates_per_row"] = [self.learner.step / max(1, self.decisions)]
         if self.experience.told_of_people:
             result["intervened_steps"] = self.experience.intervened.double().tolist()
         result["diverged_episodes"] = [float(self.experience.diverged)] * len(self.seeds)

@@ -34,17 +34,26 @@ def check_agent(agent: OffPolicyAgent) -> None:
 class TeamSteps:
     """The steps that a team takes for one learner, in the order in which a learner alone would have taken them."""
 
-    def __init__(self, team: Team, steps: int) -> None:
-        """Ask for `steps` vector steps at a time, by one policy each."""
+    def __init__(self, team: Team, steps: int | None) -> None:
+        """Ask for `steps` vector steps at a time, by one policy each; None: for an episode of the one environment."""
         self.team, self.length = team, steps
         self.rows: Tensors = {}
         """(K, N, ...) the block that is being taken in."""
-        self.next = steps
+        self.next = 0
+        self.orders = 0
+        """Blocks that were taken in so far, the present one included."""
+
+    @property
+    def held(self) -> int:
+        """Vector steps of the block that is being taken in; 0 before the first."""
+        return len(next(iter(self.rows.values()))) if self.rows else 0
 
     def take(self, number: int, learner: Learner) -> Tensors:
         """(N, ...) columns of vector step `number`, as `Experience.heard` keeps them."""
-        if self.next >= self.length:
-            answers = self.team.collect(number // self.length, lambda: ({"steps": self.length}, weights(learner)))
+        if self.next >= self.held:
+            order = self.orders if self.length is None else number // self.length
+            answers = self.team.collect(order, lambda: ({"steps": self.length}, weights(learner)))
+            self.orders = order + 1
             parts = [under(tensors, ROWS) for _, tensors in answers]
             self.rows = joined(parts, lambda columns: torch.cat(columns, 1))
             self.next = 0
@@ -55,11 +64,13 @@ class TeamSteps:
     def state(self) -> Tensors:
         """What is left of the block that is being taken in."""
         rows = {f"loop/collected/{name}": value.clone() for name, value in self.rows.items()}
-        return {**rows, "loop/next_collected": torch.tensor(self.next)}
+        episodes = {"loop/orders": torch.tensor(self.orders)} if self.length is None else {}
+        return {**rows, **episodes, "loop/next_collected": torch.tensor(self.next)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from it."""
         self.rows, self.next = under(state, "loop/collected/"), int(state["loop/next_collected"])
+        self.orders = int(state.get("loop/orders", torch.zeros(())))
 
 
 def store(experience: Experience, step: Tensors) -> None:

@@ -1,4 +1,4 @@
-"""HIL: the gripper's choice, what actor and critics see of an action, the policy that leaves, and learning with a person."""
+"""HIL: the choice of a gripper, what actor and critics see of an action, the policy, and learning with a person."""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ class Settings:
     workers: int = 1  # collectors of each seed, which share its environments
     staleness: int = 0  # versions that the acting policy may be old; above 0 collectors act while the learner learns
     collect_steps: int = 32  # steps of each environment by one policy, where collectors fill a replay buffer
+    collect: str = "steps"  # what a collector does by one policy: collect_steps of each environment, or an episode
     learners: int = 1  # processes that share each batch of a seed and average their gradients
     patience: float = 600.0  # seconds that one call of an environment may take before the run stops; 0: for ever
 
@@ -86,13 +87,17 @@ class Settings:
                 raise ConfigError(f"{name}={value}: must be a number from 0 on, as in {example}")
         check_steps_per_graph(self.steps_per_graph)
         self._check_range()
-        for name, words in (("device", ("auto", "cpu", "cuda")), ("view", ("corrected", "d4rl"))):
+        for name, words in (
+            ("device", ("auto", "cpu", "cuda")),
+            ("view", ("corrected", "d4rl")),
+            ("collect", ("steps", "episode")),
+        ):
             if getattr(self, name) not in words:
                 *others, last = words
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: give {', '.join(others)} or {last}")
         if self.collectors not in (None, "processes", "ray"):
             raise ConfigError(f"collectors={self.collectors!r} is unknown: give processes or ray, or leave it out")
-        for name, usual in (("workers", 1), ("staleness", 0)):
+        for name, usual in (("workers", 1), ("staleness", 0), ("collect", "steps")):
             if self.collectors is None and getattr(self, name) != usual:
                 raise ConfigError(
                     f"{name}={getattr(self, name)}: who acts is not said: add collectors=processes or ray"
