@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,8 +18,21 @@ Reward = Callable[[Any, Array, Any], Any]
 """(observations, actions, next observations), all N rows of each -> (N,) rewards. Several arrays come as a dict."""
 
 
+@runtime_checkable
+class EndsToo(Protocol):
+    """A reward that says where episodes end too."""
+
+    name: str
+
+    def labelled(self, dataset: Dataset) -> Dataset:
+        """The dataset with its rewards and ends."""
+        ...
+
+
 def name_of(reward: Reward) -> str:
     """`module:function`, as attributes keep it."""
+    if isinstance(reward, EndsToo):
+        return reward.name
     return f"{getattr(reward, '__module__', '?')}:{getattr(reward, '__qualname__', type(reward).__name__)}"
 
 
@@ -37,6 +50,8 @@ def rewarded(dataset: Dataset, reward: Reward, name: str) -> Dataset:
         ConfigError: it raises.
         DataError: it gives anything but N finite numbers.
     """
+    if isinstance(reward, EndsToo):
+        return reward.labelled(dataset)
     observations, following = _both(dataset)
     try:
         given = reward(mapped(np.copy, observations), dataset.actions.copy(), mapped(np.copy, following))

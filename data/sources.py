@@ -79,6 +79,39 @@ class WeightedRows(Drawn):
         return self.weighted(self.drawn(step).contiguous())
 
 
+class Balanced(Drawn):
+    """Rows of two kinds, as many of one as of the other in each batch: those of the first kind at the even places."""
+
+    def __init__(self, store: Store, first: Tensor, name: str, stream: str = MAIN) -> None:
+        """Draw rows of a store.
+
+        Args:
+            store: N rows.
+            first: (N,) bool: which are of the first kind.
+            name: of the column that tells, for messages.
+            stream: of random numbers.
+
+        Raises:
+            DataError: all rows are of one kind.
+        """
+        super().__init__(stream)
+        self.gather, self.workspace = store.gather, store.workspace
+        self.kinds = [mask.nonzero().squeeze(1) for mask in (first, ~first)]
+        if not all(map(len, self.kinds)):
+            raise DataError(
+                f"{name!r} is {'0' if len(self.kinds[1]) else '1'} in all {len(store):,} rows: rows of both kinds are "
+                "needed"
+            )
+
+    def rows(self, step: int) -> Tensor:
+        """(S, rows) int64 rows of training step `step`."""
+        uniform = self.drawn(step)
+        found = torch.empty(uniform.shape, dtype=torch.int64, device=uniform.device)
+        for place, kind in enumerate(self.kinds):
+            found[:, place::2] = kind[uniform_rows(uniform[:, place::2], len(kind))]
+        return found
+
+
 def chunk_source(stores: Stores, length: int) -> Source:
     """Rows of the data, drawn uniformly; of a length above 1, the windows that begin at them (`core.actors.chunks`).
 

@@ -5,6 +5,7 @@ Each function raises a `WrongReturnError` where gymnasium does not allow the val
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ FLAGS = (bool, np.bool_)
 NUMBERS = (float, int, np.floating, np.integer, *FLAGS)
 CONSTRAINTS = ("cost", "margin")
 """Entries of a step's info that must be a number where they are."""
+EXECUTED, EXECUTED_FLAG, EXECUTED_WITH_FLAG = "intervene_action", "is_intervention", "teleop_action"
+"""Entries of a step's info by which a person's action is told (`envs.acting.interventions`)."""
 AGREE = "make the observation space and the observations agree"
 
 
@@ -67,6 +70,15 @@ def number(what: str, value: Any, kinds: tuple[type, ...], advice: str) -> Any:
     if found.shape != () or found.dtype.kind not in "biuf":
         raise WrongReturnError(f"{what} {kind(value)}", advice)
     return found
+
+
+def executed_action(key: str, value: Any, shape: tuple[int, ...]) -> Array:
+    """A person's action of this shape, as an array of numbers; of one number, with or without its dimension."""
+    found = np.asarray(value)
+    if found.dtype.kind not in "biuf" or (found.shape != shape and found.size != 1) or found.size != math.prod(shape):
+        wanted = f"give the action that was carried out, of shape {shape}"
+        raise WrongReturnError(f"info[{key!r}] = {kind(value)}", wanted)
+    return found.reshape(shape)
 
 
 def kind(value: Any) -> str:

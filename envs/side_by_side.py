@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from surefoot.core.base.errors import EnvironmentMismatchError, SimulatorError, SurefootError
 from surefoot.envs import returned
-from surefoot.envs.returned import AGREE, CONSTRAINTS, FLAGS, NUMBERS, Array, WrongReturnError, kind
+from surefoot.envs.returned import (
+    AGREE,
+    CONSTRAINTS,
+    EXECUTED,
+    EXECUTED_WITH_FLAG,
+    FLAGS,
+    NUMBERS,
+    Array,
+    WrongReturnError,
+    kind,
+)
 from surefoot.envs.reward_terms import DECLARED, flat
 from surefoot.envs.spaces import mapped
 
@@ -55,7 +66,8 @@ class PausingVectorEnv(SyncVectorEnv):
     """N single environments as a `PausableVectorEnv`.
 
     `info` has the numbers of the steps just taken (N,), also where an episode ended with the step, with a mask (N,) of
-    the rows that gave them behind `_`; objects and arrays in it are left out.
+    the rows that gave them behind `_`; objects and arrays in it are left out, but for a person's actions
+    (`envs.acting.interventions`), (N, A).
 
     Raises, beside what the environments raise themselves:
         SimulatorError: an environment raised something, or returned what gymnasium does not allow.
@@ -149,7 +161,16 @@ class PausingVectorEnv(SyncVectorEnv):
         """Keep the numbers of a row's info, and declared terms of its reward as `reward/TERM`."""
         if DECLARED in row:
             row = flat(row)
+        shape = self.single_action_space.shape or ()
         for key, value in row.items():
+            if isinstance(key, enum.Enum):  # as LeRobot's events
+                key = key.value
+            if key in (EXECUTED, EXECUTED_WITH_FLAG):
+                if value is not None:
+                    done = returned.executed_action(key, value, shape)
+                    info.setdefault(key, np.zeros((self.num_envs, *shape)))[i] = done
+                    info.setdefault(f"_{key}", np.zeros(self.num_envs, np.bool_))[i] = True
+                continue
             if key in CONSTRAINTS:
                 value = returned.number(f"info[{key!r}] =", value, NUMBERS, "give one finite number")
             elif not isinstance(value, NUMBERS):

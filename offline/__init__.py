@@ -19,6 +19,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "bc": f"{__name__}:BC",
         "bisim_iql": f"{__name__}:BisimIQL",
         "calql": f"{__name__}:CalQL",
+        "classifier": f"{__name__}:Classifier",
         "cql": f"{__name__}:CQL",
         "crl": f"{__name__}:CRL",
         "diffusion_bc": f"{__name__}:DiffusionBC",

@@ -16,6 +16,7 @@ from .bisim_iql import BisimIQL as BisimIQL, BisimIQLConfig as BisimIQLConfig
 from .calql import CalQL as CalQL, CalQLConfig as CalQLConfig
 from .conservative_fb import ConservativeFBConfig as ConservativeFBConfig, MCFB as MCFB, VCFB as VCFB
 from .crl import CRL as CRL, CRLConfig as CRLConfig
+from .classifier import Classifier as Classifier, ClassifierConfig as ClassifierConfig
 from .cql import CQL as CQL, CQLConfig as CQLConfig
 from .decision_transformer import DT as DT, DTConfig as DTConfig
 from .diffusion_bc import DiffusionBC as DiffusionBC, DiffusionBCConfig as DiffusionBCConfig

@@ -28,6 +28,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "fpo": f"{__name__}:FPO",
         "fql_online": f"{__name__}:FQLOnline",
         "h2o": f"{__name__}:H2O",
+        "hil": f"{__name__}:HIL",
         "hnpg": f"{__name__}:HNPG",
         "iql_online": f"{__name__}:IQLOnline",
         "mdpo": f"{__name__}:MDPO",

@@ -18,6 +18,7 @@ from .famo2o_online import FamO2OOnline as FamO2OOnline, FamO2OOnlineConfig as F
 from .fpo import FPO as FPO, FPOConfig as FPOConfig
 from .fql_online import FQLOnline as FQLOnline, FQLOnlineConfig as FQLOnlineConfig
 from .h2o import H2O as H2O, H2OConfig as H2OConfig
+from .hil import HIL as HIL, HILConfig as HILConfig
 from .hnpg import HNPG as HNPG, HNPGConfig as HNPGConfig
 from .iql_online import IQLOnline as IQLOnline, IQLOnlineConfig as IQLOnlineConfig
 from .mdpo import MDPO as MDPO, MDPOConfig as MDPOConfig

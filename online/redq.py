@@ -88,7 +88,7 @@ class REDQ(OffPolicyAgent):
 
     def build(self) -> None:
         """Actor, critics with their targets, temperature."""
-        c, sizes = self.config, (self.features, self.spec.action_dim)
+        c, sizes = self.config, (self.features, self.drawn_dim)
         start = c.initialisation
         self.actor: TanhGaussianActor = TanhGaussianActor(
             *sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor, norm_epsilon=c.layer_norm_epsilon
@@ -99,10 +99,15 @@ class REDQ(OffPolicyAgent):
         self.temperature = Temperature(c.temperature, c.temperature_form)
 
     @property
+    def drawn_dim(self) -> int:
+        """Numbers of an action that the actor draws and the critics value: all of them."""
+        return self.spec.action_dim
+
+    @property
     def target_entropy(self) -> float:
         """In nats, of actions in [-1, 1]."""
         c = self.config
-        return c.target_entropy_per_dimension * self.spec.action_dim if c.target_entropy is None else c.target_entropy
+        return c.target_entropy_per_dimension * self.drawn_dim if c.target_entropy is None else c.target_entropy
 
     def subset_noise(self) -> dict[str, Noise]:
         """What `members` reads."""
@@ -154,7 +159,7 @@ class REDQ(OffPolicyAgent):
 
     def updates(self) -> list[Update | Rule]:
         """Critics, each step with its target average; then actor and temperature at the same parameters."""
-        c, size = self.config, self.spec.action_dim
+        c, size = self.config, self.drawn_dim
         rows = self.batch_size * c.critic_steps
         action = {"action": Noise("normal", size)}
         critic = Update(

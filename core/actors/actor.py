@@ -61,6 +61,7 @@ _HOMES = {
     "masked_categorical": "surefoot.core.actors.masked_actors",
     "masked_greedy": "surefoot.core.actors.masked_actors",
     "held": "surefoot.core.actors.held_actor",
+    "with_choice": "surefoot.core.actors.choice_actor",
     "held_noise": "surefoot.core.actors.memory_actors",
     "latent_planner": "surefoot.world_models.latent.planner",
     "ensemble_planner": "surefoot.world_models.ensemble.planner",

@@ -379,6 +379,10 @@ class Agent(nn.Module):
         """
         return {}
 
+    def judged_words(self, found: Mapping[str, Any]) -> list[str]:
+        """Sentences for the user on what `judged_on` found."""
+        return []
+
     def notes(self, dataset: Any) -> list[str]:
         """What the user should hear of training on this dataset, before the first step and before `prepare`."""
         return []

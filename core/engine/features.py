@@ -36,7 +36,7 @@ CROP = "crop"
 """Name of the noise that says which part of an image is seen."""
 MOVES = (SHIFT, CROP)
 """Noises that images are moved by: for each camera two numbers of its present image, then two of its next one."""
-TRAINED_WITH = ("critic", "value", "actor", "velocity", "noise_network")
+TRAINED_WITH = ("critic", "value", "actor", "velocity", "noise_network", "classifier")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
 
 

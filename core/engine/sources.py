@@ -58,6 +58,8 @@ class Stores:
     """Its valid rows as a `Store`, with the columns that the agent reads, or None."""
     replay: Any = None
     """The `TransitionBuffer` that acting fills, or None."""
+    corrections: Any = None
+    """Another one, of the steps of it in which a person acted, or None."""
 
 
 class Drawn:

@@ -96,6 +96,7 @@ OPTIONS: dict[str, Kind] = {
     "length": _COUNT,
     "repeats": Flag(),
     "chunk": _COUNT,
+    "choices": Number(2, 255, whole=True),
     "hold_steps": _COUNT,
     "decision_steps": _COUNT,
     "deterministic": _SIZE,

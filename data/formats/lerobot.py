@@ -43,6 +43,8 @@ STATE, ENVIRONMENT, ACTION, NEXT = (
 )
 REWARD, DONE, SUCCESS, TERMINATED, COST = "next.reward", "next.done", "next.success", "next.terminated", "next.cost"
 EPISODE, EXTRAS = "episode_index", "extras."
+OF_EXTRAS = {"complementary_info.is_intervention": "intervened", "complementary_info.discrete_penalty": "penalties"}
+"""Features of LeRobot's -> extras: whether a person chose the action, and what a gripper's command cost."""
 OF_EPISODES, VERSIONS = "v2.", ("v2.", "v3.")
 """Versions with files of an episode each, and all that are read."""
 COUNTS = ("index", "frame_index", "timestamp")
@@ -137,7 +139,8 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
             "can name others (docs/own_data.md)"
         )
     wanted = [key for key in (REWARD, DONE, SUCCESS, TERMINATED, COST, NEXT, "valid", "next_known") if key in features]
-    extras = [key for key in features if key.startswith(EXTRAS)]
+    extras = {key: key.removeprefix(EXTRAS) for key in features if key.startswith(EXTRAS)}
+    extras |= {key: extra for key, extra in OF_EXTRAS.items() if key in features and extra not in extras.values()}
     got = held.read([*states, ACTION, EPISODE, *wanted, *extras])
     name = str(folder)
     observations = [exact_matrix(name, key, got[key]) for key in states]
@@ -169,10 +172,20 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     ended = last & flags(name, named, got[named]) if named is not None else np.zeros(len(ids), bool)
     arrays |= {"terminals": ended, "timeouts": last & ~ended}
     known = dataclasses.replace(source.with_attributes(attributes), sha256=digest)
-    made = dataset_from_arrays(arrays, known, view, {key.removeprefix(EXTRAS): got[key] for key in extras})
+    made = dataset_from_arrays(
+        arrays, known, view, {extra: _extra(name, key, extra, got[key]) for key, extra in extras.items()}
+    )
     if named is None and DONE in got:
         made = made.replace(warnings={**made.warnings, UNKNOWN_ENDS: int(last.sum())})
     return made
+
+
+def _extra(name: str, key: str, extra: str, values: Array) -> Array:
+    """A further column; whether a person acted as truth values, one a row."""
+    if extra not in OF_EXTRAS.values():
+        return values
+    row = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    return flags(name, key, row) if extra == "intervened" else exact_vector(name, key, row)
 
 
 def _names(features: Sequence[dict[str, Any]]) -> list[str] | None:

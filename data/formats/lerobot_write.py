@@ -24,7 +24,7 @@ from surefoot.data.dataset import NAMED, Dataset
 from surefoot.data.formats import pictures
 from surefoot.data.formats.columns import parquet
 from surefoot.data.formats.flat import flag_columns
-from surefoot.data.formats.lerobot import ACTION, COST, DONE, EXTRAS, FPS, NEXT, REWARD, STATE, TERMINATED
+from surefoot.data.formats.lerobot import ACTION, COST, DONE, EXTRAS, FPS, NEXT, OF_EXTRAS, REWARD, STATE, TERMINATED
 
 Array = np.ndarray[Any, Any]
 
@@ -156,7 +156,8 @@ def _features(dataset: Dataset) -> dict[str, Array]:
     found |= flag_columns(dataset)
     for key, array in dataset.extras.items():
         if not key.startswith((NAMED, f"next_{NAMED}")):
-            found[EXTRAS + key.replace("/", ".")] = array
+            own = next((name for name, extra in OF_EXTRAS.items() if extra == key), EXTRAS + key.replace("/", "."))
+            found[own] = array
     return {key: array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for key, array in found.items()}
 
 

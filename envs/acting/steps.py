@@ -17,6 +17,7 @@ from surefoot.core.base.errors import ConfigError, DivergenceError, EnvironmentM
 from surefoot.core.base.precision import FirstSteps
 from surefoot.core.base.random import generator
 from surefoot.core.base.spec import MASK, VECTOR, mapped, named, unnamed
+from surefoot.envs.acting.interventions import speaks_of, taken_over
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
 from surefoot.envs.interface import Numbers, as_numpy, check_contract, final_observations, valid_rows
 from surefoot.envs.side_by_side import name_of
@@ -104,6 +105,16 @@ class Stepping:
         if self.masked:
             self._check_masks(observations, np.ones(self.env.num_envs, np.bool_), "after a reset")
         return mapped(torch.clone, observations) if self.as_torch else observations
+
+    def refuse_people(self, done: Step, why: str) -> None:
+        """Raise an EnvironmentMismatchError where a person acted in a step, for agents that can't learn from it."""
+        if not speaks_of(done.info):
+            return
+        if taken_over(done.info, self.env.single_action_space, self.env.num_envs, self.name) is not None:
+            raise EnvironmentMismatchError(
+                f"{self.name}: a person took over at step {self.steps}, and {why}: train an off-policy agent, such as "
+                "hil, or leave the takeover out"
+            )
 
     def _seed(self, seeds: list[int | None]) -> list[int | None] | int | None:
         """The seeds of the rows as the environment takes them: it may have one for all of them, or none."""
@@ -275,6 +286,26 @@ class Acting(Stepping):
         """The step, whose terms of the reward are added to the sums of its episodes."""
         self.episodes.terms.add_step(done.info, done.terminations | done.truncations)
         return done
+
+    def taken_over(self, done: Step) -> tuple[Tensor, Tensor] | None:
+        """Where a person acted in a step: (S * N,) bool, and (S * N, A) actions in [-1, 1] or one-hot choices.
+
+        None where nobody did. An action beyond the bounds counts as the bound, as of a policy's.
+        """
+        if not speaks_of(done.info):
+            return None
+        space = self.env.single_action_space
+        found = taken_over(done.info, space, self.env.num_envs, self.name)
+        if found is None:
+            return None
+        rows = torch.from_numpy(found.rows & as_numpy(valid_rows(done.info, self.env.num_envs)).astype(np.bool_))
+        actions = torch.from_numpy(found.actions)
+        if self.bounds is None:
+            chosen = (actions.reshape(-1).nan_to_num() - space.start).long().clamp(0, int(space.n) - 1)
+            return rows.to(self.device), torch.nn.functional.one_hot(chosen, int(space.n)).float().to(self.device)
+        middle, half = (value.double().cpu() for value in self.bounds[:2])
+        units = ((actions - middle) / torch.where(half > 0, half, 1.0)).clamp(-1, 1)
+        return rows.to(self.device), units.float().to(self.device)
 
     def tensor(self, values: Any) -> Tensor:
         """On the device, numbers as float32."""

@@ -95,6 +95,8 @@ class OffPolicyAgent(Agent):
     """Whether it acts by a memory, such as a plan or a recurrent state: then the loop calls `explore_on`."""
     rows_each: ClassVar[int] = 1
     """Rows that its networks see for each observation while it acts: many, where it plans."""
+    corrections: int = 0
+    """Steps of each seed in which a person acted that are kept apart too, for its `sources`."""
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
 

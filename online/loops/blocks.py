@@ -31,6 +31,8 @@ from surefoot.envs.interface import Array, PolicyBlock, RollsOut
 from surefoot.online.base.on_policy_agent import BEGINS, KEPT, MEMORY, OnPolicyAgent
 
 Block = dict[str, Tensor]
+OWN_ACTIONS = "this agent learns from the densities of its own actions alone"
+"""Why nobody may take over."""
 COUNTED = ("costs", "terminations", "truncations")
 """Columns of a block that are all that `RecentEpisodes` reads of steps that are one each."""
 
@@ -214,6 +216,7 @@ class Blocks:
                 "decide", features, self.memory, noise[time // held], again=captured
             )
             done = acting.act(actions.flatten(0, 1))
+            acting.refuse_people(done, OWN_ACTIONS)
             valid = self._valid(done.info)
             received = acting.observed(done.observations)
             if isinstance(received, Tensor) and not bool((fine := received.isfinite().all(-1)).all()):
@@ -281,6 +284,7 @@ class Blocks:
                 self.meanwhile(time * self.num_envs)
             actions, kept = decide(seen, noise[time // held])
             done = acting.act(actions.flatten(0, 1))
+            acting.refuse_people(done, OWN_ACTIONS)
             received = np.asarray(done.observations, np.float32)
             following = self._observed_here(received, statistics, number * horizon + time)
             after = following

@@ -16,9 +16,22 @@ from surefoot.core.nn.encoders import on_vectors
 from surefoot.core.nn.normalizer import normalised
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.acting import Acting, EpisodeMeans, Step, bad_costs
+from surefoot.envs.acting.interventions import COLUMN as INTERVENED
+from surefoot.envs.acting.interventions import speaks_of
 
-COLUMNS = ("observations", "actions", "rewards", "terminations", "next_observations", "costs", "returns_to_go")
-"""What an environment can fill; the last at the end of an episode, and NaN until then."""
+COLUMNS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminations",
+    "next_observations",
+    "costs",
+    "returns_to_go",
+    "penalties",
+)
+"""What an environment can fill; returns-to-go at the end of an episode, and NaN until then."""
+PENALTIES = ("grasp_penalty", "discrete_penalty")
+"""Entries of a step's info that are its column `penalties`: HIL-SERL's and LeRobot's. Where there is none it is 0."""
 RAW = "raw_rewards"
 """Beside the columns of a step that a collector sends on: rewards as the environment gave them."""
 ReturnsToGo = Callable[[Tensor, Tensor], Tensor]
@@ -44,6 +57,8 @@ class Experience:
         returns_to_go: ReturnsToGo | None = None,
         cost_window: int | None = None,
         vectors: Sequence[str] = (),
+        corrections: int = 0,
+        refuses_people: str = "",
     ) -> None:
         """Begin the first episodes.
 
@@ -57,6 +72,9 @@ class Experience:
             returns_to_go: what that column is made by, where it is read.
             cost_window: episodes of each seed that `recent` looks back on, for agents with a constraint.
             vectors: keys of the vectors of several arrays, in the order in which the agents normalise them.
+            corrections: transitions of each seed in which a person acted that are kept in a buffer of their own too;
+                0: they are in the replay buffer alone.
+            refuses_people: why nobody may take over; empty: anybody may.
 
         Raises:
             ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
@@ -84,6 +102,17 @@ class Experience:
                 images |= {name: torch.uint8} if array.dtype == "uint8" else {}
             shapes |= {} if seen else {key: sizes.get(key, ())}
         self.buffer = TransitionBuffer(steps * env.num_envs, shapes, device, env.num_envs, images)
+        self.corrections: TransitionBuffer | None = None
+        """The steps in which a person acted, again."""
+        if corrections:
+            kept = max(1, corrections // self.num_envs) * env.num_envs
+            self.corrections = TransitionBuffer(kept, shapes, device, env.num_envs, images)
+        self.refuses_people = refuses_people
+        self.intervened = torch.zeros(len(seeds), dtype=torch.int64)
+        """(S,) steps of each seed so far in which a person acted."""
+        self.told_of_people = False
+        """Whether the environment has ever spoken of one."""
+        self._reads_penalties = "penalties" in reads
         self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
         self.taken = torch.zeros(len(seeds), dtype=torch.int64)
@@ -96,7 +125,7 @@ class Experience:
         numpy_here = device.type == "cpu" and not self.acting.as_torch and VECTOR in self.acting.arrays
         self._in_numpy = (
             numpy_here and self._returns_to_go is None and self.acting.recent is None and not self._reads_costs
-        )
+        ) and not self._reads_penalties
         self._ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)  # in the last step
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
         self._not_finite = _First(lambda row, number, _: self.acting.not_finite(row, number), device)
@@ -128,7 +157,8 @@ class Experience:
         Args:
             actions: (S * N, A) in [-1, 1], or one-hot choices.
             number: of this vector step, for messages.
-            played: (S * N, A) what the environment is given, where it is not what is stored.
+            played: (S * N, A) what the environment is given, where it is not what is stored. Where a person acts in
+                its place, that is stored.
 
         Returns:
             (S * N,) bool: where an episode ended.
@@ -146,6 +176,10 @@ class Experience:
         following = received if done.next_observations is done.observations else acting.observed(done.next_observations)
         rewards, terminations, truncations = map(acting.tensor, (done.rewards, done.terminations, done.truncations))
         self._check(following, rewards, number)
+        valid = self._valid(done.info)
+        person = self._person(done)
+        if person is not None:
+            actions = torch.where(person[0].unsqueeze(1), person[1], actions.to(person[1]))
         batch = {
             **named("observations", self._normalised(before)),
             "actions": actions,
@@ -154,9 +188,12 @@ class Experience:
             "truncations": truncations,
             **named("next_observations", self._normalised(following)),
         }
-        valid = self._valid(done.info)
         if valid is not None:
             batch["valid"] = valid
+        if person is not None:
+            batch[INTERVENED] = person[0]
+        if self._reads_penalties:
+            batch["penalties"] = self._penalties(done.info)
         if "cost" in done.info:
             batch["costs"] = acting.tensor(done.info["cost"])
             if self._reads_costs:
@@ -171,10 +208,33 @@ class Experience:
         self.store(batch, rewards, steps, diverged, over)
         return terminations | truncations
 
+    def _person(self, done: Step) -> tuple[Tensor, Tensor] | None:
+        """As `Acting.taken_over`."""
+        if not speaks_of(done.info):
+            return None
+        self.told_of_people = True
+        if self.refuses_people:
+            self.acting.refuse_people(done, self.refuses_people)
+        return self.acting.taken_over(done)
+
+    def _penalties(self, info: Mapping[str, Any]) -> Tensor:
+        """(S * N,) of a step; 0 where nothing is said."""
+        key = next((name for name in PENALTIES if name in info), None)
+        if key is None:
+            return torch.zeros(self.buffer.num_envs, device=self.device)
+        penalties = self.acting.tensor(info[key]).float()
+        given = info.get(f"_{key}")
+        penalties = penalties if given is None else penalties.where(self.acting.tensor(given).bool(), 0.0)
+        if penalties.shape != (self.buffer.num_envs,) or not bool(penalties.isfinite().all()):
+            raise EnvironmentMismatchError(
+                f"{self.acting.name}: info[{key!r}] is {info[key]!r}; it must be one finite number a row, 0 or below"
+            )
+        return penalties
+
     def _is_plain(self, done: Step) -> bool:
         """Whether all rows are transitions of one step each, without costs."""
         info = done.info
-        if "cost" in info or "steps" in info:
+        if "cost" in info or "steps" in info or speaks_of(info):
             return False
         valid = info.get("valid")
         return valid is None or bool(valid.all())
@@ -227,7 +287,8 @@ class Experience:
         """Take in one step of all rows.
 
         Args:
-            batch: (S * N, ...) columns as they are stored, and `valid` where some rows are no transitions.
+            batch: (S * N, ...) columns as they are stored, `valid` where some rows are no transitions, and `intervened`
+                where a person acted in some.
             rewards: (S * N,) as the environment gave them.
             steps: (S * N,) taken in the environment, where that is not one each.
             diverged: (S * N,) whether the environment cut an episode, where it says so.
@@ -240,6 +301,8 @@ class Experience:
         if self._returns_to_go is not None:
             batch["returns_to_go"] = torch.full_like(rewards, math.nan)
         self._newest = self.buffer.add(batch)
+        if INTERVENED in batch:
+            self._correct(batch)
         if self._returns_to_go is not None:
             self._look_back(over, self.episodes.lengths.view(-1) + 1)
         ended = batch["terminations"] | batch["truncations"]
@@ -250,6 +313,14 @@ class Experience:
             self._ended = acting.rows(ended).any(1)
         if diverged is not None:
             self._diverged += diverged.sum()
+
+    def _correct(self, batch: dict[str, Any]) -> None:
+        """Count the rows of a step in which a person acted, and keep them in their own buffer."""
+        rows = batch[INTERVENED] if "valid" not in batch else batch[INTERVENED] & batch["valid"]
+        self.told_of_people = True
+        self.intervened += self.acting.rows(rows).sum(1).cpu()
+        if self.corrections is not None and bool(rows.any()):
+            self.corrections.add({**batch, "valid": rows, "truncations": torch.ones_like(rows)})
 
     def _look_back(self, ended: Sequence[int], lengths: Tensor) -> None:
         """Write the returns-to-go of episodes that ended with the newest step, and of which that many rows are there.
@@ -328,9 +399,16 @@ class Experience:
         tensors = self.acting.state(position, "experience/", "experience/observations")
         tensors["experience/diverged"] = self._diverged
         tensors["experience/taken"] = self.taken[position].clone()
-        for name, value in self.buffer.state_dict().items():
-            tensors[f"replay/{name}"] = self._part(value, position)
+        for stem, buffer in self._buffers.items():
+            tensors |= {f"{stem}/{name}": self._part(v, position) for name, v in buffer.state_dict().items()}
+        if self.told_of_people:
+            tensors["experience/intervened"] = self.intervened[position].clone()
         return tensors
+
+    @property
+    def _buffers(self) -> dict[str, TransitionBuffer]:
+        """By the names that a checkpoint has for them."""
+        return {"replay": self.buffer} | ({} if self.corrections is None else {"corrections": self.corrections})
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], block: int) -> str | None:
         """Go on from what `state` gave, one mapping a seed; None, or a sentence that says what could not be restored.
@@ -339,12 +417,15 @@ class Experience:
             CheckpointError: the buffer was another one.
             EnvironmentMismatchError: the environment was another one.
         """
-        rows = {name.removeprefix("replay/") for name in states[0] if name.startswith("replay/")}
-        self.buffer.load_state_dict({name: self._joined([s[f"replay/{name}"] for s in states]) for name in rows})
+        for stem, buffer in self._buffers.items():
+            rows = {name.removeprefix(f"{stem}/") for name in states[0] if name.startswith(f"{stem}/")}
+            buffer.load_state_dict({name: self._joined([s[f"{stem}/{name}"] for s in states]) for name in rows})
         count, first = self.buffer.num_envs, self.buffer.position
         self._newest = torch.arange(first - count, first, device=self.device) % self.buffer.capacity
         for position, state in enumerate(states):
             self.taken[position] = state.get("experience/taken", torch.zeros(()))  # version 0.2.0 did not count
+            self.intervened[position] = state.get("experience/intervened", torch.zeros(()))
+        self.told_of_people = "experience/intervened" in states[0]
         lost = self.acting.restore(states, "experience/", "experience/observations")
         if lost is not None:
             self.begin(block)

@@ -70,7 +70,7 @@ def make_loop(
     mixed_precision: bool = False,
     dataset: Dataset | None = None,
     jacobian_penalty: float = 0.0,
-    collect_steps: int = 32,
+    collect_steps: int | None = 32,
     share: Share | None = None,
     steps_per_graph: int = STEPS_PER_GRAPH,
 ) -> Loop:

@@ -32,6 +32,10 @@ FEW_ROWS = 16
 """Below it the native MLP, which works on panels of 32 rows, is slower than plain PyTorch."""
 
 
+NO_PEOPLE = "this agent decides on chunks of actions or on noise, so that what a person did is no action of its own"
+"""Why nobody may take over from agents that `decides`."""
+
+
 class OffPolicyLoop:
     """Trains S agents of one kind from what they do in their environments.
 
@@ -57,7 +61,7 @@ class OffPolicyLoop:
         mixed_precision: bool = False,
         dataset: Dataset | None = None,
         jacobian_penalty: float = 0.0,
-        collect_steps: int = 32,
+        collect_steps: int | None = 32,
         steps_per_graph: int = STEPS_PER_GRAPH,
     ) -> None:
         """Take over the agents and begin the first episodes.
@@ -75,7 +79,8 @@ class OffPolicyLoop:
             mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
             dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
-            collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy.
+            collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy; None:
+                an episode of its one environment.
             steps_per_graph: as of `Learner`.
 
         Raises:
@@ -113,12 +118,14 @@ class OffPolicyLoop:
             self.agent.returns_to_go,
             self.agent.cost_window,
             self.agent.spec.vector_keys,
+            min(self.agent.corrections, capacity),
+            NO_PEOPLE if self.agent.decides else "",
         )
         data = None if dataset is None else store_from_dataset(dataset, self.agent.reads, self.device)
         self.learner = Learner(
             agents,
             seeds,
-            self.agent.sources(Stores(dataset, data, self.experience.buffer)),
+            self.agent.sources(Stores(dataset, data, self.experience.buffer, self.experience.corrections)),
             batch_size=batch_size,
             planned_steps=max(1, self.config.training_steps(whole_steps // (chunk if self.in_chunks else 1))),
             device=self.device,
@@ -185,6 +192,10 @@ class OffPolicyLoop:
         result |= self.experience.episodes.take()
         if "multiplier.value" in self.learner.buffers:
             result["multiplier"] = self.learner.buffers["multiplier.value"].tolist()
+        if self.team_steps is not None:
+            result["updates_per_row"] = [self.learner.step / max(1, self.decisions)]
+        if self.experience.told_of_people:
+            result["intervened_steps"] = self.experience.intervened.double().tolist()
         result["diverged_episodes"] = [float(self.experience.diverged)] * len(self.seeds)
         return result
 
@@ -217,9 +228,11 @@ class OffPolicyLoop:
         if agent.decides:
             played = self.learner.apply("played", self._seen(), actions).reshape(-1, width)
             actions = played if agent.stores_played else actions
+        before = self.experience.intervened.clone() if agent.plans else None
         ended = self.experience.step(actions.reshape(-1, width), number, played)
-        if agent.plans:
+        if before is not None:
             self.queued[self.experience.acting.rows(ended)] = 0
+            self.queued[before != self.experience.intervened] = 0  # what was planned is of another course
         if self.memory:
             over = self.experience.acting.rows(ended).flatten()
             flat = {name: value.flatten(0, 1) for name, value in self.memory.items()}

@@ -10,6 +10,7 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.learner import Learner
 from surefoot.envs.acting import under
+from surefoot.envs.acting.interventions import COLUMN as INTERVENED
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.loops.experience import RAW, Experience
 from surefoot.online.remote.team import ROWS, Team, Tensors, weights
@@ -33,17 +34,26 @@ def check_agent(agent: OffPolicyAgent) -> None:
 class TeamSteps:
     """The steps that a team takes for one learner, in the order in which a learner alone would have taken them."""
 
-    def __init__(self, team: Team, steps: int) -> None:
-        """Ask for `steps` vector steps at a time, by one policy each."""
+    def __init__(self, team: Team, steps: int | None) -> None:
+        """Ask for `steps` vector steps at a time, by one policy each; None: for an episode of the one environment."""
         self.team, self.length = team, steps
         self.rows: Tensors = {}
         """(K, N, ...) the block that is being taken in."""
-        self.next = steps
+        self.next = 0
+        self.orders = 0
+        """Blocks that were taken in so far, the present one included."""
+
+    @property
+    def held(self) -> int:
+        """Vector steps of the block that is being taken in; 0 before the first."""
+        return len(next(iter(self.rows.values()))) if self.rows else 0
 
     def take(self, number: int, learner: Learner) -> Tensors:
         """(N, ...) columns of vector step `number`, as `Experience.heard` keeps them."""
-        if self.next >= self.length:
-            answers = self.team.collect(number // self.length, lambda: ({"steps": self.length}, weights(learner)))
+        if self.next >= self.held:
+            order = self.orders if self.length is None else number // self.length
+            answers = self.team.collect(order, lambda: ({"steps": self.length}, weights(learner)))
+            self.orders = order + 1
             parts = [under(tensors, ROWS) for _, tensors in answers]
             self.rows = joined(parts, lambda columns: torch.cat(columns, 1))
             self.next = 0
@@ -54,11 +64,13 @@ class TeamSteps:
     def state(self) -> Tensors:
         """What is left of the block that is being taken in."""
         rows = {f"loop/collected/{name}": value.clone() for name, value in self.rows.items()}
-        return {**rows, "loop/next_collected": torch.tensor(self.next)}
+        episodes = {"loop/orders": torch.tensor(self.orders)} if self.length is None else {}
+        return {**rows, **episodes, "loop/next_collected": torch.tensor(self.next)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from it."""
         self.rows, self.next = under(state, "loop/collected/"), int(state["loop/next_collected"])
+        self.orders = int(state.get("loop/orders", torch.zeros(())))
 
 
 def store(experience: Experience, step: Tensors) -> None:
@@ -69,16 +81,19 @@ def store(experience: Experience, step: Tensors) -> None:
 
 
 def joined(parts: Sequence[Tensors], join: Callable[[list[Tensor]], Tensor]) -> Tensors:
-    """Columns of several steps, or of several collectors' steps; where some lack `valid` or `costs`, with 1 or 0 there.
+    """Columns of several steps, or of several collectors' steps; where some lack `valid`, with 1 there, and where some
+    lack `costs` or `intervened`, with 0.
 
     An environment gives `valid` with rows that are no transitions, and may speak of costs from a violation on.
     """
 
     def column(part: Tensors, name: str) -> Tensor:
-        if name in part or name not in ("valid", "costs"):
+        if name in part or name not in ("valid", "costs", INTERVENED):
             return part[name]
         rewards = part["rewards"]
-        return torch.ones_like(rewards, dtype=torch.bool) if name == "valid" else torch.zeros_like(rewards)
+        if name == "costs":
+            return torch.zeros_like(rewards)
+        return torch.full_like(rewards, name == "valid", dtype=torch.bool)
 
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: join([column(part, name) for part in parts]) for name in names}

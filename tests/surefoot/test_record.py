@@ -99,3 +99,22 @@ def test_the_command_records_all_seeds_of_a_run_and_refuses_what_it_can_not(
         record([acting(), acting(DeterministicActor, "Pendulum-v1", (3, 1))], 1)
     with pytest.raises(ConfigError, match="at least 1 episode"):
         record([acting()], 0)
+
+
+def test_what_a_person_did_instead_is_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gymnasium.envs.classic_control.pendulum import PendulumEnv
+
+    step = PendulumEnv.step
+
+    def helped(self: PendulumEnv, action: np.ndarray) -> object:
+        shown, self.count = np.array([1.5], np.float32), getattr(self, "count", 0) + 1
+        if self.count % 4:
+            return step(self, action)
+        *numbers, info = step(self, shown)
+        return *numbers, {**info, "intervene_action": shown}
+
+    monkeypatch.setattr(PendulumEnv, "step", helped)
+    found = record([acting(DeterministicActor, "Pendulum-v1", (3, 1))], 1)
+    np.testing.assert_array_equal(found.extras["intervened"], np.arange(1, 201) % 4 == 0)
+    assert set(found.actions[3::4, 0]) == {np.float32(1.5)}
+    assert 1.5 not in found.actions[found.extras["intervened"] == 0]

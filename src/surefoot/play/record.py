@@ -17,6 +17,8 @@ from surefoot.core.policy.control_loop import ControlLoop
 from surefoot.data.arrays import from_arrays
 from surefoot.data.dataset import Dataset
 from surefoot.envs.acting.episodes import EpisodeRunner
+from surefoot.envs.acting.interventions import COLUMN as INTERVENED
+from surefoot.envs.acting.interventions import speaks_of, taken_over
 from surefoot.envs.acting.steps import Step
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
@@ -32,15 +34,21 @@ ROWS = 10
 class _Steps:
     """Keeps every step of all rows until the episodes are put together."""
 
-    def __init__(self, env_id: str, space: Any) -> None:
-        self.arrays = arrays_of(space, env_id)
+    def __init__(self, env_id: str, space: Any, action_space: Any) -> None:
+        self.arrays, self.env_id, self.action_space = arrays_of(space, env_id), env_id, action_space
+        self.people = False  # whether anybody took over
         self.columns: dict[str, list[Array]] = {}
         self.moved: list[Array] = []
         self.ended: list[Array] = []
 
     def __call__(self, seen: Any, actions: Array, done: Step, costs: Array, moved: Array, ended: Array) -> None:
         """As `envs.acting.episodes.Record`."""
+        taken = taken_over(done.info, self.action_space, len(moved), self.env_id) if speaks_of(done.info) else None
         step = {"actions": actions.copy(), "costs": costs.astype(np.float32)}
+        step[INTERVENED] = np.zeros(len(moved), np.bool_) if taken is None else taken.rows & moved
+        if taken is not None:  # what was carried out
+            step["actions"][taken.rows] = taken.actions[taken.rows]
+            self.people = True
         step |= self._named("observations", seen) | self._named("next_observations", done.next_observations)
         for name in ("rewards", "terminations", "truncations"):
             step[name] = as_numpy(getattr(done, name))
@@ -155,12 +163,14 @@ def recorded(
         seed: of the initial states.
         progress: called with (finished, all) episodes.
     """
-    kept = _Steps(where, vector.single_observation_space)
+    kept = _Steps(where, vector.single_observation_space, vector.single_action_space)
     runner = EpisodeRunner(vector, policies, where, episodes, record=kept)
     with one_torch_thread(), torch.no_grad():
         sums = runner.run(episode_seeds(seed, 0, episodes).tolist(), memories, progress)
     columns, numbers = kept.episodes(len(policies), episodes)
-    return _dataset(columns, numbers, gymnasium_id(where), runner, bool(sums.has_costs.any()))
+    intervened = columns.pop(INTERVENED)
+    dataset = _dataset(columns, numbers, gymnasium_id(where), runner, bool(sums.has_costs.any()))
+    return dataset.replace(extras={**dataset.extras, INTERVENED: intervened}) if kept.people else dataset
 
 
 def _dataset(columns: dict[str, Array], numbers: Array, env_id: str, runner: EpisodeRunner, costs: bool) -> Dataset:

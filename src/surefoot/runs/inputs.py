@@ -29,6 +29,7 @@ from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
 from surefoot.runs.run import Run
+from surefoot.runs.success_reward import SuccessReward, is_run, with_reward
 from surefoot.runs.trust import demand, function_of, module_of
 from surefoot.safe.constraint.signal import MARGINS_FROM
 
@@ -79,6 +80,11 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
             spec = _of_choices(plan, dataset)
         say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
     else:
+        if plan.reward is not None and not is_run(plan.reward):
+            raise ConfigError(
+                f"reward={plan.reward}: a function rewards a dataset's steps, and there is none; what one acts in is "
+                "rewarded by the folder of a run of algo=classifier, and there is no such folder"
+            )
         env = make_training(str(plan.environment), 1, gap=plan.gap)
         spec = spec_of(env)
         env.close()
@@ -141,7 +147,8 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     dataset, notes = with_rewards(dataset, plan.environment)
     if plan.reward is not None:  # in place of the task's too, whose terminations stay
         demand(plan.functions["reward"], "the option reward")
-        dataset, notes = rewarded(dataset, function_of(plan.reward, "reward"), plan.reward), []
+        given = SuccessReward(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
+        dataset, notes = rewarded(dataset, given, plan.reward), []
     say(notify, *notes)
     if plan.strict:  # of data that were loaded already, or by rewards of the function's
         refuse_oddities(dataset, dataset.name)
@@ -280,7 +287,7 @@ def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvi
     """
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
     rows = getattr(agent.config, "num_envs", 1) * seeds
-    return make_training(str(plan.environment), rows, gap=plan.gap, threads=threads)
+    return with_reward(make_training(str(plan.environment), rows, gap=plan.gap, threads=threads), plan)
 
 
 def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, list[str]]:

@@ -57,7 +57,7 @@ class Settings(Options):
         "corrected", "corrected, or d4rl for the rows of D4RL's qlearning_dataset", choices=("corrected", "d4rl")
     )
     init: str | None = option(None, "run folder whose trained networks are the start")
-    reward: str | None = option(None, "module:function that rewards the dataset's steps, in place of its own rewards")
+    reward: str | None = option(None, "module:function that rewards the dataset's steps, or a run of algo=classifier")
     gap: str | None = option(None, "perturbed dynamics of the training environment (evaluation has none), as gravity2")
     kernels: bool = option(True, "networks and updates in the native module, on a CPU; false: plain PyTorch")
     compiled: bool = option(False, "compile the training step with torch.compile")
@@ -83,6 +83,11 @@ class Settings(Options):
     collect_steps: int = option(
         32, "steps of each environment by one policy, where collectors fill a replay buffer", range="[1, 1000000]"
     )
+    collect: str = option(
+        "steps",
+        "what a collector does by one policy: collect_steps of each environment, or an episode",
+        choices=("steps", "episode"),
+    )
     learners: int = option(
         1, "processes that share each batch of a seed and average their gradients", range="[1, 1024]"
     )
@@ -96,7 +101,7 @@ class Settings(Options):
         self._check_range()
         super().__post_init__()
         check_steps_per_graph(self.steps_per_graph)
-        for name, usual in (("workers", 1), ("staleness", 0)):
+        for name, usual in (("workers", 1), ("staleness", 0), ("collect", "steps")):
             if self.collectors is None and getattr(self, name) != usual:
                 raise ConfigError(
                     f"{name}={getattr(self, name)}: who acts is not given: add collectors=processes or ray",

@@ -121,7 +121,10 @@ def function_of(name: str, what: str) -> Callable[..., Any]:
         ConfigError: it can't be imported, or is no function.
     """
     if not name.rpartition(":")[0]:
-        raise ConfigError(f"{what}={name!r} names no function; give module:function, as in my_rewards:height")
+        raise ConfigError(
+            f"{what}={name!r} names no function; give module:function, as in my_rewards:height, or the folder of a run "
+            "of algo=classifier"
+        )
     found = imported(name, f"{what}={name}")
     if not callable(found):
         raise ConfigError(f"{what}={name}: is a {type(found).__name__}, not a function")

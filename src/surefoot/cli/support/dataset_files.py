@@ -68,11 +68,14 @@ def _loaded(arguments: argparse.Namespace, source: str, mapping: str | None) -> 
 
 
 def reward_of(name: str | None) -> Any:
-    """The function of a name that the user typed, whose module may be in the working directory."""
+    """The function that the user named, whose module may be in the working directory; or a run's classifier."""
+    from surefoot.runs.success_reward import SuccessReward, is_run
     from surefoot.runs.trust import allow, function_of
 
     if name is None:
         return None
+    if is_run(name):
+        return SuccessReward(name)
     allow(name)
     return function_of(name, "--reward")
 

@@ -39,6 +39,7 @@ from surefoot.runs import trust
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes import cluster
 from surefoot.runs.processes.stopping import leave_interrupts, signals_wait
+from surefoot.runs.success_reward import with_reward
 
 
 def collector_seed(seed: int, worker: int) -> int:
@@ -54,13 +55,24 @@ def check_plan(plan: Plan, agent: Agent) -> None:
     """
     if not isinstance(agent, OnPolicyAgent | OffPolicyAgent):
         raise ConfigError(f"{agent.name} does not learn from blocks or a replay buffer: leave out collectors=")
-    if plan.dataset is not None:
-        raise ConfigError(f"collectors={plan.collectors}: of runs that learn by acting alone; leave out dataset=")
+    beside = isinstance(agent, OffPolicyAgent) and agent.config.offline_fraction > 0
+    if plan.dataset is not None and not beside:
+        raise ConfigError(
+            f"collectors={plan.collectors}: of runs that learn by acting, alone or with a part of each batch from data "
+            "(algo.offline_fraction); leave out dataset="
+        )
     rows = agent.config.num_envs
     if rows % plan.workers:
         raise ConfigError(
             f"workers={plan.workers}: {rows} environments can't be shared equally among them; set envs= to a multiple"
         )
+    if plan.collect == "episode":
+        if not isinstance(agent, OffPolicyAgent):
+            raise ConfigError(f"collect=episode: {agent.name} learns from blocks of steps: leave it out")
+        if rows > 1:
+            raise ConfigError(
+                f"collect=episode: an order is one episode of one environment, and envs={rows}: set envs=1"
+            )
     if plan.collectors == "ray":
         cluster.check("collectors=ray")
 
@@ -135,11 +147,13 @@ class Collector:
             options["minibatches"] = 1  # of blocks that are learned from elsewhere
         if "initial_steps" in options:
             options["initial_steps"] = max(1, math.ceil(int(options["initial_steps"]) / plan.workers))
+        if "offline_fraction" in options:
+            options["offline_fraction"] = 0.0  # data are the learner's
         own = dataclasses.replace(plan, config=options)
         seed = collector_seed(int(meta["seed"]), worker)
         agent = own.agent(spec).fresh(seed)
         agent.normalizer.fixed = bool(meta["fixed"])  # as the learner's, whose statistics come with its weights
-        env = make_training(str(plan.environment), rows, gap=plan.gap)
+        env = with_reward(make_training(str(plan.environment), rows, gap=plan.gap), plan)
         held = plan.collect_steps * rows  # of the replay buffer, which nobody learns from
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
         self.loop = make_loop([agent], [seed], env, planned_steps=steps, batch_size=1, kernels=plan.kernels)
@@ -153,7 +167,7 @@ class Collector:
         if isinstance(loop, OnPolicyLoop):
             lost = loop.blocks.restore([state], number)
         else:
-            lost = restore_acting(loop.experience, state, number)
+            lost = restore_acting(loop, state, number)
         if lost is not None:
             self.told.append(lost)
 

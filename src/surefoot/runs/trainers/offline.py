@@ -76,7 +76,10 @@ class DataTrainer(SeedTrainer):
         agent, seed, missing = self.learner.extract(position), self.seeds[position], dict[str, str]()
         found: dict[str, Any] = {"validation": self._validated(agent, self.held_out, seed, missing)}
         held_out, nothing = self.held_out, dict[str, Any]()
-        found |= attempted(MODEL, lambda: agent.judged_on(held_out, seed), nothing, missing)
+        judged = attempted(MODEL, lambda: agent.judged_on(held_out, seed), nothing, missing)
+        for text in agent.judged_words(judged):
+            self.send({"kind": "note", "text": f"seed {seed}: {text}"})
+        found |= judged
         if agent.has_policy:
             found |= self.estimated(agent.policy(), seed)
         missing |= found.pop(MISSING, {})

@@ -114,7 +114,7 @@ class ActingTrainer(SeedTrainer):
             dataset=dataset,
             jacobian_penalty=self.plan.jacobian_penalty,
             steps_per_graph=self.plan.steps_per_graph,
-            collect_steps=self.plan.collect_steps,
+            collect_steps=None if self.plan.collect == "episode" else self.plan.collect_steps,
             share=self.share,
         )
 
@@ -135,9 +135,10 @@ class ActingTrainer(SeedTrainer):
 
     def extras(self, position: int) -> dict[str, Any]:
         """What collectors did."""
-        return super().extras(position) | (
-            {} if self.elsewhere is None else {"collectors": self.elsewhere.team.facts()}
-        )
+        if self.elsewhere is None:
+            return super().extras(position)
+        updates = {"updates_per_row": self.learner.step / max(1, self.step)}
+        return super().extras(position) | {"collectors": {**self.elsewhere.team.facts(), **updates}}
 
     def close(self) -> None:
         """Close the environments, and end collectors."""

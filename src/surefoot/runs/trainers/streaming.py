@@ -77,6 +77,7 @@ class StreamingTrainer(SeedTrainer):
         has_costs = False
         for t in range(steps):
             done = self.stepping.step(self.actions)
+            self.stepping.refuse_people(done, "a stream learns from its own actions alone")
             rewards[t], terminations[t], truncations[t] = done.rewards, done.terminations, done.truncations
             ended = terminations[t].any() or truncations[t].any()
             first = done.observations if ended else None
