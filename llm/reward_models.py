@@ -22,7 +22,7 @@ from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Plain, Table
 from surefoot.llm.feedback import LabelledSteps, Pair
 from surefoot.llm.losses import preference_terms, step_label_terms
-from surefoot.llm.policy import LMPolicy, load_policy, positions
+from surefoot.llm.policy import LMPolicy, Rollout, load_policy, positions
 from surefoot.llm.rewards import RewardFunction, text_of
 from surefoot.llm.supervised import answered
 
@@ -71,12 +71,15 @@ class RewardModel:
                     f"reward model's context of {context}: shorten them, or take a model with a longer one"
                 )
         rows = answered(self.policy, encoded, answers)
+        return self.of_rows(rows)[:, rows.prompt_ids.shape[1] :], rows.completion_mask
+
+    def of_rows(self, rows: Rollout) -> Tensor:
+        """(B, P + C), what the head gives at each token of prompts and answers, with gradient."""
         mask = torch.cat([rows.prompt_mask, rows.completion_mask], 1).long()
         ids = torch.cat([rows.prompt_ids, rows.completion_ids], 1)
-        hidden = self.policy._inner.base_model(
-            input_ids=ids, attention_mask=mask, position_ids=positions(mask), use_cache=False
-        ).last_hidden_state[:, rows.prompt_ids.shape[1] :]
-        return self.head(hidden.float()).squeeze(-1), rows.completion_mask
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask), "use_cache": False}
+        found: Tensor = self.head(self.policy._inner.base_model(**inputs).last_hidden_state.float()).squeeze(-1)
+        return found
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Of answers, without an end."""
@@ -95,8 +98,8 @@ class RewardModel:
                 here = own.convert_ids_to_tokens(number) if number < len(own) else None
                 raise ConfigError(
                     f"token {number} is {token!r} to the policy ({len(other)} tokens) and {here!r} to the reward model "
-                    f"({len(own)}), which reads the policy's tokens where steps are rewarded: train the reward model "
-                    "from a model with the policy's tokenizer"
+                    f"({len(own)}), which reads the policy's tokens where it is a critic or rewards steps: train the "
+                    "reward model from a model with the policy's tokenizer"
                 )
 
     def scores(self, prompts: Sequence[Any], answers: Sequence[Sequence[int]]) -> Tensor:

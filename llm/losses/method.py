@@ -18,6 +18,7 @@ from surefoot.llm.losses.advantages import (
     group_baseline,
     pairwise_baseline,
     step_rewards_to_go,
+    token_gae,
     token_returns,
     within_deviations,
 )
@@ -49,7 +50,7 @@ class Method:
 
     title: str
     source: str
-    advantages: str = "meanstd"  # none, mean, meanstd, loo, batchstd, best, pairwise, steps, or whitened: docs/llm.md
+    advantages: str = "meanstd"  # none, mean, meanstd, loo, batchstd, best, pairwise, steps, gae, whitened: docs/llm.md
     ratio: str = "unit"  # unit (a token), chain (product over the answer), sequence (its root), sequence_of_units
     surrogate: str = "clip"  # clip, cispo, sapo, vespo, likelihood, reward_weighted, oapl, pacs, rrhf
     reduction: str = "mean"  # mean (of tokens), sequence_mean, token_sum, fixed_length, length_weighted
@@ -63,6 +64,11 @@ class Method:
     fixed_length: int = 0  # L of the reduction "fixed_length"; 0 for max_new_tokens
     units: str = "all"  # tokens that are trained: all, high_entropy, spurious (all but those), chosen (of best answers)
     share: float = 0.2  # high_entropy: of the tokens
+    discount: float = 1.0  # advantages=gae: from one token to the next
+    trace: float = 0.95  # advantages=gae: lambda, 1 for rewards to come less the critic's value
+    value_clip: float = (
+        0.2  # advantages=gae: of the change of a value within a batch, in units of the reward; 0 for none
+    )
     weight_cap: float = 0.0  # weights of a foreign or older sampler are cut here; 0 for no weights
     drop_above_cap: bool = False  # tokens whose weight is above weight_cap count for nothing, in place of being cut
     lagged: bool = False  # made for a sampler that lags behind: a run has to say lag=
@@ -94,7 +100,7 @@ class Method:
             ConfigError: names the field.
         """
         known: dict[str, Any] = {
-            "advantages": (*ADVANTAGES, STEPS),
+            "advantages": (*ADVANTAGES, STEPS, GAE),
             "ratio": RATIOS,
             "surrogate": SURROGATES,
             "reduction": REDUCTIONS,
@@ -108,13 +114,14 @@ class Method:
                     f"method.{field}={getattr(self, field)!r}: {nearest(getattr(self, field), list(names))}"
                 )
         coefficients = ("kl_coefficient", "entropy_coefficient", "diversity_bonus", "diversity_entropy", "spread")
-        for field in ("low", "high", "sage", "dual", "weight_cap", "log_ratio_bound", "fixed_length", *coefficients):
+        bounds = ("low", "high", "dual", "value_clip", "weight_cap", "log_ratio_bound", "fixed_length")
+        for field in ("sage", *bounds, *coefficients):
             if not getattr(self, field) >= 0:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must not be below 0")
         for field in ("share", "temperature", "scale", "cap", "verdict_tokens"):
             if not getattr(self, field) > 0:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must be above 0")
-        for field in ("share", "overlong_share", "nucleus", "form_share"):
+        for field in ("share", "overlong_share", "nucleus", "form_share", "discount", "trace"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"method.{field}={getattr(self, field)} must be a share, from 0 to 1")
         if self.sage and self.nucleus:
@@ -133,6 +140,11 @@ class Method:
         missing = [part for part in ("{prompt}", "{first}", "{second}") if part not in self.judge]
         if missing:
             raise ConfigError(f"method.judge={self.judge!r} has no {missing[0]}: it asks for the better of two answers")
+        if self.advantages == GAE and (self.of_sequences or self.surrogate in GROUPED):
+            raise ConfigError(
+                f"method.advantages=gae are those of tokens, and method.surrogate={self.surrogate} with "
+                f"method.ratio={self.ratio} is of whole answers: take a surrogate of tokens, as clip with ratio=unit"
+            )
         if self.drop_above_cap and not self.weight_cap:
             raise ConfigError("method.drop_above_cap leaves out what is above method.weight_cap: set that, as to 5")
         if self.kl_coefficient > 0 and self.kl == "none":
@@ -181,6 +193,10 @@ class Batch:
     """(B, C), in nats."""
     reference: Tensor | None = None
     """(B, C), of the reference policy."""
+    values: Tensor | None = None
+    """(B, C), of the critic before this batch's updates: what is to come before each token is drawn."""
+    value_targets: Tensor | None = None
+    """(B, C), what the critic learns."""
     entropy_weights: Tensor | None = None
     """(B,), of the entropy of whole answers; their sum over a group is the group's size, or 0."""
 
@@ -201,12 +217,17 @@ def _against_group(mode: str) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tens
     return of
 
 
-def _to_go(returns: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
-    mask = mask * ~returns.isnan().unsqueeze(-1)
+def _token_rewards(returns: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
+    """(B, C): minus the penalty at each token, plus the answer's reward at its last one; `mask` keeps scored rows."""
     rewards = torch.zeros_like(mask)
     scored = sequence_mask(mask).squeeze(-1) != 0
     rewards[scored] = outcome_rewards(returns[scored].to(mask.dtype), mask[scored])
-    return token_returns(keep(rewards - penalty, mask), mask)
+    return keep(rewards - penalty, mask)
+
+
+def _to_go(returns: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
+    mask = mask * ~returns.isnan().unsqueeze(-1)
+    return token_returns(_token_rewards(returns, mask, penalty), mask)
 
 
 def _whitened_to_go(returns: Tensor, groups: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
@@ -246,6 +267,8 @@ ADVANTAGES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
 }
 STEPS = "steps"
 """Advantages of step rewards, which need those and the steps' ends."""
+GAE = "gae"
+"""Advantages of tokens by a critic's values, which need those: `critic_advantages`."""
 
 
 def advantages(
@@ -272,6 +295,8 @@ def advantages(
     Raises:
         ConfigError: advantages of steps without rewards of steps.
     """
+    if method.advantages == GAE:
+        raise ConfigError("advantages of a critic need its values: critic_advantages has them")
     if method.advantages == STEPS:
         if steps is None:
             raise ConfigError("advantages of steps need a reward of steps, as a reward model that was trained on them")
@@ -279,6 +304,31 @@ def advantages(
         return (found if kl is None else found - method.kl_coefficient * token_returns(keep(kl, mask), mask)).detach()
     penalty = torch.zeros_like(mask) if kl is None else method.kl_coefficient * keep(kl, mask)
     return ADVANTAGES[method.advantages](returns, groups, mask, penalty).detach()
+
+
+@torch.no_grad()
+def critic_advantages(
+    method: Method, returns: Tensor, mask: Tensor, values: Tensor, kl: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantages of tokens, whitened over the batch, and what the critic is to learn.
+
+    Args:
+        method: whose discount, trace and KL coefficient count.
+        returns: (B,), given with an answer's last token; NaN for answers that could not be scored, which get 0.
+        mask: (B, C).
+        values: (B, C), the critic's, before each token is drawn.
+        kl: (B, C), `kl_k1` to the reference, which is taken from each token's reward.
+
+    Returns:
+        (B, C) each; targets are the advantages before they are whitened, plus the values.
+
+    Source: Ziegler et al., "Fine-Tuning Language Models from Human Preferences", and its code, which whitens.
+    """
+    scored = mask * ~returns.isnan().unsqueeze(-1)
+    penalty = torch.zeros_like(mask) if kl is None else method.kl_coefficient * keep(kl, mask)
+    rewards = _token_rewards(returns, scored, penalty)
+    found, targets = token_gae(rewards, keep(values, scored), scored, method.discount, method.trace)
+    return keep(normalise(found, scored), scored), targets
 
 
 # -- which tokens are trained ----------------------------------------------------------------------------------
