@@ -325,7 +325,7 @@ class Loop:
                 return rollout, found
             lengths = rollout.prompt_mask.sum(-1).long().tolist()
             prompt_ids = [row[len(row) - n :].tolist() for row, n in zip(rollout.prompt_ids, lengths, strict=True)]
-            given = Answers(rows, prompt_ids, answers, texts, found, self.config.group)
+            given = Answers(rows, prompt_ids, answers, texts, found, self.config.group, self.reward)
             mark = self.method.answer_mark
             if mark and self.step == 0 and not any(mark in text for text in texts):
                 warnings.warn(
@@ -366,6 +366,8 @@ class Loop:
             values = self.critic.all_values(rollout)
             advantages, targets = losses.critic_advantages(method, returns, mask, values, kl)
             more = {"values": values, "value_targets": targets}
+        if "scales" in rollout.kept:  # one for each answer, kept at all of its tokens
+            advantages = advantages * rollout.kept["scales"][:, :1]
         versions = torch.full_like(groups, self.sampler_version if config.lag else self.version)
         mask = mask * fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
         if "entropy_weights" in rollout.kept:  # one for each answer, kept at all of its tokens

@@ -101,6 +101,9 @@ METHODS: dict[str, Method] = {
     ),
     "dsdr": Method("DSDR", "2602.19895, eqs. (4) to (16)", high=0.28, reads="diversity", diversity_entropy=0.001),
     "urpo": Method("URPO", "2507.17515; the choice's reward is ours", reduction="sequence_mean", reads="choice"),
+    "grpo_s": _replace(
+        _GRPO, title="GRPO-S", source="DR-IRL (2503.18991), from notes; the encoder is ours", reads="demonstration"
+    ),
     "process": _replace(_GRPO, title="GRPO, process supervision", advantages="steps"),
     "brpo": Method("BRPO", "Jia et al., Writing-Zero (2506.00103)", advantages="pairwise"),
     "ppo": _PPO,

@@ -21,13 +21,15 @@ from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError,
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.schema import Plain, Table
 from surefoot.llm.feedback import LabelledSteps, Pair
-from surefoot.llm.losses import preference_terms, step_label_terms
+from surefoot.llm.losses import demonstration_terms, preference_terms, step_label_terms
 from surefoot.llm.policy import LMPolicy, Rollout, load_policy, positions
 from surefoot.llm.rewards import RewardFunction, text_of
 from surefoot.llm.supervised import answered
 
 ABOUT, HEAD = "reward.json", "reward_head.safetensors"
 Kind = Literal["pairs", "steps"]
+LOSSES = {"preference": preference_terms, "demonstration": demonstration_terms}
+"""Of pairs: (scores of the chosen, of the rejected, centre) -> terms."""
 
 
 class RewardModel:
@@ -203,7 +205,8 @@ class RewardTraining:
     steps: int = 200  # of AdamW without weight decay
     rows: int = 64  # pairs, or answers with labelled steps, of each
     learning_rate: float = 1e-5  # falling linearly to 0
-    centre: float = 0.01  # weight of (r_w + r_l)^2, which holds the scores' level
+    loss: str = "preference"  # of pairs; or demonstration: chosen ones are demonstrations, the others a policy's own
+    centre: float = 0.01  # weight of (r_w + r_l)^2, which holds the scores' level; of demonstration, r_w^2 + r_l^2
     max_gradient_norm: float = 1.0  # gradients longer than this are shortened
     seed: int = 0  # of the order of rows
 
@@ -213,7 +216,13 @@ class RewardTraining:
         Raises:
             ConfigError: names the field.
         """
+        if self.loss not in LOSSES:
+            raise ConfigError(f"loss={self.loss!r} is none of {', '.join(LOSSES)}")
+        if self.loss == "demonstration" and not self.centre:
+            raise ConfigError("loss=demonstration needs centre above 0: scores are at most 1 / (2 centre)")
         for field in dataclasses.fields(self):
+            if field.name == "loss":
+                continue
             value, zero = getattr(self, field.name), field.name in ("centre", "seed")
             if not (value >= 0 if zero else value > 0):
                 raise ConfigError(f"{field.name}={value} must {'not be below' if zero else 'be above'} 0")
@@ -258,7 +267,13 @@ class RewardLearner:
     """Optimiser steps of a reward model, one batch at a time: for one that is trained beside a policy."""
 
     def __init__(self, model: RewardModel, training: RewardTraining) -> None:
-        """Begin; `training.steps` and `rows` are whoever's who calls `update`."""
+        """Begin; `training.steps` and `rows` are whoever's who calls `update`.
+
+        Raises:
+            ConfigError: `loss=demonstration` for a model of steps.
+        """
+        if model.kind == "steps" and training.loss != "preference":
+            raise ConfigError(f"loss={training.loss} is of pairs, and this reward model is of steps: leave it out")
         self.model, self.training = model, training
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
 
@@ -306,7 +321,7 @@ def _of_pairs(model: RewardModel, batch: list[Pair], training: RewardTraining) -
     prompts = [pair.prompt for pair in batch]
     texts = model.tokens([pair.chosen for pair in batch] + [pair.rejected for pair in batch])
     better, worse = model.scores(prompts + prompts, texts).chunk(2)
-    return preference_terms(better, worse, training.centre), better > worse
+    return LOSSES[training.loss](better, worse, training.centre), better > worse
 
 
 def _of_steps(model: RewardModel, batch: list[LabelledSteps], training: RewardTraining) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ GROUPED = ("oapl", "pacs", "rrhf", "reward_weighted")
 """Surrogates that read rewards, most of them of whole groups, in the place of advantages."""
 VERDICT = "{prompt}\n\nAnswer 1: {first}\n\nAnswer 2: {second}\n\nThe better answer (1 or 2) is answer "
 """How a model is asked for the better of two answers."""
-READS = ("none", "probability", "consistency", "diversity", "choice")
+READS = ("none", "probability", "consistency", "diversity", "choice", "demonstration")
 """Rewards of methods that read the policy; `llm.own_rewards` has them."""
 JUDGED = ("best", "pairwise")
 """Advantages that are the outcome of a comparison, and not a sum that a penalty could be taken from."""
@@ -78,12 +78,13 @@ class Method:
     mixed_groups: bool = False  # draw again for groups whose rewards are all the same
     overlong_share: float = 0.0  # share of max_new_tokens before the limit in which a penalty grows to -1; 0 for none
     drop_truncated: bool = False  # leave out answers without an end
-    reads: str = "none"  # reward of its own: none, probability (RLPR), consistency (CARE), diversity, choice (URPO)
+    reads: str = "none"  # reward of its own: none, probability (RLPR), consistency, diversity, choice, demonstration
     answer_mark: str = ""  # text that an answer follows in a completion; with reads=probability, none for its end
     form_share: float = 0.1  # reads=probability: share of the reward function, which judges the form
     spread: float = 0.0  # RLPR's beta: groups that deviate less than this part of the running mean are left out
     diversity_bonus: float = 0.001  # reads=diversity: what full difference adds to a right answer's reward
     diversity_entropy: float = 0.0  # of the entropy of right answers, weighed by their difference (DSDR)
+    gap_limit: float = 1.0  # reads=demonstration: squared deviation of gaps in reward from their mean that still counts
     judge: str = VERDICT  # reads=choice: how the better of two answers is asked for
     verdict_tokens: int = 8  # reads=choice: the most tokens of the reply, of which the first 1 or 2 counts
     sage: int = 0  # answers of each group that are drawn by SAGE, where the model is sure of its reasoning; 0 for none
@@ -113,7 +114,14 @@ class Method:
                 raise ConfigError(
                     f"method.{field}={getattr(self, field)!r}: {nearest(getattr(self, field), list(names))}"
                 )
-        coefficients = ("kl_coefficient", "entropy_coefficient", "diversity_bonus", "diversity_entropy", "spread")
+        coefficients = (
+            "kl_coefficient",
+            "entropy_coefficient",
+            "diversity_bonus",
+            "diversity_entropy",
+            "spread",
+            "gap_limit",
+        )
         bounds = ("low", "high", "dual", "value_clip", "weight_cap", "log_ratio_bound", "fixed_length")
         for field in ("sage", *bounds, *coefficients):
             if not getattr(self, field) >= 0:

@@ -20,5 +20,6 @@ collect_ignore = (
         "test_team.py",
         "test_steps_and_nucleus.py",
         "test_token_critic.py",
+        "test_demonstrations.py",
     ]
 )

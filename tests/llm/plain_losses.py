@@ -367,4 +367,4 @@ EXPECTED = {one.__name__: one for one in (
     grpo, dr_grpo, dapo_clip, lite_ppo, rloo, reinforce_pp, reinforce_pp_baseline, stable_reinforce, loop, gspo, luspo,
     vespo, cispo, sapo, oapl, pacs, raft, rrhf, rwr, entropy_tokens, stapo, gui_g1, rlpr, async_ppo,
     nlpo, brpo, process, care, dsdr,
-)} | {"gspo_token": gspo, "urpo": urpo, "ppo": critic_ppo}  # fmt: skip
+)} | {"gspo_token": gspo, "urpo": urpo, "grpo_s": grpo, "ppo": critic_ppo}  # fmt: skip

@@ -216,6 +216,7 @@ BESIDE = (
     "answer_mark",
     "form_share",
     "spread",
+    "gap_limit",
     "judge",
     "verdict_tokens",
     "sage",
