@@ -118,6 +118,11 @@ def verl_policy_loss(name: str, **changes: Any) -> Callable[..., tuple[Tensor, d
             )
     own = {"kl": "none", "kl_coefficient": 0.0, "entropy_coefficient": 0.0, "weight_cap": 0.0, "drop_above_cap": False}
     one = _exportable(name, **own, **changes)
+    if one.advantages == losses.GAE:
+        raise ConfigError(
+            f"method {name!r} has a critic, and verl trains its own: set algorithm.adv_estimator=gae there, whose "
+            "advantages and value loss are ours, with the loss that it has"
+        )
     if one.advantages not in ADVANTAGES:
         raise ConfigError(f"method {name!r} reads rewards of steps, which verl does not give to its advantages")
     if one.units in OF_ENTROPY:

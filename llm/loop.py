@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from surefoot.llm.reward_models import RewardModel
 from surefoot.llm.rewards import Learning, RewardFunction, Weighted, ask, step_scores
 from surefoot.llm.sage import Sage, SageSampler
 from surefoot.llm.same_run import check_same, deciding
+from surefoot.llm.token_critic import TokenCritic
 
 LARGEST_GAP = 1e-2
 """In nats, between log-probabilities when a token was sampled and when it is trained, by the same float32 weights."""
@@ -76,6 +77,9 @@ class TrainConfig(Pace):
     nucleus_every: int = option(
         5, "steps after which the mask policy of method.nucleus becomes the policy of now", range="> 0"
     )
+    critic_learning_rate: float = option(
+        0.0, "learning rate of the critic of method.advantages=gae; 0 for learning_rate", range=">= 0"
+    )
     lag: int = option(0, "steps after which the sampler becomes the policy of now; 0 for always", range=">= 0")
     oldest: int = option(1_000_000, "updates that a sample may be behind; older ones count for nothing", range=">= 0")
     checkpoint_every: int = option(50, "steps between checkpoints", range="> 0")
@@ -108,13 +112,18 @@ class Loop:
         reward: RewardFunction | None,
         method: Method,
         config: TrainConfig,
+        critic: RewardModel | None = None,
     ) -> None:
         """Begin one; `reward` is None for methods whose own reward is enough (RLPR).
+
+        `critic` is what the critic of `method.advantages=gae` begins as, which is trained; None for a copy of the
+        policy with a head that gives 0.
 
         Raises:
             ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
                 `reward` has none, or is a model with another vocabulary; or a reference that is to follow, and the
-                method has none; or a method for samplers that lag, and none does.
+                method has none; or a method for samplers that lag, and none does; or a critic where the method reads
+                none, or that can't be one (`TokenCritic`).
         """
         self.policy, self.prompts, self.reward, self.method, self.config = policy, prompts, reward, method, config
         check_prompts(method, prompts, reward is not None)
@@ -148,6 +157,7 @@ class Loop:
             raise ConfigError("this method learns from rewards of steps: give a reward with step_rewards (docs/llm.md)")
         if self.of_steps and isinstance(reward, RewardModel):
             reward.check_reads(policy)
+        self.critic = self._critic(critic)
         self.entropy_gradient = method.entropy_coefficient > 0
         self.answered: list[Prompt] = []
         """The prompt of each answer of the last batch."""
@@ -155,6 +165,19 @@ class Loop:
         self.spread = 0.0  # running mean of groups' deviations; 0 before there is one
         self._ahead: tuple[Tensor, Forward] | None = None  # answers, and the forward pass that did not wait for rewards
         self._epoch: tuple[int, np.ndarray] | None = None  # its number, and the order of its prompts
+
+    def _critic(self, given: RewardModel | None) -> TokenCritic | None:
+        config, method = self.config, self.method
+        if method.advantages != losses.GAE:
+            for name, value in (("critic", given), ("critic_learning_rate", config.critic_learning_rate)):
+                if value:
+                    raise ConfigError(f"{name} is for method.advantages=gae, as method=ppo has; leave it out")
+            return None
+        if given is not None and given is self.reward:
+            raise ConfigError("the critic is trained, and the reward must stay: read the reward model's folder twice")
+        model = RewardModel(_copy(self.policy, trained=True)) if given is None else given
+        rate = config.critic_learning_rate or config.learning_rate
+        return TokenCritic(model, self.policy, rate, method.value_clip, config.rows_at_once)
 
     # -- one batch ---------------------------------------------------------------------------------------------
 
@@ -293,7 +316,7 @@ class Loop:
                 return rollout, found
             lengths = rollout.prompt_mask.sum(-1).long().tolist()
             prompt_ids = [row[len(row) - n :].tolist() for row, n in zip(rollout.prompt_ids, lengths, strict=True)]
-            given = Answers(rows, prompt_ids, answers, texts, found, self.config.group)
+            given = Answers(rows, prompt_ids, answers, texts, found, self.config.group, self.reward)
             mark = self.method.answer_mark
             if mark and self.step == 0 and not any(mark in text for text in texts):
                 warnings.warn(
@@ -327,12 +350,22 @@ class Loop:
         reference = None if self.reference is None else self._forward(self.reference, rollout)[0]
         kl = pg.kl_k1(rollout.log_prob, reference, mask) if method.kl == "reward" and reference is not None else None
         steps = (rollout.kept["step_rewards"], rollout.kept["steps"]) if self.of_steps else None
-        advantages = losses.advantages(method, returns, groups, mask, kl, steps)
+        more = {}
+        if self.critic is None:
+            advantages = losses.advantages(method, returns, groups, mask, kl, steps)
+        else:
+            values = self.critic.all_values(rollout)
+            advantages, targets = losses.critic_advantages(method, returns, mask, values, kl)
+            more = {"values": values, "value_targets": targets}
+        if "scales" in rollout.kept:  # one for each answer, kept at all of its tokens
+            advantages = advantages * rollout.kept["scales"][:, :1]
         versions = torch.full_like(groups, self.sampler_version if config.lag else self.version)
         mask = mask * fresh_mask(versions, self.version, config.oldest).unsqueeze(-1)
-        batch = Batch(log_prob, log_prob, rollout.log_prob, mask, mask, advantages, returns, groups, entropy, reference)
         if "entropy_weights" in rollout.kept:  # one for each answer, kept at all of its tokens
-            batch = dataclasses.replace(batch, entropy_weights=rollout.kept["entropy_weights"][:, 0])
+            more["entropy_weights"] = rollout.kept["entropy_weights"][:, 0]
+        batch = Batch(
+            log_prob, log_prob, rollout.log_prob, mask, mask, advantages, returns, groups, entropy, reference, **more
+        )
         return dataclasses.replace(batch, units=losses.selected(method, batch, rollout.finished))
 
     def _first(self, rollout: Rollout) -> Forward:
@@ -375,16 +408,19 @@ class Loop:
         for part in parts:
             log_prob, entropy = forward or self.policy.log_probs(rollout.rows(part), self.entropy_gradient)
             now = dataclasses.replace(batch.rows(part), log_prob=log_prob, entropy=entropy)
-            loss, found = losses.loss(self.method, now, config.max_new_tokens, *counts)
+            loss, told = losses.loss(self.method, now, config.max_new_tokens, *counts)
             loss.backward()
             total += loss.detach()
-            for name, value in found.items():
+            for name, value in told.items():
                 old = shown.get(name, torch.zeros_like(value))
                 shown[name] = torch.maximum(old, value) if name.endswith("max") else old + value / len(parts)
         share = config.share(self.step + 1, config.steps)
         norm = self.optimizer.step(total, config.max_gradient_norm, share, f"step {self.step}")
         self.version += 1
-        return {name: float(value) for name, value in shown.items()} | {
+        found = {name: float(value) for name, value in shown.items()}
+        if self.critic is not None:
+            found |= self.critic.update(rollout, batch, rows, config.max_gradient_norm, share, f"step {self.step}")
+        return found | {
             "loss": float(total),
             "gradient_norm": norm,
             "learning_rate": config.learning_rate * share,
@@ -469,6 +505,8 @@ class Loop:
         for kind, other in self._copies().items():
             own = dict(other.model.named_parameters())
             tensors |= {f"{kind}/{name}": own[name].detach() for name in self.parameters}
+        if self.critic is not None:
+            tensors |= {f"critic/{name}": value for name, value in self.critic.tensors().items()}
         counters = {name: getattr(self, name) for name in ("step", "drawn", "version", "sampler_version", "spread")}
         if isinstance(self.reward, Learning):
             tensors |= {f"reward/{name}": value for name, value in self.reward.state().items()}
@@ -491,6 +529,9 @@ class Loop:
                     raise CheckpointError(
                         f"{path}: is of another model or method, it has no {kind}/{name} of this shape"
                     )
+        of_critic = _below("critic/", tensors)
+        if self.critic is not None and (lacking := self.critic.lacks(of_critic)) is not None:
+            raise CheckpointError(f"{path}: is of another model or method, it has no critic's {lacking} of this shape")
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(tensors[f"model/{name}"])
@@ -499,11 +540,12 @@ class Loop:
                 for name in self.parameters:
                     own[name].copy_(tensors[f"{kind}/{name}"])
         self.optimizer.load(tensors)
+        if self.critic is not None:
+            self.critic.load(of_critic)
         if self.weakness is not None and "weakness" in tensors:
             self.weakness.load(tensors["weakness"])
         if isinstance(self.reward, Learning):
-            own_state = {name: tensors[name] for name in tensors if name.startswith("reward/")}
-            self.reward.load_state({name.removeprefix("reward/"): value for name, value in own_state.items()})
+            self.reward.load_state(_below("reward/", tensors))
         for name in ("step", "drawn", "version", "sampler_version"):
             setattr(self, name, int(meta[name]))
         self.spread = float(meta.get("spread", 0.0))  # those of earlier versions have none
@@ -517,11 +559,15 @@ def _order(seed: int, epoch: int, count: int, *more: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch, count, *more]).permutation(count)
 
 
-def _copy(policy: LMPolicy) -> LMPolicy:
-    """Its own weights, which are not trained; those that no training changes (under adapters) are shared."""
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _copy(policy: LMPolicy, trained: bool = False) -> LMPolicy:
+    """Its own weights, which are not `trained`; those that no training changes (under adapters) are shared."""
     shared = {id(p): p for p in policy.model.parameters() if not p.requires_grad}
-    model = copy.deepcopy(policy.model, shared).requires_grad_(False)
-    return LMPolicy(model, policy.tokenizer, policy.temperature)
+    model = copy.deepcopy(policy.model, shared)
+    return LMPolicy(model if trained else model.requires_grad_(False), policy.tokenizer, policy.temperature)
 
 
 @torch.no_grad()

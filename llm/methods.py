@@ -21,6 +21,13 @@ _GRPO = Method(
 )
 _DAPO = Method("DAPO, decoupled clip", "Yu et al. (2503.14476)", high=0.28, mixed_groups=True, overlong_share=0.2)
 _PP = Method("REINFORCE++", "Hu et al. (2501.03262)", advantages="whitened_to_go", kl="reward", kl_coefficient=1e-3)
+_PPO = Method(
+    "PPO with a token critic",
+    "Ouyang et al., InstructGPT (2203.02155), appendix C.4",
+    advantages="gae",
+    kl="reward",
+    kl_coefficient=0.02,
+)
 _replace = dataclasses.replace
 
 METHODS: dict[str, Method] = {
@@ -94,10 +101,20 @@ METHODS: dict[str, Method] = {
     ),
     "dsdr": Method("DSDR", "2602.19895, eqs. (4) to (16)", high=0.28, reads="diversity", diversity_entropy=0.001),
     "urpo": Method("URPO", "2507.17515; the choice's reward is ours", reduction="sequence_mean", reads="choice"),
+    "grpo_s": _replace(
+        _GRPO, title="GRPO-S", source="DR-IRL (2503.18991), from notes; the encoder is ours", reads="demonstration"
+    ),
     "process": _replace(_GRPO, title="GRPO, process supervision", advantages="steps"),
     "brpo": Method("BRPO", "Jia et al., Writing-Zero (2506.00103)", advantages="pairwise"),
+    "ppo": _PPO,
     "nlpo": _replace(
-        _PP, title="NLPO, without a critic", source="Ramamurthy et al. (2210.01241)", nucleus=0.9, kl_coefficient=0.1
+        _PPO,
+        title="NLPO",
+        source="Ramamurthy et al. (2210.01241), and the settings of its code for IMDB",
+        nucleus=0.9,
+        kl_coefficient=0.1,
+        discount=0.99,
+        value_clip=0.0,
     ),
     "async_ppo": Method(
         "decoupled PPO",

@@ -1,7 +1,7 @@
 """Rewards that belong to a method and read the policy: `method.reads` names one, and the loop adds it.
 
-`probability` is RLPR's, `consistency` GRPO-CARE's, `diversity` DSDR's and `choice` URPO's. Where an answer stands in a
-completion `method.answer_mark` tells: it begins behind the mark's first occurrence.
+`probability` is RLPR's, `consistency` GRPO-CARE's, `diversity` DSDR's, `choice` URPO's and `demonstration` GRPO-S's.
+Where an answer stands in a completion `method.answer_mark` tells: it begins behind the mark's first occurrence.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.llm.losses.diversity import diversity_weights, embedding_diversity, formula_diversity
-from surefoot.llm.losses.reward_shaping import consistency_bonus, probability_reward
+from surefoot.llm.losses.reward_shaping import consistency_bonus, difficulty_scales, probability_reward
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.reader import PolicyReader
+from surefoot.llm.rewards import RewardFunction, scores
 
-ANSWER, KIND = "answer", "kind"
-"""Columns: of the reference answer, and of what a prompt is to URPO."""
+ANSWER, KIND, DEMONSTRATION = "answer", "kind", "demonstration"
+"""Columns: of the reference answer, of what a prompt is to URPO, and of the demonstrated answer."""
 KINDS = ("known", "pair", "open")
 """A prompt with a known answer; a pair of answers of which the better is to be named; one that the model judges."""
 RIGHT = 1.0
@@ -44,10 +45,12 @@ class Answers:
     returns: Tensor | None
     """(B,), what the reward function gave; None where there is none."""
     group: int
+    reward: RewardFunction | None = None
+    """What gave them."""
 
 
 Found = tuple[Tensor, dict[str, Tensor]]
-"""Returns (B,), and what else training reads of each answer: `entropy_weights` (B,)."""
+"""Returns (B,), and what else training reads of each answer: `entropy_weights`, `scales` (B,)."""
 
 
 def answer_begins(reader: PolicyReader, ids: Sequence[int], mark: str) -> int | None:
@@ -136,6 +139,22 @@ def _choice(method: Any, reader: PolicyReader, given: Answers) -> Found:
     return returns, {}
 
 
+def _demonstration(method: Any, reader: PolicyReader, given: Answers) -> Found:
+    """GRPO-S: advantages are scaled by how little an answer is like the demonstration, and by the gap in reward."""
+    assert given.returns is not None
+    assert given.reward is not None
+    firsts = [given.prompts[row] for row in range(0, len(given.prompts), given.group)]
+    texts = [str(prompt.columns[DEMONSTRATION]) for prompt in firsts]
+    ids = reader.tokens(texts)
+    shown = scores(given.reward, firsts, texts, ids, reader).repeat_interleave(given.group)
+    apart = torch.nn.functional.cosine_similarity(
+        reader.embeddings(given.completion_ids, slow=True),
+        reader.embeddings(ids, slow=True).repeat_interleave(given.group, 0),
+    )
+    returns = given.returns.cpu()
+    return returns, {"scales": difficulty_scales(apart, shown - returns, method.gap_limit)}
+
+
 def verdict_prompt(template: str, prompt: str | list[dict[str, str]], first: str, second: str) -> Any:
     """What asks for the better of two answers: a text, or a message where the prompt is one."""
     question = prompt if isinstance(prompt, str) else prompt[-1]["content"]
@@ -156,10 +175,11 @@ OWN: dict[str, Callable[[Any, PolicyReader, Answers], Found] | None] = {
     "consistency": _consistency,
     "diversity": _diversity,
     "choice": _choice,
+    "demonstration": _demonstration,
 }
 """`method.reads` -> (method, reader, answers) -> returns, and what training reads of each answer."""
-SLOW = ("consistency", "diversity")
-"""Those that read a slow copy: one that follows, and one that stays as it began."""
+SLOW = ("consistency", "diversity", "demonstration")
+"""Those that read a slow copy: the first one that follows, the others one that stays as it began."""
 WITHOUT = ("probability",)
 """Those that need no reward function."""
 
@@ -177,7 +197,8 @@ def check_prompts(method: Any, prompts: Sequence[Prompt], has_reward: bool) -> N
         raise ConfigError(
             "method.reads=consistency needs the text that an answer follows: method.answer_mark='<answer>'"
         )
-    column, kinds = {"probability": (ANSWER, None), "choice": (KIND, KINDS)}.get(reads, ("", None))
+    columns = {"probability": (ANSWER, None), "choice": (KIND, KINDS), "demonstration": (DEMONSTRATION, None)}
+    column, kinds = columns.get(reads, ("", None))
     for number, prompt in enumerate(prompts):
         value = prompt.columns.get(column) if column else None
         if column and (value is None or value == ""):

@@ -22,13 +22,15 @@ from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.options import Options, option
 from surefoot.core.base.schema import Plain, Table
 from surefoot.llm.feedback import LabelledSteps, Pair
-from surefoot.llm.losses import preference_terms, step_label_terms
-from surefoot.llm.policy import LMPolicy, load_policy, positions
+from surefoot.llm.losses import demonstration_terms, preference_terms, step_label_terms
+from surefoot.llm.policy import LMPolicy, Rollout, load_policy, positions
 from surefoot.llm.rewards import RewardFunction, text_of
 from surefoot.llm.supervised import answered
 
 ABOUT, HEAD = "reward.json", "reward_head.safetensors"
 Kind = Literal["pairs", "steps"]
+LOSSES = {"preference": preference_terms, "demonstration": demonstration_terms}
+"""Of pairs: (scores of the chosen, of the rejected, centre) -> terms."""
 
 
 class RewardModel:
@@ -72,12 +74,15 @@ class RewardModel:
                     f"reward model's context of {context}: shorten them, or take a model with a longer one"
                 )
         rows = answered(self.policy, encoded, answers)
+        return self.of_rows(rows)[:, rows.prompt_ids.shape[1] :], rows.completion_mask
+
+    def of_rows(self, rows: Rollout) -> Tensor:
+        """(B, P + C), what the head gives at each token of prompts and answers, with gradient."""
         mask = torch.cat([rows.prompt_mask, rows.completion_mask], 1).long()
         ids = torch.cat([rows.prompt_ids, rows.completion_ids], 1)
-        hidden = self.policy._inner.base_model(
-            input_ids=ids, attention_mask=mask, position_ids=positions(mask), use_cache=False
-        ).last_hidden_state[:, rows.prompt_ids.shape[1] :]
-        return self.head(hidden.float()).squeeze(-1), rows.completion_mask
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask), "use_cache": False}
+        found: Tensor = self.head(self.policy._inner.base_model(**inputs).last_hidden_state.float()).squeeze(-1)
+        return found
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Of answers, without an end."""
@@ -96,8 +101,8 @@ class RewardModel:
                 here = own.convert_ids_to_tokens(number) if number < len(own) else None
                 raise ConfigError(
                     f"token {number} is {token!r} to the policy ({len(other)} tokens) and {here!r} to the reward model "
-                    f"({len(own)}), which reads the policy's tokens where steps are rewarded: train the reward model "
-                    "from a model with the policy's tokenizer"
+                    f"({len(own)}), which reads the policy's tokens where it is a critic or rewards steps: train the "
+                    "reward model from a model with the policy's tokenizer"
                 )
 
     def scores(self, prompts: Sequence[Any], answers: Sequence[Sequence[int]]) -> Tensor:
@@ -202,9 +207,24 @@ class RewardTraining(Options):
     steps: int = option(200, "steps of AdamW without weight decay", range="> 0")
     rows: int = option(64, "pairs, or answers with labeled steps, of each step", range="> 0")
     learning_rate: float = option(1e-5, "learning rate, falling linearly to 0", range=">= 0")
-    centre: float = option(0.01, "weight of (r_w + r_l)^2, which holds the scores' level", range=">= 0")
+    loss: str = option(
+        "preference",
+        "loss of pairs; or demonstration: chosen ones are demonstrations, the others a policy's own",
+        choices=LOSSES,
+    )
+    centre: float = option(
+        0.01,
+        "weight of (r_w + r_l)^2, which holds the scores' level; of demonstration, r_w^2 + r_l^2",
+        range=">= 0",
+    )
     max_gradient_norm: float = option(1.0, "gradients longer than this are shortened", range="> 0")
     seed: int = option(0, "seed of the order of rows", range=">= 0")
+
+    def __post_init__(self) -> None:
+        """Refuse options that don't go together."""
+        super().__post_init__()
+        if self.loss == "demonstration" and not self.centre:
+            raise ConfigError("loss=demonstration needs centre above 0: scores are at most 1 / (2 centre)")
 
 
 def train_reward_model(
@@ -246,7 +266,13 @@ class RewardLearner:
     """Optimiser steps of a reward model, one batch at a time: for one that is trained beside a policy."""
 
     def __init__(self, model: RewardModel, training: RewardTraining) -> None:
-        """Begin; `training.steps` and `rows` are whoever's who calls `update`."""
+        """Begin; `training.steps` and `rows` are whoever's who calls `update`.
+
+        Raises:
+            ConfigError: `loss=demonstration` for a model of steps.
+        """
+        if model.kind == "steps" and training.loss != "preference":
+            raise ConfigError(f"loss={training.loss} is of pairs, and this reward model is of steps: leave it out")
         self.model, self.training = model, training
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=0.0)
 
@@ -294,7 +320,7 @@ def _of_pairs(model: RewardModel, batch: list[Pair], training: RewardTraining) -
     prompts = [pair.prompt for pair in batch]
     texts = model.tokens([pair.chosen for pair in batch] + [pair.rejected for pair in batch])
     better, worse = model.scores(prompts + prompts, texts).chunk(2)
-    return preference_terms(better, worse, training.centre), better > worse
+    return LOSSES[training.loss](better, worse, training.centre), better > worse
 
 
 def _of_steps(model: RewardModel, batch: list[LabelledSteps], training: RewardTraining) -> tuple[Tensor, Tensor]:

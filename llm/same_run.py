@@ -13,7 +13,7 @@ from surefoot.core.base.errors import CheckpointError
 
 CHANGEABLE = (
     *("steps", "learning_rate", "max_gradient_norm", "rows_at_once", "checkpoint_every", "evaluate_every", "samples"),
-    *("solved", "keep_best", "method.title", "method.source"),
+    *("critic_learning_rate", "solved", "keep_best", "method.title", "method.source"),
 )
 """What a run may go on with changed: how long, how fast, in which parts, how it is watched and what it is called."""
 

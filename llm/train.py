@@ -16,6 +16,7 @@ from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses.method import Method
 from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
+from surefoot.llm.reward_models import RewardModel
 from surefoot.llm.rewards import RewardFunction
 from surefoot.llm.supervised import CHECKPOINT, METRICS, Stopped, metrics_until
 
@@ -30,6 +31,7 @@ def train(
     config: TrainConfig,
     folder: str | os.PathLike[str] | None = None,
     *,
+    critic: RewardModel | None = None,
     held_out: Sequence[Prompt] | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
@@ -46,6 +48,7 @@ def train(
         folder: for metrics.jsonl, checkpoint.safetensors and, at the end, the model; None keeps nothing. With
             `held_out` also best/, the model of the evaluation with the highest pass@1, unless none was better than the
             model before training.
+        critic: what the critic of `method.advantages=gae` begins as, and is trained; None for a copy of the policy.
         held_out: prompts to evaluate on, at the beginning, every `evaluate_every` steps and at the end.
         progress: called with each line of the metrics.
         stopping: asked after each step; once it is true the state is kept, and training ends.
@@ -62,7 +65,7 @@ def train(
     """
     if held_out is not None and reward is None:
         raise ConfigError("held_out needs a reward that tells right answers: give reward=, as my_rewards:exact")
-    loop = Loop(policy, prompts, reward, method, config)
+    loop = Loop(policy, prompts, reward, method, config, critic)
     path = None if folder is None else pathlib.Path(folder)
     lines: list[dict[str, Any]] = []
     if path is not None and (path / CHECKPOINT).is_file():

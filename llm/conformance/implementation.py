@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from surefoot.core.losses.masked import reduce
+from surefoot.core.losses.value_learning import value_loss
 from surefoot.llm.losses.advantages import BASELINES, group_baseline
-from surefoot.llm.losses.method import Batch, Method, advantages, loss
+from surefoot.llm.losses.method import GAE, Batch, Method, advantages, critic_advantages, loss
 from surefoot.llm.losses.selection import completion_mask, high_entropy_mask
 from surefoot.llm.methods import METHODS, method
 from surefoot.llm.policy import LMPolicy, Rollout
@@ -38,6 +40,8 @@ class Case:
     """Of the whole batch."""
     longest: int
     """The most tokens of an answer, more than C."""
+    values: Tensor
+    """(B, C), a critic's, before each token."""
 
     @property
     def rows(self) -> int:
@@ -71,7 +75,7 @@ COMPARED: dict[str, Method] = {
     "rloo": method("rloo", kl="none", kl_coefficient=0.0),
 }
 """What may be asked of an implementation's `loss`."""
-ADVANTAGES = ("meanstd", "mean", "loo", "batchstd", "whitened_to_go", "whitened_group_mean")
+ADVANTAGES = ("meanstd", "mean", "loo", "batchstd", "whitened_to_go", "whitened_group_mean", "gae")
 """What may be asked of its `advantages`."""
 DIVERGENCES = ("k1", "k2", "k3", "k3_straight")
 """What may be asked of its `divergence`."""
@@ -97,6 +101,13 @@ class Implementation:
 
     def advantages(self, name: str, case: Case) -> Tensor | None:
         """(B, C), 0 where masked; `name` is one of `ADVANTAGES`."""
+        return None
+
+    def value_loss(self, case: Case) -> Tensor | None:
+        """A critic's loss of a part, a mean over tokens with changes clipped at 0.2.
+
+        The critic gives `case.log_prob` now, with gradient, and gave `case.proximal`; its targets are `case.values`.
+        """
         return None
 
     def divergence(self, name: str, case: Case) -> Tensor | None:
@@ -132,7 +143,15 @@ class Ours(Implementation):
         """By `llm.losses.method`, and `llm.losses.advantages` where an epsilon of its own is asked for."""
         if name in BASELINES:
             return group_baseline(case.returns, case.groups, name, eps=self.epsilon).unsqueeze(-1) * case.mask
-        return advantages(Method("", "", advantages=name), case.returns, case.groups, case.mask) * case.mask
+        settings = Method("", "", advantages=name)
+        if name == GAE:
+            return critic_advantages(settings, case.returns, case.mask, case.values)[0]
+        return advantages(settings, case.returns, case.groups, case.mask) * case.mask
+
+    def value_loss(self, case: Case) -> Tensor | None:
+        """By `core.losses.value_learning`."""
+        terms = value_loss(case.log_prob, case.values, case.proximal, 0.2, case.mask)
+        return reduce(terms, case.mask, "mean", denominator=case.tokens)
 
     def divergence(self, name: str, case: Case) -> Tensor | None:
         """By `core.losses.policy_gradient.divergences`."""
@@ -196,4 +215,5 @@ def random_case(
         parts=parts,
         tokens=float(mask.sum()) * parts + 7.0 * (parts > 1),
         longest=width + 4,
+        values=draw(rows, width),
     )

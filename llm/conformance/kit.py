@@ -80,6 +80,10 @@ def check(other: Implementation, seed: int = 0) -> list[Finding]:
             theirs = _with_gradient(other.loss(name, case), case)
             if theirs is not None and expected is not None:
                 note(f"loss {name}", case.name, _error(theirs, expected))
+    for case in cases(seed):
+        theirs, expected = _with_gradient(other.value_loss(case), case), _with_gradient(ours.value_loss(case), case)
+        if theirs is not None and expected is not None:
+            note("value loss", case.name, _error(theirs, expected))
     scored = [
         random_case("groups in mixed order", seed + 4),
         random_case("an answer without a score", seed + 5, unscored=True),

@@ -30,6 +30,7 @@ ESTIMATORS = {
     "loo": "rloo",
     "whitened_to_go": "reinforce_plus_plus",
     "whitened_group_mean": "reinforce_plus_plus_baseline",
+    "gae": "gae",
 }
 
 
@@ -102,6 +103,12 @@ class Verl(Implementation):
         """By the estimator that is registered."""
         if name not in ESTIMATORS:
             return None
+        if name == "gae":
+            settings, rewards = method("ppo"), outcome_rewards(case.returns, case.mask)
+            whole: Tensor = self._core.compute_gae_advantage_return(
+                rewards, case.values, case.mask, settings.discount, settings.trace
+            )[0]
+            return whole * case.mask
         function = self._core.get_adv_estimator_fn(ESTIMATORS[name])
         found: Tensor = function(
             token_level_rewards=outcome_rewards(case.returns, case.mask),
@@ -110,6 +117,13 @@ class Verl(Implementation):
             config=self._algo(),
         )[0]
         return found * case.mask
+
+    def value_loss(self, case: Case) -> Tensor | None:
+        """By `compute_value_loss`."""
+        found: Tensor = self._core.compute_value_loss(
+            case.log_prob, case.values, case.proximal, case.mask, 0.2, dp_size=1, batch_num_tokens=case.tokens
+        )[0]
+        return found
 
     def divergence(self, name: str, case: Case) -> Tensor | None:
         """By `kl_penalty`."""

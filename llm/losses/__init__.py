@@ -18,6 +18,7 @@ from surefoot.llm.losses.advantages import (
 from surefoot.llm.losses.diversity import diversity_weights, embedding_diversity, formula_diversity
 from surefoot.llm.losses.regressions import (
     classification_terms,
+    demonstration_terms,
     direct_advantage_terms,
     direct_preference_terms,
     distribution_weights,
@@ -32,6 +33,7 @@ from surefoot.llm.losses.reward_shaping import (
     combined_advantages,
     consistency_bonus,
     consistency_scaled_reward,
+    difficulty_scales,
     gated_reward,
     kl_penalised_rewards,
     novelty_reward,
@@ -63,6 +65,8 @@ __all__ = [
     "completion_mask",
     "consistency_bonus",
     "consistency_scaled_reward",
+    "demonstration_terms",
+    "difficulty_scales",
     "direct_advantage_terms",
     "direct_preference_terms",
     "distribution_weights",

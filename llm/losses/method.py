@@ -19,6 +19,7 @@ from surefoot.llm.losses.advantages import (
     group_baseline,
     pairwise_baseline,
     step_rewards_to_go,
+    token_gae,
     token_returns,
     within_deviations,
 )
@@ -40,7 +41,7 @@ UNITS = ("all", "high_entropy", "spurious", "chosen")
 RATIOS = (*pg.LEVELS, "sequence_of_units")
 VERDICT = "{prompt}\n\nAnswer 1: {first}\n\nAnswer 2: {second}\n\nThe better answer (1 or 2) is answer "
 """How a model is asked for the better of two answers."""
-READS = ("none", "probability", "consistency", "diversity", "choice")
+READS = ("none", "probability", "consistency", "diversity", "choice", "demonstration")
 """Rewards of methods that read the policy; `llm.own_rewards` has them."""
 JUDGED = ("best", "pairwise")
 """Advantages that are the outcome of a comparison, and not a sum that a penalty could be taken from."""
@@ -53,7 +54,8 @@ class Method(Options):
     title: str
     source: str
     advantages: str = option(
-        "meanstd", "advantages: none, mean, meanstd, loo, batchstd, best, pairwise, steps, or whitened: docs/llm.md"
+        "meanstd",
+        "advantages: none, mean, meanstd, loo, batchstd, best, pairwise, steps, gae, or whitened: docs/llm.md",
     )
     ratio: str = option(
         "unit",
@@ -84,6 +86,13 @@ class Method(Options):
         choices=UNITS,
     )
     share: float = option(0.2, "high_entropy: share of the tokens that are trained", range="(0, 1]")
+    discount: float = option(1.0, "advantages=gae: discount from one token to the next", range="[0, 1]")
+    trace: float = option(0.95, "advantages=gae: lambda, 1 for rewards to come less the critic's value", range="[0, 1]")
+    value_clip: float = option(
+        0.2,
+        "advantages=gae: clip of the change of a value within a batch, in units of the reward; 0 for none",
+        range=">= 0",
+    )
     weight_cap: float = option(
         0.0, "weights of a foreign or older sampler are cut here; 0 for no weights", range=">= 0"
     )
@@ -103,7 +112,7 @@ class Method(Options):
     drop_truncated: bool = option(False, "leave out answers without an end")
     reads: str = option(
         "none",
-        "reward of its own: none, probability (RLPR), consistency (CARE), diversity, choice (URPO)",
+        "reward of its own: none, probability (RLPR), consistency (CARE), diversity, choice (URPO), demonstration",
         choices=READS,
     )
     answer_mark: str = option(
@@ -120,6 +129,11 @@ class Method(Options):
     )
     diversity_entropy: float = option(
         0.0, "weight of the entropy of right answers, weighed by their difference (DSDR)", range=">= 0"
+    )
+    gap_limit: float = option(
+        1.0,
+        "reads=demonstration: squared deviation of gaps in reward from their mean that still counts",
+        range=">= 0",
     )
     judge: str = option(VERDICT, "reads=choice: how the better of two answers is asked for")
     verdict_tokens: int = option(
@@ -143,7 +157,7 @@ class Method(Options):
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
         super().__post_init__()
-        for field, names in (("advantages", (*ADVANTAGES, STEPS)), ("surrogate", SURROGATES), ("kl", KL_TERMS)):
+        for field, names in (("advantages", (*ADVANTAGES, STEPS, GAE)), ("surrogate", SURROGATES), ("kl", KL_TERMS)):
             if getattr(self, field) not in names:
                 close = nearest(getattr(self, field), list(names))
                 raise ConfigError(f"method.{field}={getattr(self, field)!r}: {close}", field=field, code="choice")
@@ -163,6 +177,11 @@ class Method(Options):
         missing = [part for part in ("{prompt}", "{first}", "{second}") if part not in self.judge]
         if missing:
             raise ConfigError(f"method.judge={self.judge!r} has no {missing[0]}: it asks for the better of two answers")
+        if self.advantages == GAE and (self.of_sequences or self.surrogate in GROUPED):
+            raise ConfigError(
+                f"method.advantages=gae are those of tokens, and method.surrogate={self.surrogate} with "
+                f"method.ratio={self.ratio} is of whole answers: take a surrogate of tokens, as clip with ratio=unit"
+            )
         if self.drop_above_cap and not self.weight_cap:
             raise ConfigError("method.drop_above_cap leaves out what is above method.weight_cap: set that, as to 5")
         if self.kl_coefficient > 0 and self.kl == "none":
@@ -211,6 +230,10 @@ class Batch:
     """(B, C), in nats."""
     reference: Tensor | None = None
     """(B, C), of the reference policy."""
+    values: Tensor | None = None
+    """(B, C), of the critic before this batch's updates: what is to come before each token is drawn."""
+    value_targets: Tensor | None = None
+    """(B, C), what the critic learns."""
     entropy_weights: Tensor | None = None
     """(B,), of the entropy of whole answers; their sum over a group is the group's size, or 0."""
 
@@ -231,12 +254,17 @@ def _against_group(mode: str) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tens
     return of
 
 
-def _to_go(returns: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
-    mask = mask * ~returns.isnan().unsqueeze(-1)
+def _token_rewards(returns: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
+    """(B, C): minus the penalty at each token, plus the answer's reward at its last one; `mask` keeps scored rows."""
     rewards = torch.zeros_like(mask)
     scored = sequence_mask(mask).squeeze(-1) != 0
     rewards[scored] = outcome_rewards(returns[scored].to(mask.dtype), mask[scored])
-    return token_returns(keep(rewards - penalty, mask), mask)
+    return keep(rewards - penalty, mask)
+
+
+def _to_go(returns: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
+    mask = mask * ~returns.isnan().unsqueeze(-1)
+    return token_returns(_token_rewards(returns, mask, penalty), mask)
 
 
 def _whitened_to_go(returns: Tensor, groups: Tensor, mask: Tensor, penalty: Tensor) -> Tensor:
@@ -276,6 +304,8 @@ ADVANTAGES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
 }
 STEPS = "steps"
 """Advantages of step rewards, which need those and the steps' ends."""
+GAE = "gae"
+"""Advantages of tokens by a critic's values, which need those: `critic_advantages`."""
 
 
 def advantages(
@@ -302,6 +332,8 @@ def advantages(
     Raises:
         ConfigError: advantages of steps without rewards of steps.
     """
+    if method.advantages == GAE:
+        raise ConfigError("advantages of a critic need its values: critic_advantages has them")
     if method.advantages == STEPS:
         if steps is None:
             raise ConfigError("advantages of steps need a reward of steps, as a reward model that was trained on them")
@@ -309,6 +341,31 @@ def advantages(
         return (found if kl is None else found - method.kl_coefficient * token_returns(keep(kl, mask), mask)).detach()
     penalty = torch.zeros_like(mask) if kl is None else method.kl_coefficient * keep(kl, mask)
     return ADVANTAGES[method.advantages](returns, groups, mask, penalty).detach()
+
+
+@torch.no_grad()
+def critic_advantages(
+    method: Method, returns: Tensor, mask: Tensor, values: Tensor, kl: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantages of tokens, whitened over the batch, and what the critic is to learn.
+
+    Args:
+        method: whose discount, trace and KL coefficient count.
+        returns: (B,), given with an answer's last token; NaN for answers that could not be scored, which get 0.
+        mask: (B, C).
+        values: (B, C), the critic's, before each token is drawn.
+        kl: (B, C), `kl_k1` to the reference, which is taken from each token's reward.
+
+    Returns:
+        (B, C) each; targets are the advantages before they are whitened, plus the values.
+
+    Source: Ziegler et al., "Fine-Tuning Language Models from Human Preferences", and its code, which whitens.
+    """
+    scored = mask * ~returns.isnan().unsqueeze(-1)
+    penalty = torch.zeros_like(mask) if kl is None else method.kl_coefficient * keep(kl, mask)
+    rewards = _token_rewards(returns, scored, penalty)
+    found, targets = token_gae(rewards, keep(values, scored), scored, method.discount, method.trace)
+    return keep(normalise(found, scored), scored), targets
 
 
 # -- which tokens are trained ----------------------------------------------------------------------------------

@@ -194,6 +194,27 @@ def preference_terms(better: Tensor, worse: Tensor, centre: float = 0.0) -> Tens
     return -F.logsigmoid(better - worse) + centre * (better + worse).square()
 
 
+def demonstration_terms(demonstrated: Tensor, sampled: Tensor, centre: float) -> Tensor:
+    """-(r_d - r_s) + `centre` (r_d^2 + r_s^2) of each pair: a reward that explains demonstrations against samples.
+
+    The gradient of the demonstrations' likelihood under the policy that is best for the reward, whose samples these
+    are. Where demonstrations have a text with probability p and samples with q, the minimum is
+    r = (p - q) / (2 `centre` (p + q)), from -1 / (2 `centre`) to 1 / (2 `centre`).
+
+    Args:
+        demonstrated: (P,) scores of demonstrated answers.
+        sampled: (P,) of the policy's own.
+        centre: above 0.
+
+    Returns:
+        (P,) with gradient.
+
+    Source: Ziebart et al., "Maximum Entropy Inverse Reinforcement Learning"; the square: Ho and Ermon, "Generative
+    Adversarial Imitation Learning", whose regulariser it is for least squares (Garg et al., "IQ-Learn", section 4).
+    """
+    return sampled - demonstrated + centre * (demonstrated.square() + sampled.square())
+
+
 def direct_preference_terms(better: Tensor, worse: Tensor, beta: float) -> Tensor:
     """DPO's -log sigmoid(beta (better - worse)) of each pair: preferences whose scores are the policy's own.
 

@@ -44,6 +44,30 @@ def gated_reward(outcome: Tensor, dense: Tensor, threshold: float) -> Tensor:
 
 
 @torch.no_grad()
+def difficulty_scales(similarity: Tensor, gaps: Tensor, largest: float) -> Tensor:
+    """What GRPO-S multiplies the advantages of each answer with: (M,), above 0; 1 where all answers are alike.
+
+    sigma(d_i) / sigma(mean d) * sigma(mean of the gaps that are kept) / sigma(mean of all gaps), d = 1 - similarity.
+    A gap is kept where its squared deviation from the mean is at most `largest`.
+
+    Args:
+        similarity: (M,), cosines of answers and their demonstrations, in [-1, 1].
+        gaps: (M,), rewards of demonstrations less those of answers; NaN counts for nothing.
+        largest: in squared units of the reward.
+
+    Source: "Inverse Reinforcement Learning with Dynamic Reward Scaling for LLM Alignment" (DR-IRL, 2503.18991), from
+    notes of a reader.
+    """
+    apart, known = 1 - similarity, gaps[~gaps.isnan()]
+    of_data = apart.sigmoid() / apart.mean().sigmoid()
+    if not len(known):
+        return of_data
+    mean = known.mean()
+    kept = known[(known - mean).square() <= largest]
+    return of_data * ((kept.mean() if len(kept) else mean).sigmoid() / mean.sigmoid())
+
+
+@torch.no_grad()
 def consistency_bonus(
     accuracy: Tensor,
     answer_log_prob: Tensor,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.llm import Batch, Method
-from surefoot.llm.losses.method import advantages, selected
+from surefoot.llm.losses.method import advantages, critic_advantages, selected
 
 GROUP, LONGEST = 4, 7
 LENGTHS = [3, 6, 1, 4, 6, 2, 5, 3]
@@ -35,6 +35,7 @@ class Answers:
         self.mask = (torch.arange(6) < torch.tensor(LENGTHS)[:, None]).double()
         self.returns = torch.tensor(RETURNS, dtype=torch.float64)
         self.groups = torch.arange(8) // GROUP
+        self.values = draw()
 
     def entropy_weights(self) -> list[float]:
         """Shares of right answers, those of a group summing to 1."""
@@ -44,7 +45,10 @@ class Answers:
         kl = (self.beh - self.ref) if one.kl == "reward" else None
         ends = self.mask * (torch.arange(6) % 2 == 0)
         steps = (self.returns.unsqueeze(-1) * (1 + torch.arange(6)), ends) if one.advantages == "steps" else None
-        found = advantages(one, self.returns, self.groups, self.mask, kl, steps)
+        if one.advantages == "gae":
+            found, _ = critic_advantages(one, self.returns, self.mask, self.values, kl)
+        else:
+            found = advantages(one, self.returns, self.groups, self.mask, kl, steps)
         batch = Batch(
             self.new, self.old, self.beh, self.mask, self.mask, found, self.returns, self.groups, self.entropy, self.ref
         )
@@ -304,8 +308,29 @@ def async_ppo(a: Answers) -> Tensor:
     return token_mean(lambda row, t: (weight[row, t] if weight[row, t] <= 5 else 0.0) * terms(row, t))
 
 
+def generalised(
+    a: Answers, discount: float = 1.0, trace: float = 0.95, coefficient: float = 0.02
+) -> dict[tuple[int, int], float]:
+    """By the definition: at each token the weighted sum of all later errors of one step."""
+    found = {}
+    for row, t in everywhere():
+        last = LENGTHS[row] - 1
+        errors = []
+        for k in range(t, last + 1):
+            paid = (RETURNS[row] if k == last else 0.0) - coefficient * float(a.beh[row, k] - a.ref[row, k])
+            following = float(a.values[row, k + 1]) if k < last else 0.0
+            errors.append(paid + discount * following - float(a.values[row, k]))
+        found[row, t] = sum((discount * trace) ** n * error for n, error in enumerate(errors))
+    return found
+
+
+def critic_ppo(a: Answers, discount: float = 1.0, coefficient: float = 0.02) -> Tensor:
+    found = whitened(generalised(a, discount, 0.95, coefficient))
+    return token_mean(lambda row, t: clipped((a.new - a.old)[row, t].exp(), found[row, t], 0.2, 0.2))
+
+
 def nlpo(a: Answers) -> Tensor:
-    return reinforce_pp(a, coefficient=0.1)
+    return critic_ppo(a, 0.99, 0.1)
 
 
 def brpo(a: Answers) -> Tensor:
@@ -342,4 +367,4 @@ EXPECTED = {one.__name__: one for one in (
     grpo, dr_grpo, dapo_clip, lite_ppo, rloo, reinforce_pp, reinforce_pp_baseline, stable_reinforce, loop, gspo, luspo,
     vespo, cispo, sapo, oapl, pacs, raft, rrhf, rwr, entropy_tokens, stapo, gui_g1, rlpr, async_ppo,
     nlpo, brpo, process, care, dsdr,
-)} | {"gspo_token": gspo, "urpo": urpo}  # fmt: skip
+)} | {"gspo_token": gspo, "urpo": urpo, "grpo_s": grpo, "ppo": critic_ppo}  # fmt: skip

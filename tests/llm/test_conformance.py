@@ -17,7 +17,7 @@ from surefoot.core.losses.masked import group_moments, normalise
 from surefoot.llm import LMPolicy, Rollout
 from surefoot.llm.conformance import Case, Implementation, Ours, check, engine
 from surefoot.llm.losses import BASELINES
-from surefoot.llm.losses.method import Method
+from surefoot.llm.losses.method import Method, critic_advantages
 from surefoot.llm.policy import log_prob_and_entropy
 
 
@@ -124,6 +124,16 @@ def unwhitened(name: str, case: Case) -> Tensor | None:
     return Ours().advantages("mean", case) if name == "whitened_group_mean" else None
 
 
+def half_a_trace(name: str, case: Case) -> Tensor | None:
+    settings = Method("", "", advantages="gae", trace=0.5)
+    return critic_advantages(settings, case.returns, case.mask, case.values)[0] if name == "gae" else None
+
+
+class UnclippedValues(WithoutForward):
+    def value_loss(self, case: Case) -> Tensor | None:
+        return super().value_loss(changed(case, proximal=case.log_prob.detach()))
+
+
 def stopped_at_tools(name: str, case: Case) -> Tensor | None:
     if name != "whitened_to_go":
         return None
@@ -202,6 +212,8 @@ MUTATIONS: dict[str, type[Ours]] = {
     "the biased deviation": mistaken_advantages(biased_deviation),
     "an answer is in its own baseline": mistaken_advantages(in_their_own_mean),
     "no whitening": mistaken_advantages(unwhitened),
+    "half a trace": mistaken_advantages(half_a_trace),
+    "values are not clipped": UnclippedValues,
     "returns end at a tool's answer": mistaken_advantages(stopped_at_tools),
     "no position ids": mistaken_forward(lambda policy, rollout: forward(policy, rollout, positions=False)),
     "no temperature": mistaken_forward(lambda policy, rollout: forward(policy, rollout, temperature=1.0)),
@@ -253,6 +265,7 @@ def test_an_installed_engine_computes_what_we_do_but_for_the_listed_differences(
         *(f"advantages {k}" for k in BASELINES),
         "advantages whitened_to_go",
         "advantages whitened_group_mean",
+        "advantages gae",
     }
     assert main(["llm", "check", name]) == 0
     assert "known difference" in capsys.readouterr().out

@@ -132,6 +132,29 @@ def test_methods_whose_reward_reads_the_policy_run_from_the_command_line(
         assert not (place / "wrong").exists()
 
 
+def test_ppo_begins_its_critic_as_a_reward_model(place: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [{"prompt": f"{n}=", "chosen": str(n), "rejected": str(9 - n)} for n in range(10)]
+    (place / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    assert main(["llm", "reward", "model=tiny", "data=pairs.jsonl", "out=judge", "steps=2", "-q"]) == 0
+    given = words("method=ppo", "critic=judge", "critic_learning_rate=1e-3", "epochs=2", "minibatches=2", "--quiet")
+    assert main([*given, "out=run"]) == 0
+    plan: dict[str, Any] = json.loads((place / "run" / "config.json").read_text())["plan"]["config"]
+    assert (plan["critic"], plan["critic_learning_rate"]) == (str(place / "judge"), 1e-3)
+    line = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["values"]["critic_loss"] > 0
+    assert main(["llm", "train", "--resume", "run", "--trust", "--quiet"]) == 0
+    capsys.readouterr()
+    for wrong, said in (
+        (words("method=grpo", "critic=judge"), "critic is for method.advantages=gae"),
+        (words("method=ppo", "critic=nowhere"), "nowhere: is no reward model"),
+        (words("method=ppo", "critic=tiny"), "tiny: is no reward model"),
+        (words("method=ppo", "method.trace=2"), "method.trace=2.0 must be a share"),
+    ):
+        assert main([*wrong, "out=wrong", "--quiet"]) == 2
+        assert said in capsys.readouterr().err
+        assert not (place / "wrong").exists()
+
+
 @pytest.fixture
 def two(place: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> pathlib.Path:
     """Two runs of two seeds, in `runs`."""
@@ -223,7 +246,7 @@ def test_a_run_that_is_stopped_keeps_its_last_step_and_goes_on_to_the_same_end(
         (["model=nowhere"], "no config.json is there"),
         (["step=3"], "unknown setting 'step': did you mean"),
         (["steps=3.5"], "steps='3.5' must be a whole number"),
-        (["method=ppo"], "unknown method 'ppo'"),
+        (["method=pppo"], "unknown method 'pppo'"),
         (["method.kl=k9"], "method.kl='k9'"),
         (["max_new_tokens=100"], "is more than the model's context of 16"),
         (["reward=exact"], "not of the form module:function"),

@@ -20,7 +20,7 @@ from surefoot.llm.characters import character_policy
 from surefoot.llm.loop import Loop
 from surefoot.llm.supervised import CHECKPOINT, METRICS, supervise
 
-PROMPTS = [Prompt(text, {"answer": "7", "kind": "open"}) for text in ("1=", "23=", "4=", "567=")]
+PROMPTS = [Prompt(text, {"answer": "7", "kind": "open", "demonstration": "77"}) for text in ("1=", "23=", "4=", "567=")]
 SMALL = TrainConfig(
     steps=4, prompts_per_step=4, group=4, max_new_tokens=4, learning_rate=1e-3, checkpoint_every=2, evaluate_every=4
 )

@@ -25,7 +25,7 @@ Second = TypeVar("Second")
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples", "keep_best")
 """Settings of the loop that a run is not named after."""
 TOLD = (
-    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "temperature", "dtype"),
+    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "critic", "temperature", "dtype"),
     *("lora", "lora_alpha", "lora_targets"),
 )
 """Settings beside the loop's that it is."""
@@ -42,6 +42,7 @@ class Plan:
     rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
     corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
     judge_learning_rate: float = 1e-5  # of that reward model
+    critic: str = ""  # folder of a reward model, as which the critic of method=ppo begins; else a copy of the model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
     method: str = "grpo"  # `surefoot llm methods` lists them
     seeds: tuple[int, ...] = (0,)  # of all random numbers, each a training of its own: 3 for 0, 1 and 2, or [0,5]
@@ -128,7 +129,7 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
     for name in ("model", "prompts", *(() if own_reward else ("reward",))):
         if not first.get(name):
             raise ConfigError(f"{name}= is missing; `surefoot llm train --help` says what it takes")
-    for name in ("model", "prompts", "held_out"):
+    for name in ("model", "prompts", "critic", "held_out"):
         if first.get(name):
             first[name] = str(pathlib.Path(first[name]).expanduser().resolve())
     if bool(first.get("rule")) != bool(first.get("corrupt")):

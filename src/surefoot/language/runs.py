@@ -37,7 +37,7 @@ from surefoot.language.plan import Plan, Progress, rewards_of, shares_of
 from surefoot.llm import load_policy, load_reward, method, read_prompts, train
 from surefoot.llm.adapters import with_lora
 from surefoot.llm.cooper import Cooper
-from surefoot.llm.reward_models import RewardModel, RewardTraining, load_function
+from surefoot.llm.reward_models import RewardModel, RewardTraining, load_function, load_reward_model
 from surefoot.llm.rewards import RewardFunction, Weighted
 from surefoot.llm.supervised import Stopped
 from surefoot.llm.train import BEST, best
@@ -178,6 +178,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
         if (place / "result.json").is_file():
             continue
         config, reward = dataclasses.replace(made.loop, seed=seed), reward_of(made)
+        critic = load_reward_model(made.critic, made.device) if made.critic else None
         policy = load_policy(made.model, made.temperature, made.device, made.dtype, seed)
         if made.lora:
             policy = with_lora(policy, made.lora, made.lora_alpha, made.lora_targets, seed)
@@ -194,7 +195,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
         with asked_to_stop() as stopping:
             try:
                 lines = train(
-                    policy, prompts, reward, chosen, config, place,
+                    policy, prompts, reward, chosen, config, place, critic=critic,
                     held_out=held_out, progress=heard, stopping=stopping.get,
                 )  # fmt: skip
             except Stopped:
