@@ -13,13 +13,9 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import decisions, in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
-<<<<<<< HEAD
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
-=======
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import EncoderConfig
->>>>>>> sight
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.velocity import network_of

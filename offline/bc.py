@@ -14,12 +14,8 @@ from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.data.dataset import Dataset
-<<<<<<< HEAD
-from surefoot.data.prepare import NORMALIZATIONS, best_episodes, prepare, short_notes
-=======
 from surefoot.data.decision_source import decisions_of
-from surefoot.data.prepare import best_episodes, prepare, short_notes
->>>>>>> sight
+from surefoot.data.prepare import NORMALIZATIONS, best_episodes, prepare, short_notes
 
 
 @dataclasses.dataclass(frozen=True)

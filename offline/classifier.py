@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.core.base.errors import ConfigError, DataError, nearest
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.features import named
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.nn.encoders import on_vectors
 from surefoot.core.nn.networks import MLP
 from surefoot.data.dataset import NAMED, Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.data.sources import Balanced
 from surefoot.data.store import learnable, store_from_dataset
 
@@ -35,16 +36,13 @@ LEAST = 0.5
 class ClassifierConfig(EncoderConfig):
     """Settings of the success classifier."""
 
-    label: str = "success"  # column of 0 and 1: of the dataset's extras, or rewards (above 0), or terminations
-    label_of: str = "next_observations"  # what a row's label speaks of: where its step led, or where it began
-    learning_rate: float = 1e-4
-    hidden: tuple[int, ...] = (256,)
-    normalization: str = "observations"  # none, observations, stacked, range or quantile; of vectors
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        require(self.label_of in OF, "classifier", "label_of", self.label_of, " or ".join(OF))
-        require(self.learning_rate > 0, "classifier", "learning_rate", self.learning_rate, "> 0")
+    label: str = option("success", "column of 0 and 1: of the dataset's extras, or rewards (above 0), or terminations")
+    label_of: str = option(
+        "next_observations", "what a row's label speaks of: where its step led, or where it began", choices=OF
+    )
+    learning_rate: float = option(1e-4, "learning rate", range="> 0")
+    hidden: tuple[int, ...] = option((256,), "widths of the hidden layers")
+    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class Classifier(Agent):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from surefoot.core.engine.agent import Agent, Rule, Update, require
-from surefoot.core.engine.averages import SCHEDULES, power_rule
+from surefoot.core.base.options import require
+from surefoot.core.engine.agent import Agent, Rule, Update
+from surefoot.core.engine.averages import power_rule
 
 VISUAL: dict[str, Any] = {
     "encoder": "resnet18",
@@ -26,16 +27,9 @@ VISUAL_SMALL: dict[str, Any] = {"encoder": "small", "chunk": 8, "execute": 4, "n
 """Of cloning from pictures of about 64 pixels on a core."""
 
 
-def check_averages(config: Any, name: str) -> None:
-    """Refuse a rate or a schedule of the average that can't be."""
-    require(0 <= config.average_rate <= 1, name, "average_rate", config.average_rate, "in [0, 1]")
-    known = config.average_schedule in SCHEDULES
-    require(known, name, "average_schedule", config.average_schedule, " or ".join(SCHEDULES))
-
-
 def check_execute(config: Any, name: str) -> None:
     """Refuse to play more actions than a chunk has."""
-    fits = config.execute is None or 1 <= config.execute <= config.chunk
+    fits = config.execute is None or config.execute <= config.chunk
     require(fits, name, "execute", config.execute, f"None, or 1 .. chunk, {config.chunk}")
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.successor_measures import measure_penalty, value_penalty
@@ -24,23 +25,19 @@ class ConservativeFBConfig(FBConfig):
     """Settings of VC-FB and MC-FB; the defaults are the authors'."""
 
     actor_learning_rate: float = 3e-5
-    penalty_weight: float = 1.0  # alpha; where it is learned, its start
-    learn_penalty_weight: bool = True  # raise it while the penalty is above penalty_target, lower it below
-    penalty_target: float = 50.0  # of both critics together
-    uniform_actions: int = 6  # considered actions, uniform
-    policy_actions: int = 2  # of the policy at the state, and as many at the next state
-    data_actions: int = 2  # how often the data's own is among them
+    penalty_weight: float = option(1.0, "alpha; where it is learned, its start", range=">= 0")
+    learn_penalty_weight: bool = option(True, "raise it while the penalty is above penalty_target, lower it below")
+    penalty_target: float = option(50.0, "of both critics together")
+    uniform_actions: int = option(6, "considered actions, uniform", range=">= 1")
+    policy_actions: int = option(2, "of the policy at the state, and as many at the next state", range=">= 1")
+    data_actions: int = option(2, "how often the data's own is among them", range=">= 0")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(self.penalty_weight >= 0, name, "penalty_weight", self.penalty_weight, ">= 0")
         fits = not self.learn_penalty_weight or self.penalty_weight > 0
         require(fits, name, "penalty_weight", self.penalty_weight, "> 0 to be learned")
-        for field in ("uniform_actions", "policy_actions"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
-        require(self.data_actions >= 0, name, "data_actions", self.data_actions, ">= 0")
 
 
 class VCFB(FB):

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from surefoot.core.actors.goal_actor import on_sphere
 from surefoot.core.base.errors import DataError
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.losses.successor_measures import measure_loss, orthonormality_loss, reward_direction
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import MLP
@@ -24,14 +25,8 @@ from surefoot.offline.zero_shot import ZeroShotAgent, ZeroShotConfig
 class FBConfig(ZeroShotConfig):
     """Settings of FB; the defaults are those of VC-FB's authors."""
 
-    orthonormality: float = 1.0  # weight of what keeps B from shrinking to few directions
-    backward_hidden: tuple[int, ...] = (256, 256, 256)  # of B
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        name = algorithm_of(self)
-        require(self.orthonormality >= 0, name, "orthonormality", self.orthonormality, ">= 0")
+    orthonormality: float = option(1.0, "weight of what keeps B from shrinking to few directions", range=">= 0")
+    backward_hidden: tuple[int, ...] = option((256, 256, 256), "of B")
 
 
 class BackwardMap(nn.Module):

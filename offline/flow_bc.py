@@ -16,7 +16,7 @@ from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.engine.averages import count_averages
+from surefoot.core.engine.averages import SCHEDULES, count_averages
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.flow import (
     LAWS,
@@ -35,7 +35,7 @@ from surefoot.core.nn.velocity import VelocityNetwork, network_of
 from surefoot.data.prepare import NORMALIZATIONS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
-from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, averaged, check_averages, check_execute
+from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, averaged, check_execute
 
 OBJECTIVES = ("rectified", "shortcut", "mean_flow")
 SHORTCUTS = tuple(2**k for k in range(7))
@@ -51,13 +51,15 @@ VISUAL_FLOW: dict[str, dict[str, Any]] = {
 class FlowBCConfig(EncoderConfig, HistoryConfig):
     """Settings of flow cloning; the defaults are those of the flow within FQL and Q-chunking."""
 
-<<<<<<< HEAD
     objective: str = option(
         "rectified",
         "objective: rectified (flow matching); shortcut or mean_flow, for one or a few steps",
         choices=OBJECTIVES,
     )
     chunk: int = option(1, "C: actions that are cloned and played at once", range=">= 1")
+    execute: int | None = option(
+        None, "actions of a chunk that are played before the next is planned; null: all", range=">= 1"
+    )
     flow_steps: int = option(10, "steps of the sampler; a power of 2 with shortcut, 1 with mean_flow", range=">= 1")
     times: str = option(
         "uniform", "law of the times of rectified: uniform, beta (more near the noise) or logit_normal", choices=LAWS
@@ -66,26 +68,18 @@ class FlowBCConfig(EncoderConfig, HistoryConfig):
         "mlp", "network: mlp, embedded (ReinFlow's); shortcut, for the objectives shortcut and mean_flow"
     )
     hidden: tuple[int, ...] = option((512, 512, 512, 512), "widths of the hidden layers")
-    average_rate: float = option(0.005, "rate of the network's average, which acts", range="[0, 1]")
+    average_rate: float = option(
+        0.005, "rate of the network's average, which acts; with average_schedule=constant", range="[0, 1]"
+    )
+    average_schedule: str = option(
+        "constant",
+        "constant, or power: from 1 at first down to .0001, as in Diffusion Policy",
+        choices=SCHEDULES,
+    )
     learning_rate: float = option(3e-4, "learning rate", range=">= 0")
     schedule: str = option("constant", "schedule of the learning rate: constant or cosine: to 0 over the run")
     weight_decay: float = option(0.0, "weight decay", range=">= 0")
     normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
-=======
-    objective: str = "rectified"  # rectified (flow matching), shortcut or mean_flow: for one or a few steps
-    chunk: int = 1  # C: actions that are cloned and played at once
-    execute: int | None = None  # actions of a chunk that are played before the next is planned; null: all
-    flow_steps: int = 10  # K of the sampler; a power of 2 with shortcut, 1 with mean_flow
-    times: str = "uniform"  # law of the times of rectified: uniform, beta (more near the noise) or logit_normal
-    network: str = "mlp"  # mlp, embedded (ReinFlow's); shortcut, for the objectives shortcut and mean_flow
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    average_rate: float = 0.005  # of the network's average, which acts; with average_schedule=constant
-    average_schedule: str = "constant"  # constant, or power: from 1 at first down to .0001, as in Diffusion Policy
-    learning_rate: float = 3e-4
-    schedule: str = "constant"  # constant or cosine: to 0 over the run
-    weight_decay: float = 0.0
-    normalization: str = "observations"  # none, observations, stacked, range or quantile
->>>>>>> sight
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -93,13 +87,7 @@ class FlowBCConfig(EncoderConfig, HistoryConfig):
         name = algorithm_of(self)
         used = self.objective == "rectified" or self.times == "uniform"
         require(used, name, "times", self.times, f"uniform: {self.objective} has times of its own")
-<<<<<<< HEAD
-=======
-        check_averages(self, name)
-        for field in ("chunk", "flow_steps"):
-            require(getattr(self, field) >= 1, name, field, getattr(self, field), ">= 1")
         check_execute(self, name)
->>>>>>> sight
         fine = self.objective != "shortcut" or self.flow_steps in SHORTCUTS
         require(fine, name, "flow_steps", self.flow_steps, f"one of {SHORTCUTS}, whose sizes a shortcut learns")
         sized = VelocityNetwork.of_kind(self.network).sized

@@ -15,12 +15,8 @@ from surefoot.core.actors.flow_actor import OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of
-=======
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import EncoderConfig
->>>>>>> sight
 from surefoot.core.losses.flow import euler
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs

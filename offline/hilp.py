@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.base.options import option
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.successor_measures import reward_direction
 from surefoot.core.nn import ensembles
@@ -28,21 +29,21 @@ NEAREST = 1e-6
 class HILPConfig(ZeroShotConfig):
     """Settings of HILP with successor features; the defaults are the authors'."""
 
-    expectile: float = 0.5  # tau of the features' value loss
-    feature_discount: float = 0.98  # of their values, and of how far ahead goals lie
-    feature_learning_rate: float = 5e-4
-    feature_target_rate: float = 0.005  # of the features' average, and of the mean that is taken off them
-    feature_hidden: tuple[int, ...] = (512, 512)
-    value_goals: tuple[float, ...] = (0.0, 1.0, 0.0)  # shares of own, later (geometric) and any observations
+    expectile: float = option(0.5, "tau of the features' value loss", range="(0, 1)")
+    feature_discount: float = option(
+        0.98, "discount factor of the features' values, and of how far ahead goals lie", range="(0, 1)"
+    )
+    feature_learning_rate: float = option(5e-4, "learning rate of the features", range="> 0")
+    feature_target_rate: float = option(
+        0.005, "rate of the features' average, and of the mean that is taken off them", range="(0, 1]"
+    )
+    feature_hidden: tuple[int, ...] = option((512, 512), "widths of the features' hidden layers")
+    value_goals: tuple[float, ...] = option((0.0, 1.0, 0.0), "shares of own, later (geometric) and any observations")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        require(0 < self.expectile < 1, name, "expectile", self.expectile, "in (0, 1)")
-        require(0 < self.feature_discount < 1, name, "feature_discount", self.feature_discount, "in (0, 1)")
-        require(self.feature_learning_rate > 0, name, "feature_learning_rate", self.feature_learning_rate, "> 0")
-        require(0 < self.feature_target_rate <= 1, name, "feature_target_rate", self.feature_target_rate, "in (0, 1]")
         goal_shares(name, self.value_goals, True, "value_goals")
 
 

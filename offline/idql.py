@@ -14,12 +14,8 @@ from surefoot.core.actors.diffusion import DiffusionActor, Schedule
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
-=======
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
->>>>>>> sight
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import ResidualNoise

@@ -12,13 +12,9 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.histories import HistoryConfig
-<<<<<<< HEAD
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
-=======
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
->>>>>>> sight
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, Value

@@ -15,12 +15,8 @@ from surefoot.core.actors.flow_actor import FlowActor, OneStepActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
-=======
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
->>>>>>> sight
 from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs

@@ -16,22 +16,14 @@ from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
-=======
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
->>>>>>> sight
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
-<<<<<<< HEAD
-from surefoot.data.prepare import NORMALIZATIONS, REWARDS
-from surefoot.data.sources import chunk_source
-=======
 from surefoot.data.decision_source import decisions_of
->>>>>>> sight
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS
 from surefoot.offline.chunked import ChunkedAgent
 
 

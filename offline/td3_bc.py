@@ -13,22 +13,14 @@ from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-<<<<<<< HEAD
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
-from surefoot.core.losses.value_learning import smoothed_actions, td_target
-from surefoot.core.nn.networks import Critic
-from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
-=======
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import smoothed_actions, td_target
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
 from surefoot.data.decision_source import decisions_of
-from surefoot.data.prepare import prepare
->>>>>>> sight
+from surefoot.data.prepare import NORMALIZATIONS, REWARDS, prepare
 
 
 @dataclasses.dataclass(frozen=True)

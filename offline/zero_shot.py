@@ -13,43 +13,32 @@ from surefoot.core.actors.goal_actor import on_sphere
 from surefoot.core.actors.histories import HistoryConfig, history_of
 from surefoot.core.actors.task_actor import TaskActor, TaskReadingActor
 from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Agent, Batch
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import prepare
+from surefoot.data.prepare import NORMALIZATIONS, prepare
 
 
 @dataclasses.dataclass(frozen=True)
 class ZeroShotConfig(HistoryConfig):
     """Options of all zero-shot algorithms."""
 
-    latent: int = 50  # D, numbers of a task; 100 in mazes
-    discount: float = 0.98  # .99 in mazes
-    learning_rate: float = 1e-4  # of the maps
-    actor_learning_rate: float = 1e-4
-    target_rate: float = 0.01
-    task_share: float = 0.5  # of rows whose task is that of reaching a state of the data; the others' is any
-    action_noise: float = 0.2  # deviation of what is added to the policy's actions in training
-    action_noise_clip: float = 0.3
-    task_rate: float = 0.01  # of the average that finds the task of the data's own rewards
-    hidden: tuple[int, ...] = (1024, 1024)
-    width: int = 512  # of prepared pairs of state and action, and of state and task
-    normalization: str = "none"  # of observations: none, observations, stacked, range or quantile
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        name = algorithm_of(self)
-        require(self.latent >= 1, name, "latent", self.latent, ">= 1")
-        require(0 <= self.discount < 1, name, "discount", self.discount, "in [0, 1)")
-        for field in ("learning_rate", "actor_learning_rate"):
-            require(getattr(self, field) > 0, name, field, getattr(self, field), "> 0")
-        for field in ("target_rate", "task_rate"):
-            require(0 < getattr(self, field) <= 1, name, field, getattr(self, field), "in (0, 1]")
-        require(0 <= self.task_share <= 1, name, "task_share", self.task_share, "in [0, 1]")
-        for field in ("action_noise", "action_noise_clip"):
-            require(getattr(self, field) >= 0, name, field, getattr(self, field), ">= 0")
-        require(self.width >= 1, name, "width", self.width, ">= 1")
+    latent: int = option(50, "D, numbers of a task; 100 in mazes", range=">= 1")
+    discount: float = option(0.98, "discount factor; .99 in mazes", range="[0, 1)")
+    learning_rate: float = option(1e-4, "learning rate of the maps", range="> 0")
+    actor_learning_rate: float = option(1e-4, "learning rate of the actor", range="> 0")
+    target_rate: float = option(0.01, "rate of the targets' average, every step", range="(0, 1]")
+    task_share: float = option(
+        0.5, "share of rows whose task is that of reaching a state of the data; the others' is any", range="[0, 1]"
+    )
+    action_noise: float = option(0.2, "deviation of what is added to the policy's actions in training", range=">= 0")
+    action_noise_clip: float = option(0.3, "bound of what is added to the policy's actions in training", range=">= 0")
+    task_rate: float = option(0.01, "rate of the average that finds the task of the data's own rewards", range="(0, 1]")
+    hidden: tuple[int, ...] = option((1024, 1024), "widths of the hidden layers")
+    width: int = option(512, "width of prepared pairs of state and action, and of state and task", range=">= 1")
+    normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
 
 
 class ZeroShotAgent(Agent):

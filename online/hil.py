@@ -14,6 +14,7 @@ from torch import Tensor
 from surefoot.core.actors.choice_actor import ChoiceActor, choice_of, chosen_action
 from surefoot.core.actors.greedy_actor import GreedyActor, highest
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import td_target
@@ -31,25 +32,33 @@ class HILConfig(RLPDConfig):
     """Settings of HIL; the defaults are those of rail-berkeley/hil-serl, where they differ from RLPD's."""
 
     replay_capacity: int = 200_000
-    corrections: int = 100_000  # steps in which a person acted that are kept apart too, rounded down as replay_capacity
+    corrections: int = option(
+        100_000, "steps in which a person acted that are kept apart too, rounded down as replay_capacity", range=">= 1"
+    )
     initial_steps: int = 100
-    initial_actions: str = "policy"  # a robot should not begin with actions drawn from its whole range
+    initial_actions: str = option(
+        "policy",
+        "first actions: policy, since a robot should not begin with actions drawn from its whole range, or random",
+    )
     discount: float = 0.97
     critics: int = 2
     subset: float = 2
     critic_steps: int = 2
     entropy_backup: bool = False
     temperature: float = 0.01
-    log_std_range: tuple[float, float] = (-11.5, 1.6)  # deviations of 1e-5 to 5
+    log_std_range: tuple[float, float] = option(
+        (-11.5, 1.6), "bounds of the log standard deviation; these are deviations of 1e-5 to 5"
+    )
     layer_norm_actor: bool = True
-    choices: int = 0  # K that the last action is among, as 3: close, stay, open; 0: it is a number as the others
-    choice_learning_rate: float = 3e-4
+    choices: int = option(
+        0, "K that the last action is among, as 3: close, stay, open; 0: it is a number as the others"
+    )
+    choice_learning_rate: float = option(3e-4, "learning rate of the values of choices", range=">= 0")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         require(self.choices == 0 or 2 <= self.choices <= 255, "hil", "choices", self.choices, "0, or from 2 to 255")
-        require(self.corrections >= 1, "hil", "corrections", self.corrections, ">= 1")
 
 
 class HIL(RLPD):

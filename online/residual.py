@@ -17,6 +17,7 @@ from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.actors.residual_actor import ResidualActor
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import EncoderConfig
@@ -35,28 +36,31 @@ LAST_LAYER = 0.01
 class ResidualConfig(SoftConfig):
     """Settings of a residual policy; a row of its buffer is a decision: the steps that the base plays of a plan."""
 
-    scale: float = 0.1  # alpha: the largest change, in units of half the range of an action
-    progress: int = 30_000  # H, decisions over which the change comes to be used in all of them; 0: from the first on
-    chunk: int | None = None  # actions that are decided on at once; null: as many as the base plays of a plan
-    base: str | None = None  # of what the base's head is made, as JSON; null: as the run that it starts from
-    initial_steps: int = 8_000  # decisions before the first update
-    initial_actions: str = "policy"  # of those: policy, the base with as much of the change as `progress` lets through
-    updates_per_step: float = 0.25  # training steps per decision
-    discount: float = 0.97  # of a decision
+    scale: float = option(0.1, "alpha: the largest change, in units of half the range of an action", range=">= 0")
+    progress: int = option(
+        30_000, "H, decisions over which the change comes to be used in all of them; 0: from the first on", range=">= 0"
+    )
+    chunk: int | None = option(
+        None, "actions that are decided on at once; null: as many as the base plays of a plan", range=">= 1"
+    )
+    base: str | None = option(None, "description of the base's head, as JSON; null: as the run that it starts from")
+    initial_steps: int = option(8_000, "decisions before the first update")
+    initial_actions: str = option(
+        "policy", "actions of the initial steps: policy, the base with as much of the change as `progress` lets through"
+    )
+    updates_per_step: float = option(0.25, "training steps per decision")
+    discount: float = option(0.97, "discount factor of a decision")
     target_rate: float = 0.01
     actor_learning_rate: float = 1e-4
     critic_learning_rate: float = 1e-4
     temperature_learning_rate: float = 1e-4
     hidden: tuple[int, ...] = (256, 256, 256)
-    shift: int = 0  # of images; the base's encoder stays as it is, and saw its own pictures
+    shift: int = option(0, "largest shift of images; the base's encoder stays as it is, and saw its own pictures")
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse options that don't go together."""
         super().__post_init__()
         who = algorithm_of(self)
-        require(self.scale >= 0, who, "scale", self.scale, ">= 0")
-        require(self.progress >= 0, who, "progress", self.progress, ">= 0")
-        require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")
         fraction = self.offline_fraction
         require(fraction == 0, who, "offline_fraction", fraction, "0: this algorithm keeps no data")
         started = self.initial_actions == "policy"
