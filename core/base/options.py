@@ -88,7 +88,7 @@ class Option:
         """The help, with the range, and with those choices that it does not name."""
         words = [] if self.choices is None else [word for word in self.choices if word not in (self.help or "")]
         listed = f" ({', '.join(self.choices or ())})" if words else ""
-        return f"{self.help or ''}{listed}{'' if self.range is None else f' [{self.range}]'}"
+        return f"{self.help or ''}{listed}{'' if self.range is None else f'; {self.range}'}"
 
     def kind(self, hint: Any) -> Kind:
         """What a value must be, by its type and this."""

@@ -167,6 +167,19 @@ class Many:
 
 
 @dataclasses.dataclass(frozen=True)
+class Each:
+    """A list of a fixed length, each of whose values has a kind of its own."""
+
+    kinds: tuple[Kind, ...]
+
+    def check(self, value: Any, place: str) -> None:
+        """Raise Wrong where it is no list, has another length, or one of its values is of another kind."""
+        Many(Plain(), len(self.kinds), len(self.kinds)).check(value, place)
+        for index, (kind, one) in enumerate(zip(self.kinds, value, strict=True)):
+            kind.check(one, f"{place}[{index}]")
+
+
+@dataclasses.dataclass(frozen=True)
 class Table:
     """An object whose keys are free and whose values are of one kind."""
 
@@ -276,9 +289,9 @@ def kind_of(hint: Any, within: tuple[Container[float], str] | None = None, among
     if origin is typing.Literal and all(isinstance(one, str) for one in arguments):
         return Text(among=arguments)
     if origin in (tuple, list, Sequence):
-        kind = kind_of(arguments[0], within, among)
-        exact = origin is tuple and arguments[-1] is not Ellipsis
-        return Many(kind, len(arguments), len(arguments)) if exact else Many(kind)
+        if origin is tuple and arguments[-1] is not Ellipsis:
+            return Each(tuple(kind_of(one, within, among) for one in arguments))
+        return Many(kind_of(arguments[0], within, among))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return Table(kind_of(arguments[1]))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):

@@ -95,7 +95,7 @@ class Corrected(Drawn):
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
         """The rows at `indices` (..., rows), as `rows` gives them."""
-        here, offset = self.device.type == "cpu", self.offset
+        here, offset = indices.device.type == "cpu", self.offset
         groups = self.replay.buffer.gather_groups(torch.where(indices < offset, indices, 0))
         tables: list[tuple[Store | TransitionBuffer, Tensor, Tensor]] = [
             (self.corrections.buffer, (indices >= offset) & (indices < 2 * offset), indices - offset)

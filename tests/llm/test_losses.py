@@ -20,6 +20,7 @@ from plain_losses import (
     everywhere,
     ppo,
 )
+from refusals import refused
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.llm import METHODS, method
@@ -188,7 +189,7 @@ def test_a_penalty_of_overlong_answers_is_refused_where_steps_alone_are_rewarded
     ],
 )
 def test_settings_out_of_their_range_are_named(field: str, value: float, said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"method\.{field}={value} must .*{said.removeprefix('must ')}"):
+    with refused(field, "range"):
         method("grpo", **{field: value})
 
 
@@ -199,9 +200,9 @@ def test_unknown_names_settings_and_the_two_methods_called_dapo_are_named() -> N
         method("gpro")
     with pytest.raises(ConfigError, match="a method has no setting 'clip'"):
         method("grpo", clip=0.1)
-    with pytest.raises(ConfigError, match=r"method\.low=-1 must not be below 0"):
+    with refused("low", "range"):
         method("grpo", low=-1)
-    with pytest.raises(ConfigError, match=r"method\.surrogate='ppo'"):
+    with refused("surrogate", "choice"):
         method("grpo", surrogate="ppo")
     with pytest.raises(ConfigError, match="say where the KL goes"):
         method("dapo_clip", kl_coefficient=0.1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.llm import LMPolicy, Prompt, TrainConfig, method
@@ -161,7 +162,7 @@ def test_what_is_refused() -> None:
     for changes in ({"reads": "diversity"}, {"sage": 1}, {"spread": 0.5}):
         with pytest.raises(ConfigError, match=rf"method.{next(iter(changes))}=.*: a team's answers are drawn plainly"):
             Team([tiny(0), tiny(1)], PROMPTS, sevens, dataclasses.replace(GRPO, **changes), SMALL, CORY)
-    with pytest.raises(ConfigError, match="must be sum or last"):
+    with refused("credit", "choice"):
         TeamConfig(credit="first")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="credit=last"):
         Team([tiny(0), tiny(1)], PROMPTS, sevens, GRPO, SMALL, CORY, critic=critic(2))
@@ -169,7 +170,7 @@ def test_what_is_refused() -> None:
         Team([policy, tiny(1)], PROMPTS, sevens, GRPO, SMALL, MARFT, critic=TeamCritic(RewardModel(policy)))
     with pytest.raises(ConfigError, match="a reward model of pairs"):
         TeamCritic(RewardModel(policy, "steps"))
-    with pytest.raises(ConfigError, match="must be from 0 to 1"):
+    with refused("trace", "range"):
         CriticConfig(trace=1.5)
     long = Team([tiny(0), tiny(1)], [Prompt("1234567=")] * 4, sevens, GRPO, SMALL, CORY, lambda p, said: p * 3)
     with pytest.raises(ConfigError, match="more than the model's context"):

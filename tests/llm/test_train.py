@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
@@ -287,7 +288,7 @@ def test_a_reward_that_fails_and_settings_out_of_range_are_named() -> None:
         train(tiny(), PROMPTS, lambda completions, **_: [None] * len(completions), method("grpo"), SMALL)
     with pytest.raises(ConfigError, match="an interval needs at least two"):
         evaluate(tiny(), PROMPTS[:1], sevens, new=3)
-    with pytest.raises(ConfigError, match="group=0 must be above 0"):
+    with refused("group", "range"):
         TrainConfig(group=0)
     with pytest.raises(ConfigError, match="minibatches=3 does not divide prompts_per_step=4"):
         dataclasses.replace(SMALL, minibatches=3)

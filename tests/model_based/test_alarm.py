@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.model_based.base.alarm import SIGNALS, WINDOW, Alarm, AlarmConfig, Limits, value_growth
@@ -62,10 +63,10 @@ def test_thresholds_come_from_any_config_that_has_some() -> None:
 
     assert Alarm(Other()).config == AlarmConfig(alarm_edge_share=0.5)
     assert Alarm().config == USUAL
-    with pytest.raises(ConfigError, match="alarm_patience is 0"):
+    with refused("alarm_patience", "range"):
         AlarmConfig(alarm_patience=0)
     for signal in SIGNALS:
-        with pytest.raises(ConfigError, match=f"{signal.option} is nan, must be finite"):
+        with pytest.raises(ConfigError, match=f"{signal.option} is nan, must be a finite number or null"):
             AlarmConfig(**{signal.option: math.nan})
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
-from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.errors import Code
 from surefoot.core.engine.agent import Rule, Spec
 from surefoot.core.engine.sources import MAIN
 from surefoot.data.collect import TransitionBuffer
@@ -145,13 +146,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length_schedule": (10, 5, 1, 2)}, r"mbpo\.length_schedule"),
-        ({"real_ratio": -0.1}, r"mbpo\.real_ratio"),
-        ({"model_every": 0}, r"mbpo\.model_every"),
+        ({"length_schedule": (10, 5, 1, 2)}, ("length_schedule", "conflict")),
+        ({"real_ratio": -0.1}, ("real_ratio", "range")),
+        ({"model_every": 0}, ("model_every", "range")),
     ],
 )
-def test_options_out_of_range_are_refused_by_name(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_options_out_of_range_are_refused_by_name(options: dict[str, object], message: tuple[str, Code]) -> None:
+    with refused(*message):
         MBPO.configure(**options)
 
 

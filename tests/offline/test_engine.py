@@ -7,10 +7,11 @@ import shutil
 import pytest
 import torch
 from problems import VARIANTS, agents, learner, random_store, relative
+from refusals import refused
 from torch import Tensor
 
 from surefoot.core.actors.goal_actor import GoalActor
-from surefoot.core.base.errors import CheckpointError, ConfigError, DivergenceError
+from surefoot.core.base.errors import CheckpointError, Code, DivergenceError
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.capture import Capture, Graphed
 from surefoot.core.engine.learner import Learner
@@ -254,23 +255,23 @@ def test_compiled_losses_give_the_same_numbers_with_or_without_kernels() -> None
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
-        ("iql", {"expectile": 1.0}, r"iql\.expectile is 1\.0, must be in \(0, 1\)"),
-        ("iql", {"temperature": -1.0}, r"iql\.temperature"),
-        ("iql", {"dropout": 1.0}, r"iql\.dropout"),
-        ("iql", {"order": "backwards"}, r"iql\.order"),
-        ("iql", {"actor": "flow"}, r"iql\.actor"),
-        ("iql", {"expectil": 0.8}, "iql has no option 'expectil'; did you mean 'expectile'"),
-        ("iql", {"preset": "best"}, r"iql has no preset 'best'; it has \['corl', 'official'\]"),
-        ("riql", {"sigma": 0.0}, r"riql\.sigma is 0\.0, must be > 0"),
-        ("riql", {"quantile": 1.5}, r"riql\.quantile"),
-        ("riql", {"critics": 0}, r"riql\.critics"),
-        ("td3bc", {"alpha": -1.0}, r"td3bc\.alpha"),
-        ("td3bc", {"actor_every": 0}, r"td3bc\.actor_every"),
-        ("bc", {"fraction": 0.0}, r"bc\.fraction"),
+        ("iql", {"expectile": 1.0}, ("expectile", "range")),
+        ("iql", {"temperature": -1.0}, ("temperature", "range")),
+        ("iql", {"dropout": 1.0}, ("dropout", "range")),
+        ("iql", {"order": "backwards"}, ("order", "choice")),
+        ("iql", {"actor": "flow"}, ("actor", "choice")),
+        ("iql", {"expectil": 0.8}, ("expectil", "unknown")),
+        ("iql", {"preset": "best"}, ("preset", "choice")),
+        ("riql", {"sigma": 0.0}, ("sigma", "range")),
+        ("riql", {"quantile": 1.5}, ("quantile", "range")),
+        ("riql", {"critics": 0}, ("critics", "range")),
+        ("td3bc", {"alpha": -1.0}, ("alpha", "range")),
+        ("td3bc", {"actor_every": 0}, ("actor_every", "range")),
+        ("bc", {"fraction": 0.0}, ("fraction", "range")),
     ],
 )
-def test_options_out_of_range_are_refused_by_name(algorithm: str, options: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_options_out_of_range_are_refused_by_name(algorithm: str, options: dict, message: tuple[str, Code]) -> None:
+    with refused(*message):
         ALGORITHMS[algorithm].configure(**options)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from refusals import refused
 
-from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.errors import DataError
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import discounted_returns
 from surefoot.offline.evaluation.least_squares_q import LEAST_EPISODES, LeastSquaresJudge, LeastSquaresQConfig, thinned
@@ -107,5 +108,5 @@ def test_large_data_are_thinned_to_whole_episodes_and_images_are_refused() -> No
     seen = data.replace(observations=np.zeros((len(data), 0), np.float32), extras=frames)
     with pytest.raises(DataError, match="learns from one vector"):
         LeastSquaresJudge(seen, LOW, HIGH)
-    with pytest.raises(ConfigError, match="discount"):
+    with refused("discount", "range"):
         LeastSquaresQConfig(discount=1.0)

@@ -10,8 +10,8 @@ import subprocess
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
-from surefoot.core.base.errors import ConfigError
 from surefoot.core.policy.cpp import header
 from surefoot.core.policy.policy import Policy
 from surefoot.data import Dataset, from_arrays
@@ -56,7 +56,7 @@ def test_the_quantiles_become_minus_one_and_one_and_outliers_go_beyond() -> None
 
 
 def test_an_unknown_word_names_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="none, observations, stacked, range, quantile"):
+    with refused("normalization", "choice"):
         BC(log(), normalization="ranges", hidden=(8,)).prepare(log())
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from flow_problems import TwoModes, clone_two_modes, flow_loop
 from plain_layers import layers
+from refusals import refused
 from test_off_policy_updates import Numbered, SecondSAC, assert_same, batches, descend
 from torch import Tensor, nn
 
@@ -70,9 +71,9 @@ def test_the_first_choices_are_normal_noise_cut_at_the_reach_and_data_are_refuse
     assert float(drawn.max()) == -float(drawn.min()) == 1.5
     assert float((drawn < 0.5).float().mean()) == pytest.approx(float(normal.cdf(torch.tensor(0.5))), abs=1e-4)
     assert DSRL.data == "refused"
-    with pytest.raises(ConfigError, match=r"dsrl\.offline_fraction is 0\.5, must be 0: the actions of data"):
+    with refused("offline_fraction", "conflict"):
         DSRL.configure(offline_fraction=0.5)
-    with pytest.raises(ConfigError, match=r"^dsrl_na\.reach is -1"):  # its own name, not its ancestor's
+    with refused("reach", "range"):  # its own name, not its ancestor's
         DSRLNA.configure(reach=-1.0)
 
 

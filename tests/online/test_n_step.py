@@ -21,6 +21,7 @@ from online_problems import (
     regulators_gain,
     spec,
 )
+from refusals import refused
 from test_off_policy_updates import Rows, assert_updates_equal
 
 from surefoot.core.base.errors import ConfigError
@@ -178,13 +179,13 @@ def test_of_plain_rows_the_target_is_that_of_one_step() -> None:
 
 
 def test_what_it_cant_learn_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"sac\.n_step is 0, must be >= 1"):
+    with refused("n_step", "range"):
         SAC.configure(n_step=0)
-    with pytest.raises(ConfigError, match=r"td3\.offline_fraction is 0\.5, must be 0 where n_step is above 1"):
+    with refused("offline_fraction", "conflict"):
         TD3.configure(n_step=2, offline_fraction=0.5)
     with pytest.raises(ConfigError, match=r"sac\.n_step is 2: with images"):
         SAC(Spec({"image": Array((36, 36, 3), "uint8")}, 1, (-1.0,), (1.0,)), n_step=2, encoder="small")
     for other in ("redq", "wsrl", "mbpo"):
         kind: Any = __import__("surefoot.runs.algorithms", fromlist=["ALGORITHMS"]).ALGORITHMS[other]
-        with pytest.raises(ConfigError, match="has no option 'n_step'"):
+        with refused("n_step", "unknown"):
             kind.configure(n_step=2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError
@@ -133,7 +134,7 @@ def test_an_option_that_would_do_nothing_is_refused(given: dict[str, Any], words
 
 
 def test_unknown_rules_are_refused() -> None:
-    with pytest.raises(ConfigError, match="omnisafe, fsrl, osrl, paper"):
+    with refused("form", "conflict"):
         pid("pdi")
 
 

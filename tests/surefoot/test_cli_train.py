@@ -135,7 +135,7 @@ def test_envs_says_how_many_environments_each_seed_acts_in(
         (["dataset=nope.hdf5"], "nope.hdf5: no such file"),
         (["dataset=hopper-medium-v2"], "did you mean 'd4rl/hopper-medium-v2'"),
         (["dataset=d4rl/hopper-medium-v"], "did you mean 'd4rl/hopper-medium-v"),
-        (["steps=abc"], "steps: "),
+        (["steps=abc"], "steps is 'abc', must be a whole number"),
         (["algo=bc", "dataset=HERE", "env=Pendulm-v1"], "unknown environment 'Pendulm-v1'"),
         (["algo=bc", "dataset=HERE", "env=MountainCarContinuous-v0"], "observations don't fit"),
         (["algo=bc", "dataset=HERE", "strict=true"], "actions outside"),

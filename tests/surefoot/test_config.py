@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import pytest
+from refusals import refused
 
 from surefoot.cli.support import config, grammar, presets
 from surefoot.core.base.errors import ConfigError
@@ -37,7 +38,7 @@ def test_every_algorithm_gets_its_dataclass_defaults(name: str) -> None:
 )
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_options_that_are_not_finite_are_refused(algorithm: str, option: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"{algorithm}\.{option} is (inf|nan), must be finite"):
+    with refused(option, "range"):
         EVERY[algorithm].configure(**{option: value})
 
 
@@ -121,17 +122,17 @@ def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -
         (["algo=bc", "algo.expectile=0.5"], r"bc has no option 'algo.expectile'"),
         (["expectile=0.5"], r"did you mean 'algo.expectile'"),
         (["step=5"], r"unknown option 'step': did you mean 'steps'"),
-        (["algo.expectile=abc"], r"algo.expectile: Value 'abc' of type 'str' could not be converted to Float"),
+        (["algo.expectile=abc"], r"iql\.expectile is 'abc', must be a finite number"),
         (["algo.expectile=2"], r"iql.expectile is 2.0, must be in \(0, 1\)"),
-        (["algo.hidden=3"], r"algo.hidden: "),
-        (["steps=1.5"], r"steps: Value '1.5'"),
+        (["algo.hidden=3"], r"iql\.hidden is 3, must be a list"),
+        (["steps=1.5"], r"steps is 1\.5, must be a whole number"),
         (["seeds=1000000000"], r"seeds=1000000000: train at least 1 seed, and at most 10,000"),
-        (["steps=1e308"], r"steps: "),
-        (["steps=inf"], r"steps: "),
-        (["steps=1e13"], r"steps=10000000000000: must be"),
+        (["steps=1e308"], r"steps is 1e\+308, must be a whole number"),
+        (["steps=inf"], r"steps is inf, must be a whole number"),
+        (["steps=1e13"], r"steps is 10000000000000, must be in \[1, 1e12\]"),
         (["envs=1e12", "algo=sac"], r"1000000000000"),
-        (["patience=-1"], r"patience=-1.0: must be a number from 0 on"),
-        (["steps=0"], r"steps=0: must be a whole number from 1 to 1,000,000,000,000"),
+        (["patience=-1"], r"patience is -1\.0, must be >= 0"),
+        (["steps=0"], r"steps is 0, must be in \[1, 1e12\]"),
         (["steps=("], r"steps=\(: the value can't be read"),
         (["steps"], r"'steps' is not of the form name=value"),
         (["+x=1"], r"can't be added"),
@@ -139,8 +140,8 @@ def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -
         (["seeds=0,5"], r"write a list of seeds as seeds=\[0,5\], or how many"),
         (["seeds=0"], r"at least 1 seed"),
         (["seeds=[1,1]"], r"different numbers"),
-        (["device=gpu"], r"device='gpu' is unknown: give auto, cpu or cuda"),
-        (["view=raw"], r"view='raw' is unknown"),
+        (["device=gpu"], r"device is 'gpu', must be one of auto, cpu, cuda"),
+        (["view=raw"], r"view is 'raw', must be one of corrected, d4rl"),
         (["logger=tensorbord"], r"did you mean 'tensorboard'"),
         (["preset=antmase"], r"preset='antmase' is unknown: did you mean 'antmaze'"),
         (["algo=edac", "preset=hopper"], r"preset=hopper: is a preset of edac itself: say algo.preset=hopper"),
@@ -223,7 +224,7 @@ def test_rates_and_discounts_out_of_range_are_refused_by_the_names_that_the_user
     checked = 0
     for field in (one.name for one in dataclasses.fields(agent.Config)):
         for wrong in next((values for end, values in ENDINGS.items() if f"_{field}".endswith(f"_{end}")), ()):
-            with pytest.raises(ConfigError, match=rf"^{name}\.{field} is {wrong}, must be "):
+            with refused(field, "range"):
                 agent.configure(**{field: wrong})
             checked += 1
     assert checked > 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from small_models import learner, linear
 
-from surefoot.core.base.errors import ConfigError, DataError
+from surefoot.core.base.errors import DataError
 from surefoot.world_models.ensemble.learning import HOLDOUT, MODEL
 from surefoot.world_models.ensemble.mismatch import (
     by_value,
@@ -92,5 +93,5 @@ def test_weights_are_in_the_loss_and_both_errors_of_the_holdout_are_told() -> No
     share = effective_sample_size(recent(linear())) / 400
     assert any(f"{100 * share:.0f} %" in note for note in found.agent.notes(linear()))
     assert uniform(linear()).sum() == 400
-    with pytest.raises(ConfigError, match="model_weights"):
+    with refused("model_weights", "choice"):
         learner(model_weights="nonsense")

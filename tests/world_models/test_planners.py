@@ -334,7 +334,7 @@ def test_settings_out_of_range_are_named() -> None:
         ("ilqr", {"horizon": 0}, "horizon is 0"),
         ("cme", {}, "did you mean"),
         ("cem", {"horizon": 5.5}, "horizon is 5.5, must be a whole number"),
-        ("mppi", {"sigma": math.nan}, "sigma is nan, must be finite"),
+        ("mppi", {"sigma": math.nan}, "sigma is nan, must be a finite number"),
         ("icem", {"samples": "128"}, "samples is '128', must be a whole number"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.memory import DRAWS, Memory
+from surefoot.core.base.options import option
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, score, sums_of
 from surefoot.world_models.planners.base import PLAN, BasePlanner, around, counted_on, sampled, shifted
@@ -28,13 +29,13 @@ class GradientShooting(BasePlanner):
     """
 
     name: ClassVar[str] = "shooting"
-    horizon: int = 30  # steps looked ahead
-    starts: int = 8
-    iterations: int = 20
-    learning_rate: float = 0.1  # Adam's, in half ranges of the action
-    sigma: float = 0.5  # of the starts
-    colour: float = 1.0  # exponent of their noise's spectrum over time
-    cost_weight: float = 10.0  # of the cost above a limit, in the objective that is differentiated
+    horizon: int = option(30, "steps looked ahead", range=">= 1")
+    starts: int = option(8, "plans that are started from", range=">= 1")
+    iterations: int = option(20, "gradient steps", range=">= 1")
+    learning_rate: float = option(0.1, "Adam's learning rate, in half ranges of the action", range="> 0")
+    sigma: float = option(0.5, "deviation of the starts' noise, in half ranges of the action", range="> 0")
+    colour: float = option(1.0, "exponent of their noise's spectrum over time", range=">= 0")
+    cost_weight: float = option(10.0, "weight of the cost above a limit, in the objective that is differentiated")
 
     def plan(
         self,

@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
     add_loading(made)
 
     made = add(own, "verify", verify, "check files and compare them with their SHA-256; exit code 2 if one is bad")
-    made.add_argument("paths", metavar="PATH", nargs="+")
+    made.add_argument("paths", metavar="PATH", nargs="+", help="files to check")
     made.add_argument("--sha256", help="what it must be (one path only; default: PATH.sha256 where it exists)")
 
     made = add(own, "convert", convert, "store a dataset in another format")

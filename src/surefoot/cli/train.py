@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from surefoot.cli.support import output
 from surefoot.cli.support.parser import Parser
@@ -59,18 +60,46 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+_FLAG: dict[str, Any] = {"action": "store_true"}
+OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
+    (
+        ("-m", "--multirun"),
+        _FLAG,
+        "a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side",
+    ),
+    (
+        ("--resume",),
+        {"metavar": "RUN"},
+        "continue a run that was interrupted; with steps=MORE also one that is complete",
+    ),
+    (
+        ("--skip-failing",),
+        _FLAG,
+        "of -m: give up combinations that can't be trained, and train the others; the exit code is 2",
+    ),
+    (
+        ("--config",),
+        {"metavar": "FILE"},
+        "a YAML file with the same names and values (algo: iql, steps: 20000); what is typed here wins",
+    ),
+    (("--config-dir",), {"metavar": "F"}, "a folder of presets of your own, NAME.yaml each, for preset=NAME"),
+    (
+        ("--trust",),
+        _FLAG,
+        "execute modules outside of surefoot and gymnasium that a run or dataset names (SECURITY.md)",
+    ),
+    (("-q", "--quiet"), _FLAG, "no progress, only the result"),
+    (("--json",), _FLAG, "the result as JSON"),
+)
+"""Names, how argparse reads them, and what `--help` says of them."""
+
+
 def parser() -> argparse.ArgumentParser:
     """The options; overrides may stand anywhere among them."""
     made = Parser(prog="surefoot train", add_help=False)
     made.add_argument("overrides", nargs="*")
-    made.add_argument("-m", "--multirun", action="store_true")
-    made.add_argument("--config", metavar="FILE")
-    made.add_argument("--config-dir", metavar="FOLDER")
-    made.add_argument("--resume", metavar="RUN")
-    made.add_argument("--trust", action="store_true")
-    made.add_argument("--skip-failing", action="store_true")
-    made.add_argument("-q", "--quiet", action="store_true")
-    made.add_argument("--json", action="store_true")
+    for names, options, what in OPTIONS:
+        made.add_argument(*names, help=what, **options)
     return made
 
 

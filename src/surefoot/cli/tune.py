@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     from surefoot.runs.folders import claim_begun, claim_named, claim_new
     from surefoot.studies.tune import TUNING, Tuning
 
-    known = _parser().parse_intermixed_args(list(arguments))
+    known = parser().parse_intermixed_args(list(arguments))
     style = Style(known.quiet, known.json)
     if known.resume is not None:
         if known.overrides or known.trials is not None or known.space is not None:
@@ -84,17 +84,18 @@ def run(arguments: Sequence[str]) -> int:
         return _carry_out(tuning, claim.folder, style, known, lambda: dataset)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options; overrides may stand anywhere among them."""
     made = Parser(prog="surefoot tune", add_help=False)
     made.add_argument("overrides", nargs="*")
-    made.add_argument("--trials", type=int)
-    made.add_argument("--space")
-    made.add_argument("--metric", default="return")
-    made.add_argument("--sampler-seed", type=int, default=0)
-    made.add_argument("--resume", metavar="FOLDER")
-    made.add_argument("--trust", action="store_true")
-    made.add_argument("-q", "--quiet", action="store_true")
-    made.add_argument("--json", action="store_true")
+    made.add_argument("--trials", type=int, help="runs to try")
+    made.add_argument("--space", help="YAML file of the options to search, and where")
+    made.add_argument("--metric", default="return", help="what is maximized")
+    made.add_argument("--sampler-seed", type=int, default=0, help="seed of the search")
+    made.add_argument("--resume", metavar="FOLDER", help="continue a study that was interrupted")
+    made.add_argument("--trust", action="store_true", help="import modules that a run or dataset names")
+    made.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    made.add_argument("--json", action="store_true", help="the result as JSON")
     return made
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.files import read_json, write_json
+from surefoot.core.base.options import Options, option
 from surefoot.core.base.schema import Plain, Table
 from surefoot.language.plan import Progress, from_words
 from surefoot.language.runs import asked_to_stop
@@ -41,18 +42,19 @@ STATE, PLAN, ABOUT = "training", "plan.json", "training.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenPlan:
+class GivenPlan(Options):
     """Everything that decides a training on given answers, beside how it goes."""
 
-    model: str = ""  # folder of a model, as save_pretrained writes it; its config.json: begin at random weights
-    data: str = ""  # .jsonl; lines of prompt and completion (sft), or of prompt, chosen and rejected (dpo)
-    held_out: str = ""  # .jsonl of the same kind, examined before and after; none without it
-    out: str = ""  # folder for the model, which model= takes
-    device: str = "cpu"  # or cuda
-    dtype: str = "float32"  # of the weights
-    lora: int = 0  # rank of adapters, which alone are trained (extra `lora`); 0 for the whole model
-    lora_alpha: float = 0.0  # scale of the adapters; 0 for twice their rank
-    lora_targets: str = "all-linear"  # layers that get one, with commas between
+    owner = ""
+    model: str = option("", "folder of a model, as save_pretrained writes it; its config.json: begin at random weights")
+    data: str = option("", ".jsonl; lines of prompt and completion (sft), or of prompt, chosen and rejected (dpo)")
+    held_out: str = option("", ".jsonl of the same kind, examined before and after; none without it")
+    out: str = option("", "folder for the model, which model= takes")
+    device: str = option("cpu", "device: cpu or cuda")
+    dtype: str = option("float32", "number type of the weights: float32 or bfloat16")
+    lora: int = option(0, "rank of adapters, which alone are trained (extra `lora`); 0 for the whole model")
+    lora_alpha: float = option(0.0, "scale of the adapters; 0 for twice their rank")
+    lora_targets: str = option("all-linear", "layers that get an adapter, with commas between")
 
 
 def begin_given(command: str, words: Mapping[str, str], progress: Progress | None = None) -> dict[str, Any]:

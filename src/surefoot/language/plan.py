@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.files import write_json
+from surefoot.core.base.options import Options, option
 from surefoot.llm import TrainConfig, load_policy, method
 from surefoot.llm.feedback import Demonstration, Pair, read_feedback
 from surefoot.llm.losses.method import Method
@@ -32,26 +33,35 @@ TOLD = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(Options):
     """Everything that decides a run."""
 
-    model: str = ""  # folder of a model, as save_pretrained writes it; its config.json: begin at random weights
-    prompts: str = ""  # .jsonl, each line {"prompt": text or messages, more columns for the reward}
-    reward: str = ""  # module:function, by TRL's convention, or the folder of a reward model; several with commas
-    reward_shares: str = ""  # weights of several rewards, with commas between; without it each is 1
-    rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
-    corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
-    judge_learning_rate: float = 1e-5  # of that reward model
-    critic: str = ""  # folder of a reward model, as which the critic of method=ppo begins; else a copy of the model
-    held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
-    method: str = "grpo"  # `surefoot llm methods` lists them
-    seeds: tuple[int, ...] = (0,)  # of all random numbers, each a training of its own: 3 for 0, 1 and 2, or [0,5]
-    temperature: float = 1.0  # of sampling
-    device: str = "cpu"  # or cuda
-    dtype: str = "float32"  # or bfloat16
-    lora: int = 0  # rank of adapters, which alone are trained (extra `lora`); 0 for the whole model
-    lora_alpha: float = 0.0  # scale of the adapters; 0 for twice their rank
-    lora_targets: str = "all-linear"  # layers that get one, with commas between
+    owner = ""
+    model: str = option("", "folder of a model, as save_pretrained writes it; its config.json: begin at random weights")
+    prompts: str = option("", ".jsonl, each line {'prompt': text or messages, more columns for the reward}")
+    reward: str = option(
+        "", "module:function, by TRL's convention, or the folder of a reward model; several with commas"
+    )
+    reward_shares: str = option("", "weights of several rewards, with commas between; without it each is 1")
+    rule: str = option("", "module:function; reward= is then a reward model that is trained beside the policy (Cooper)")
+    corrupt: str = option(
+        "", "module:function that makes wrong answers of right ones, for the reward model to tell apart"
+    )
+    judge_learning_rate: float = option(1e-5, "learning rate of that reward model")
+    critic: str = option(
+        "", "folder of a reward model, as which the critic of method=ppo begins; else a copy of the model"
+    )
+    held_out: str = option("", ".jsonl of prompts to evaluate on; none without it")
+    method: str = option("grpo", "method; `surefoot llm methods` lists them")
+    seeds: tuple[int, ...] = option(
+        (0,), "seeds of all random numbers, each a training of its own: 3 for 0, 1 and 2, or [0,5]"
+    )
+    temperature: float = option(1.0, "temperature of sampling")
+    device: str = option("cpu", "device: cpu or cuda")
+    dtype: str = option("float32", "number type: float32 or bfloat16")
+    lora: int = option(0, "rank of adapters, which alone are trained (extra `lora`); 0 for the whole model")
+    lora_alpha: float = option(0.0, "scale of the adapters; 0 for twice their rank")
+    lora_targets: str = option("all-linear", "layers that get an adapter, with commas between")
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # method.NAME=value
     loop: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
@@ -194,15 +204,18 @@ def _value(name: str, text: str, kind: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardPlan:
+class RewardPlan(Options):
     """Everything that decides a reward model."""
 
-    model: str = ""  # folder of a model, as transformers' save_pretrained writes it
-    data: str = ""  # .jsonl; lines of prompt, chosen and rejected, or of prompt, completions (its steps) and labels
-    out: str = ""  # folder for the reward model, which reward= takes
-    separator: str = "\n"  # that ends each step of an answer; in a shell, separator=$'\n' is a line's end
-    device: str = "cpu"  # or cuda
-    dtype: str = "float32"  # of the weights
+    owner = ""
+    model: str = option("", "folder of a model, as transformers' save_pretrained writes it")
+    data: str = option(
+        "", ".jsonl; lines of prompt, chosen and rejected, or of prompt, completions (its steps) and labels"
+    )
+    out: str = option("", "folder for the reward model, which reward= takes")
+    separator: str = option("\n", "text that ends each step of an answer; in a shell, separator=$'\\n' is a line's end")
+    device: str = option("cpu", "device: cpu or cuda")
+    dtype: str = option("float32", "number type of the weights: float32 or bfloat16")
 
 
 def from_words(words: Mapping[str, str], what: type[First], how: type[Second], command: str) -> tuple[First, Second]:

@@ -21,7 +21,6 @@ TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 
 
 MOST_SEEDS = 10_000
-MOST_STEPS = "1000000000000"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,18 +35,18 @@ class Settings(Options):
     steps: int = option(
         100_000,
         "gradient steps, or steps in the environment where the algorithm acts; for each seed",
-        range=f"[1, {MOST_STEPS}]",
+        range="[1, 1e12]",
     )
     seeds: tuple[int, ...] = option((0, 1, 2), "seeds to train; also given as how many (0, 1, ...)")
-    batch_size: int = option(256, "transitions per step", range="[1, 10000000]")
-    episodes: int = option(50, "episodes of the final evaluation, per seed", range="[1, 10000000]")
+    batch_size: int = option(256, "transitions per step", range="[1, 1e7]")
+    episodes: int = option(50, "episodes of the final evaluation, per seed", range="[1, 1e7]")
     evaluate_every: int = option(
-        0, "steps between evaluations, each with a checkpoint; 0: a tenth of steps", range=f"[0, {MOST_STEPS}]"
+        0, "steps between evaluations, each with a checkpoint; 0: a tenth of steps", range="[0, 1e12]"
     )
     checkpoint_every: int = option(
-        0, "steps between checkpoints besides those after evaluations; 0: none besides", range=f"[0, {MOST_STEPS}]"
+        0, "steps between checkpoints besides those after evaluations; 0: none besides", range="[0, 1e12]"
     )
-    evaluate_episodes: int = option(10, "episodes of the evaluations while it trains, per seed", range="[1, 10000000]")
+    evaluate_episodes: int = option(10, "episodes of the evaluations while it trains, per seed", range="[1, 1e7]")
     keep_best: bool = option(False, "keep the policy of the best of those evaluations too, measured on other episodes")
     device: str = option(
         "auto", "auto, cpu or cuda; auto takes a GPU where there is one", choices=("auto", "cpu", "cuda")
@@ -76,12 +75,12 @@ class Settings(Options):
     collectors: str | None = option(
         None, "who acts for one learner: processes or ray; null: the learner itself", choices=("processes", "ray")
     )
-    workers: int = option(1, "collectors of each seed, which share its environments", range="[1, 100000]")
+    workers: int = option(1, "collectors of each seed, which share its environments", range="[1, 1e5]")
     staleness: int = option(
         0, "maximum policy lag, in versions; above 0 collectors act while the learner learns", range="[0, 100]"
     )
     collect_steps: int = option(
-        32, "steps of each environment by one policy, where collectors fill a replay buffer", range="[1, 1000000]"
+        32, "steps of each environment by one policy, where collectors fill a replay buffer", range="[1, 1e6]"
     )
     collect: str = option(
         "steps",

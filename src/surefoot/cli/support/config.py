@@ -49,11 +49,9 @@ class TrainConfig(Settings):
     )
     env_options: Any = option(None, "arguments of the environment, each as env_options.NAME=VALUE")
     max_episode_steps: int | None = option(
-        None, "time limit of the environment's episodes; not given: its own", range="[1, 1000000000]"
+        None, "time limit of the environment's episodes; not given: its own", range="[1, 1e9]"
     )
-    envs: int | None = option(
-        None, "environments that each seed acts in: alias of algo.num_envs", range="[1, 10000000]"
-    )
+    envs: int | None = option(None, "environments that each seed acts in: alias of algo.num_envs", range="[1, 1e7]")
     action_low: Any = None
     action_high: Any = None
     seeds: Any = option(3, "how many (0, 1, ...), or which: [0,5]")

@@ -24,19 +24,6 @@ usage: surefoot train [-m] [--trust] [--quiet] [--json] [name=value ...]
 WHAT = """\
 Trains an algorithm on a dataset from several seeds, evaluates it and keeps the policies. Without arguments: the main
 job, IQL and BC on an embedded dataset. Values follow Hydra's grammar: steps=1000, seeds=[0,5], algo.expectile=0.8."""
-OPTIONS = [
-    (
-        "-m, --multirun",
-        "a list of values trains once for each: -m algo=bc,iql seeds=5; hydra/launcher=joblib: side by side",
-    ),
-    ("--resume RUN", "go on with a run that was interrupted; with steps=MORE also with one that is complete"),
-    ("--skip-failing", "of -m: give up combinations that can't be trained, and train the others; the exit code is 2"),
-    ("--config FILE", "a YAML file with the same names and values (algo: iql, steps: 20000); what is typed here wins"),
-    ("--config-dir F", "a folder of presets of your own, NAME.yaml each, for preset=NAME"),
-    ("--trust", "execute modules outside of surefoot and gymnasium that a run or dataset names (SECURITY.md)"),
-    ("-q, --quiet", "no progress, only the result"),
-    ("--json", "the result as JSON"),
-]
 MORE = [
     ("surefoot algorithms", "what each algorithm needs and takes; --family safe, --needs data: fewer"),
     ("surefoot algorithms iql", "its options and presets"),
@@ -49,8 +36,15 @@ MORE = [
 def usage() -> str:
     """Usage and options."""
     return f"{USAGE}\n{textwrap.fill(' '.join(WHAT.split()), width() + 2)}\n\n" + "".join(
-        f"  {line}\n" for line in columns(OPTIONS)
+        f"  {line}\n" for line in columns(_options())
     )
+
+
+def _options() -> list[tuple[str, str]]:
+    """The command's own options, and what each does."""
+    from surefoot.cli.train import OPTIONS
+
+    return [(", ".join(names) + f" {how.get('metavar', '')}".rstrip(), what) for names, how, what in OPTIONS]
 
 
 def width() -> int:
