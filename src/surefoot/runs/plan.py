@@ -13,6 +13,8 @@ from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.schema import Record, check
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
+from surefoot.data.cameras import cameras_of
+from surefoot.data.frame_cache import size_of
 from surefoot.runs.algorithms import ALGORITHMS, AUTO
 from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, imported
 
@@ -55,6 +57,10 @@ class Settings:
     device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
     strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
+    image_size: Any = (
+        None  # height and width that the dataset's pictures are scaled to: 96, or [96,128]; none: as they are
+    )
+    cameras: Any = None  # of the dataset's cameras those that are read, as [top,wrist]; none: all
     init: str | None = None  # run folder whose trained networks are the start
     reward: str | None = None  # module:function that rewards the dataset's steps, in place of its own rewards
     gap: str | None = None  # altered dynamics of the training environment, as gravity2; evaluation is without
@@ -85,6 +91,9 @@ class Settings:
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name}={value}: must be a number from 0 on, as in {example}")
         check_steps_per_graph(self.steps_per_graph)
+        for name, checked in (("image_size", size_of), ("cameras", cameras_of)):
+            value = getattr(self, name)
+            object.__setattr__(self, name, checked(list(value) if isinstance(value, tuple | list) else value))
         self._check_range()
         for name, words in (("device", ("auto", "cpu", "cuda")), ("view", ("corrected", "d4rl"))):
             if getattr(self, name) not in words:
@@ -115,6 +124,8 @@ class Settings:
             raise ConfigError(f"{name}= is given without {other}=: give both, the ends of the actuators' range")
 
 
+READING = ("strict", "view", "image_size", "cameras")
+"""Settings that say how a dataset is read."""
 SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))
 
 
@@ -126,6 +137,11 @@ class Plan(Settings):
     config: dict[str, Any]  # every option of the algorithm, resolved
     dataset: str | None = None  # path or catalogue id, as the user gave it; None: the algorithm needs none
     environment: str | None = None  # gymnasium id, or None: no simulator
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the dataset is read: options of `load`."""
+        return {name: getattr(self, name) for name in READING}
 
     @property
     def interval(self) -> int:
