@@ -11,6 +11,8 @@ import numpy as np
 
 from surefoot.core.base import spec
 from surefoot.core.base.errors import DataError, printable
+from surefoot.core.base.scaling import RULE
+from surefoot.core.base.unpacking import is_picture
 from surefoot.data.derived import Derived, computed
 from surefoot.data.pictures import Pictures, shared
 
@@ -22,6 +24,8 @@ REWARDS, NO_REWARDS, NO_TASK = "rewards", "none: the log has none", "none: the d
 of no task yet."""
 WITHOUT = (NO_REWARDS, NO_TASK)
 """The two together."""
+SCALED_BY = "image_scaling"
+"""Attribute of data whose images were scaled: the rule, `core.base.scaling.RULE`."""
 RUNS_ON = "runs_on"
 """Attribute, 1, of data whose recordings run on where the task ends: terminations were put into them afterwards, and an
 episode begins with the step that followed the one before (`recording_ends`)."""
@@ -103,10 +107,13 @@ class Dataset:
         named = {key: value for key, value in self.extras.items() if key.startswith(NAMED)}
         if not named:
             return {spec.VECTOR: spec.Array((self.observation_dim,))}
-        return {
-            key.removeprefix(NAMED): spec.Array(tuple(int(size) for size in value.shape[1:]), str(value.dtype))
-            for key, value in named.items()
-        }
+        rule = self.attributes.get(SCALED_BY)
+        found = {}
+        for key, value in named.items():
+            scaled = rule if rule == RULE and is_picture(value.shape, value.dtype) else None
+            shape = tuple(int(size) for size in value.shape[1:])
+            found[key.removeprefix(NAMED)] = spec.Array(shape, str(value.dtype), scaled=scaled)
+        return found
 
     @property
     def has_rewards(self) -> bool:

@@ -62,6 +62,8 @@ def notes(dataset: Dataset) -> list[str]:
     found = []
     if cameras:
         example = f"images: {{{key_of(cameras[0][0])}: {cameras[0][0]}}}"
+        if dataset.attributes.get("kind") == "lerobot" and mapping is None:
+            example = f"{example}; or give image_size=96, or cameras=[{key_of(cameras[0][0])}]"
         found.append(
             f"{dataset.name}: cameras are left out: {', '.join(_told(*one) for one in cameras)}; to take them in, "
             f"{where}: {example} (docs/images.md)"

@@ -7,11 +7,12 @@ import difflib
 import itertools
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.core.base.memory import enough_memory
 from surefoot.data import logs
+from surefoot.data.cameras import Cameras, cameras_of, seen_by
 from surefoot.data.catalogue import CATALOGUE, has_unit_actions
 from surefoot.data.checks import refuse_oddities
 from surefoot.data.dataset import Dataset
@@ -21,6 +22,7 @@ from surefoot.data.formats import bags, csv, d4rl, lerobot, minari, npz, on_disk
 from surefoot.data.formats.flat import VIEWS, Source
 from surefoot.data.formats.hdf5 import is_hdf5
 from surefoot.data.formats.mapping import SUFFIXES
+from surefoot.data.frame_cache import Done, size_of
 from surefoot.data.rewards import Reward, name_of, rewarded
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
@@ -41,6 +43,10 @@ def load(
     reward: Reward | None = None,
     keep: pathlib.Path | None = None,
     files_done: logs.Done | None = None,
+    image_size: int | Sequence[int] | None = None,
+    cameras: str | Sequence[str] | None = None,
+    frames: str | os.PathLike[str] | None = None,
+    frames_done: Done | None = None,
 ) -> Dataset:
     """The dataset in a file or folder, or of a catalogue id, which is downloaded at first use.
 
@@ -56,6 +62,12 @@ def load(
         mapping: YAML file that says what the columns of a log mean (docs/own_data.md); `source` is then the log.
         reward: function that rewards all steps at once (`rewards.Reward`), in place of rewards in the data.
         keep, files_done: as of `logs.read`, of logs that are read by a mapping.
+        image_size: height and width that pictures are scaled to, one number or two: each new pixel is the mean of those
+            that it covers. They are kept in a cache on disk, which is mapped; None: as they are.
+        cameras: keys of the cameras that are read; None: all. Those of a LeRobot folder are read where this or
+            `image_size` is given.
+        frames: folder of the cache; None: `frames` in SUREFOOT_CACHE or ~/.cache/surefoot.
+        frames_done: called with the pictures of a camera that are in the cache, and all.
 
     Raises:
         ConfigError: nothing of that name exists, or the view is unknown.
@@ -68,8 +80,9 @@ def load(
     if not isinstance(source, str | os.PathLike):
         raise ConfigError(f"a dataset is a path or an id of the catalogue, not a {type(source).__name__}")
     text = os.fspath(source)
+    seen = Cameras(size_of(image_size), cameras_of(cameras), frames, frames_done)
     with enough_memory(text, DataError):
-        return _load(text, strict, view, max_episode_steps, progress, mapping, reward, keep, files_done)
+        return _load(text, strict, view, max_episode_steps, progress, mapping, reward, keep, files_done, seen)
 
 
 def _load(
@@ -82,6 +95,7 @@ def _load(
     reward: Reward | None,
     keep: pathlib.Path | None,
     files_done: logs.Done | None,
+    seen: Cameras,
 ) -> Dataset:
     """As `load`."""
     path = pathlib.Path(text)
@@ -92,16 +106,18 @@ def _load(
     elif _exists(path) and path.suffix.lower() in SUFFIXES:
         dataset = logs.read(path, known, view, keep=keep, done=files_done)
     elif _exists(path):
-        dataset = _load_path(path, known, view)
+        dataset = _load_path(path, known, view, seen)
     elif text in CATALOGUE:
         dataset = _load_d4rl(text, view, max_episode_steps, progress)
     else:
         dataset = minari.read_id(text.removeprefix(MINARI_PREFIX), Source(name=text), view)
+    if seen.asked:
+        dataset = seen_by(dataset, seen)
     if reward is not None:
         dataset = rewarded(dataset, reward, name_of(reward))
     if strict:
         refuse_oddities(dataset, text)
-    if mapping is None and reward is None and max_episode_steps is None:
+    if mapping is None and reward is None and max_episode_steps is None and not seen.asked:
         object.__setattr__(dataset, "as_read", view)
     return dataset
 
@@ -113,13 +129,13 @@ def _exists(path: pathlib.Path) -> bool:
         return False
 
 
-def _load_path(path: pathlib.Path, source: Source, view: str) -> Dataset:
+def _load_path(path: pathlib.Path, source: Source, view: str, seen: Cameras | None = None) -> Dataset:
     """Choose the reader by what the path holds."""
     try:
         if path.is_dir() and on_disk.is_store(path):
             return _load_store(path, source, view)
         if path.is_dir() and lerobot.is_lerobot(path):
-            return lerobot.read(path, source, view)
+            return lerobot.read(path, source, view, seen if seen is not None and seen.asked else None)
         if path.is_dir():
             return minari.read_folder(path, source, view)
         if not path.is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.spec import in_words
 from surefoot.data import logs
+from surefoot.data.cameras import stated_cameras
 from surefoot.data.catalogue import normalized_score, task_facts
 from surefoot.data.conventions import scored, success
 from surefoot.data.dataset import ACTION_NAMES, OBSERVATION_NAMES, REWARDS, Dataset
@@ -27,6 +29,8 @@ from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
 from surefoot.data.pictures import shown
 
+SMALL = 96
+"""A size of pictures that policies are usually trained on."""
 PICTURE = 3 * 16 * 16
 """Numbers of an observation from which on whole numbers from 0 to 255 look like a picture."""
 
@@ -81,14 +85,27 @@ def info(dataset: Dataset) -> dict[str, Any]:
     return facts | {key: dataset.attributes.get(key) for key in ("source", "licence", "kind")}
 
 
-def _frames(dataset: Dataset) -> dict[str, dict[str, int] | dict[str, float]]:
-    """`frames`, how many pictures each camera has, of which each is counted once, and `frames_mb`, what they take."""
+def _frames(dataset: Dataset) -> dict[str, Any]:
+    """`frames`, how many pictures each camera has, of which each is counted once, and `frames_mb`, what they take.
+
+    And `cameras` that the source has and that were not read.
+    """
     frames, size = dict[str, int](), dict[str, float]()
     for key in (key for key, array in dataset.arrays.items() if array.image):
         own, following = (dataset.extras[f"{name}/{key}"] for name in NAMES)
         frames[key] = shown(own, following)
         size[key] = frames[key] * own.picture_bytes / 1e6
-    return {"frames": frames, "frames_mb": size}
+    left = {key: shape for key, shape in stated_cameras(dataset).items() if key not in frames}
+    return {"frames": frames, "frames_mb": size} | ({"cameras": _cameras(left, len(dataset))} if left else {})
+
+
+def _cameras(left: dict[str, list[int]], rows: int) -> dict[str, str]:
+    """Of cameras that were not read: how many pictures of which size, and what they take in the cache."""
+    return {
+        key: f"{rows:,} of {shape}: {rows * math.prod(shape) / 1e9:,.2f} GB of disk as they are, "
+        f"{rows * SMALL * SMALL * min(shape) / 1e9:,.2f} GB by image_size={SMALL}"
+        for key, shape in left.items()
+    }
 
 
 def _span(column: np.ndarray[Any, Any]) -> tuple[float, float] | None:

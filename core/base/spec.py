@@ -11,6 +11,7 @@ import numpy as np
 
 from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import CheckpointError, ConfigError
+from surefoot.core.base.scaling import RULE
 from surefoot.core.base.schema import Flag, Many, Number, Record, Table, Text, check
 
 VECTOR = "observations"
@@ -28,7 +29,7 @@ PIXELS = 8
 """Least size of two dimensions of an image of real numbers: smaller arrays are matrices."""
 ARRAY = Record(
     {"shape": Many(_SIZE, 1, 4), "dtype": Text(among=("float32", "uint8"))},
-    {"channels": Text(among=(FIRST, LAST)), "range": Many(Number(), 0, 2)},
+    {"channels": Text(among=(FIRST, LAST)), "range": Many(Number(), 0, 2), "scaled": Text(among=(RULE,))},
 )
 """What `arrays_to_json` gives of one array."""
 PROBLEM = Record(
@@ -68,6 +69,9 @@ class Array:
     channels: str | None = dataclasses.field(default=None, compare=False)  # first or last; None: by the shape
     low: float | None = dataclasses.field(default=None, compare=False)  # of an image; None with `high`: not stated
     high: float | None = dataclasses.field(default=None, compare=False)
+    scaled: str | None = dataclasses.field(default=None, compare=False)
+    """Rule by which a uint8 image was scaled to this shape (`core.base.scaling`), and by which a policy scales images
+    of another height and width; None: it takes no others."""
 
     def __post_init__(self) -> None:
         """Refuse other dtypes, sizes below 1, shapes of neither kind, and channels or a range that can't be."""
@@ -419,6 +423,8 @@ def arrays_to_json(arrays: Mapping[str, Array]) -> dict[str, Any]:
             found[key]["channels"] = LAST if array.channels_last else FIRST
         if array.image and array.range != BYTES:
             found[key]["range"] = list(array.range or ())  # empty: not stated
+        if array.scaled is not None:
+            found[key]["scaled"] = array.scaled
     return found
 
 
@@ -437,7 +443,7 @@ def arrays_from_json(value: Any) -> dict[str, Array]:
         if len(shape) > 2:
             channels = part.get("channels", LAST if _last_in_old_files(shape) else FIRST)
         low, high = span if len(span) and len(shape) > 1 else (None, None)
-        found[str(key)] = Array(shape, part["dtype"], channels, low, high)
+        found[str(key)] = Array(shape, part["dtype"], channels, low, high, part.get("scaled"))
     return found
 
 

@@ -17,6 +17,7 @@ from surefoot.core.actors.task_actor import TaskActor
 from surefoot.core.base.actions import to_agent, to_bounds
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.base.random import drawn
+from surefoot.core.base.scaling import scaled
 from surefoot.core.base.spec import MASK, VECTOR, Array, arrays_from_json, arrays_to_json, in_words
 from surefoot.core.nn.encoders import Encoder, by_key, on_vectors
 from surefoot.core.nn.normalizer import Normalizer
@@ -307,6 +308,8 @@ class PolicyModule(ControlLoop, nn.Module):
             value = as_array(observation[key])
             if value.dtype == np.bool_ and array.dtype == "uint8":
                 value = value.view(np.uint8)
+            if array.scaled is not None and value.dtype == np.uint8 and value.ndim == len(array.shape):
+                value = scaled(value, array.image_size[1:])
             wrong = value.dtype != np.uint8 if array.dtype == "uint8" else value.dtype.kind not in "biuf"
             if value.shape != array.shape or wrong:
                 raise EnvironmentMismatchError(

@@ -22,13 +22,17 @@ import numpy as np
 
 from surefoot.core.base.errors import CheckpointError, DataError, nearest
 from surefoot.core.base.files import read_json
+from surefoot.core.base.scaling import RULE
 from surefoot.core.base.schema import Many, Number, Record, Table, Text
+from surefoot.data.cameras import CAMERAS, Cameras
 from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags
-from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, Dataset
+from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, REWARDS, SCALED_BY, Dataset
 from surefoot.data.files import digest_of
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
-from surefoot.data.left_out import stated
+from surefoot.data.formats.named import followed
+from surefoot.data.frame_cache import cached
+from surefoot.data.left_out import key_of, stated
 
 if TYPE_CHECKING:
     from surefoot.data.formats.mapping import LogMapping
@@ -61,6 +65,8 @@ INFO = Record(
     },
     others=True,
 )
+STATE_KEY = "/state"
+"""Behind `observations` and `next_observations`: the state beside pictures."""
 CELLS = 8
 """Pictures as PNG or JPEG that are read at once."""
 _KEY = re.compile(r"[\w.\-]+")
@@ -118,8 +124,11 @@ def table(folder: pathlib.Path, mapping: LogMapping | None = None) -> columns.Ta
     return columns.Table(folder, names, read, episodes=(EPISODE,) if EPISODE in names else ())
 
 
-def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
-    """The dataset in a folder, its states and actions; pictures come by a mapping (docs/own_data.md).
+def read(folder: pathlib.Path, source: Source, view: str = "corrected", cameras: Cameras | None = None) -> Dataset:
+    """The dataset in a folder, its states and actions.
+
+    Pictures are read where they are asked for, by keys that are the last parts of their names: decoded once, in order,
+    into the cache of frames. Or they come by a mapping (docs/own_data.md).
 
     Its SHA-256 is of all files in the folder and their names, videos included; files that have not changed since the
     last time are not read for it (`files.digest_of`).
@@ -162,7 +171,19 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
         arrays["rewards"] = exact_vector(name, REWARD, got[REWARD])
     else:
         arrays["rewards"], attributes[REWARDS] = np.zeros(len(got[ACTION]), np.float32), NO_REWARDS
-    used = {*states, ACTION, EPISODE, *extras, *(key for key in wanted if key != NEXT or len(states) == 1), *COUNTS}
+    pictured = camera_features(folder, info)
+    if pictured:
+        attributes[CAMERAS] = json.dumps({key: info["features"][name]["shape"] for key, name in pictured.items()})
+    taken = {} if cameras is None else {key: pictured[key] for key in cameras.chosen(name, pictured)}
+    used = {
+        *taken.values(),
+        *states,
+        ACTION,
+        EPISODE,
+        *extras,
+        *(key for key in wanted if key != NEXT or len(states) == 1),
+        *COUNTS,
+    }
     attributes |= stated(
         {key: f"{one['dtype']} {one['shape']}" for key, one in info["features"].items() if key not in used}
     )
@@ -171,10 +192,14 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected") -> Datas
     named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None
     ended = last & flags(name, named, got[named]) if named is not None else np.zeros(len(ids), bool)
     arrays |= {"terminals": ended, "timeouts": last & ~ended}
+    own: dict[str, Any] = {extra: _extra(name, key, extra, got[key]) for key, extra in extras.items()}
+    if taken and cameras is not None:
+        arrays, named_arrays = _seen(folder, info, taken, cameras, arrays, digest)
+        own |= named_arrays
+        if cameras.size is not None:
+            attributes[SCALED_BY] = RULE
     known = dataclasses.replace(source.with_attributes(attributes), sha256=digest)
-    made = dataset_from_arrays(
-        arrays, known, view, {extra: _extra(name, key, extra, got[key]) for key, extra in extras.items()}
-    )
+    made = dataset_from_arrays(arrays, known, view, own)
     if named is None and DONE in got:
         made = made.replace(warnings={**made.warnings, UNKNOWN_ENDS: int(last.sum())})
     return made
@@ -186,6 +211,57 @@ def _extra(name: str, key: str, extra: str, values: Array) -> Array:
         return values
     row = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     return flags(name, key, row) if extra == "intervened" else exact_vector(name, key, row)
+
+
+def camera_features(folder: pathlib.Path, info: dict[str, Any]) -> dict[str, str]:
+    """Key of a camera -> its feature.
+
+    Raises:
+        DataError: two have the same key.
+    """
+    found: dict[str, str] = {}
+    for name, one in info["features"].items():
+        if one["dtype"] not in ("image", "video"):
+            continue
+        if (key := key_of(name)) in found:
+            raise DataError(
+                f"{folder}: {found[key]!r} and {name!r} end alike; name them in a mapping (docs/own_data.md)"
+            )
+        found[key] = name
+    return found
+
+
+def _seen(
+    folder: pathlib.Path,
+    info: dict[str, Any],
+    taken: dict[str, str],
+    cameras: Cameras,
+    arrays: dict[str, Array],
+    digest: str | None,
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Flat arrays without the state, and named ones: pictures from the cache, and the state."""
+    rows, size = len(arrays["actions"]), cameras.size
+    named: dict[str, Any] = {}
+    for key, name in taken.items():
+        video = info["features"][name]["dtype"] == "video"
+
+        def each(name: str = name, video: bool = video) -> Iterator[Array]:
+            return _from_videos(folder, name, info, size, rows) if video else _from_cells(folder, name, size)
+
+        where = f"{folder}, {name!r}"
+        named[f"observations/{key}"] = cached(where, str(digest), name, rows, size, each, cameras.folder, cameras.done)
+    states = {
+        f"{which}{STATE_KEY}": arrays.pop(which) for which in ("observations", "next_observations") if which in arrays
+    }
+    named |= states
+    ends = arrays["terminals"] | arrays["timeouts"]
+    empty = np.zeros((rows, 0), np.float32)
+    arrays = {**arrays, "observations": empty, "next_observations": empty}
+    known = ~arrays["timeouts"]
+    arrays["next_known"] = (
+        known & flags(str(folder), "next_known", arrays["next_known"]) if "next_known" in arrays else known
+    )
+    return arrays, followed(named, ends)
 
 
 def _names(features: Sequence[dict[str, Any]]) -> list[str] | None:

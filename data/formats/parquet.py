@@ -69,8 +69,8 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
     told = attributes(path)
     further = [name for name in table.names if name.startswith(FURTHER)]
-    held = table.read([name for name in table.names if name not in further])
-    arrays = {names[name]: array for name, array in held.items()} | {name: _further(path, name) for name in further}
+    read = table.read([name for name in table.names if name not in further])
+    arrays = {names[name]: array for name, array in read.items()} | {name: _further(path, name) for name in further}
     arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, arrays)
     extras = named | {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from surefoot.core.base.errors import DataError, MissingExtraError
+from surefoot.core.base.scaling import Size, scaled, scaled_image
 from surefoot.core.base.unpacking import PICTURE_BYTES, check_picture, memory_limit, too_many_pictures
 
 Array = np.ndarray[Any, Any]
-Size = tuple[int, int]
 COLORS = 3
 ALONE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,h264,hevc,av1", "protocol_whitelist": "file"}
 """Of a video: formats that are lists of other files and addresses are not read, whatever the file is called."""
@@ -34,33 +34,11 @@ def decoded(name: str, content: bytes, size: Size | None = None) -> Array:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # it has more pixels than we allow
             with Image.open(io.BytesIO(content), formats=["PNG", "JPEG"]) as image:
                 check_picture(name, (image.height, image.width, COLORS), DataError)
-                return np.asarray(_scaled(image.convert("RGB"), size))
+                return np.asarray(scaled_image(image.convert("RGB"), size))
     except DataError:
         raise
     except Exception as error:  # pillow raises many kinds on damaged files, and on pictures of absurd sizes
         raise DataError(f"{name}: is no PNG or JPEG picture ({type(error).__name__}: {error})") from error
-
-
-def scaled(picture: Array, size: Size | None) -> Array:
-    """A uint8 picture, or frames of one, in any layout of `core.base.spec.Array`, scaled to `size` (H, W)."""
-    from PIL import Image
-
-    if size is None or size in (picture.shape[-3:-1], picture.shape[-2:]):
-        return picture
-    if picture.ndim == 3 and picture.shape[-1] == 3:
-        return np.asarray(_scaled(Image.fromarray(picture), size))
-    inner = picture.ndim > 2 and picture.shape[-3] >= picture.shape[-1]  # channels are the last dimension
-    planes = np.moveaxis(picture, -1, -3) if inner else picture
-    flat = [np.asarray(_scaled(Image.fromarray(plane), size)) for plane in planes.reshape(-1, *planes.shape[-2:])]
-    made = np.stack(flat).reshape(*planes.shape[:-2], *size)
-    return np.moveaxis(made, -3, -1) if inner else made
-
-
-def _scaled(image: Any, size: Size | None) -> Any:
-    from PIL import Image
-
-    wanted = None if size is None else size[::-1]
-    return image if wanted is None or image.size == wanted else image.resize(wanted, Image.Resampling.BOX)
 
 
 def encoded(picture: Array) -> bytes:
@@ -88,7 +66,7 @@ def stack(name: str, pictures: Iterator[Array], rows: int) -> Array:
     index = -1
     for index, picture in enumerate(pictures):
         if found is None:
-            needed, limit = 2 * rows * picture.size, memory_limit()  # each is also the one that followed another
+            needed, limit = rows * picture.size, memory_limit()
             if needed > limit:
                 raise DataError(
                     f"{name}: {too_many_pictures(needed, limit)}, or scale them by `image_size` in a mapping"

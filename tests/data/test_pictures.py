@@ -249,8 +249,8 @@ def test_a_video_that_is_hundreds_of_times_smaller_than_its_pictures_is_read(
     assert np.argmax(found[:, 0, :, 0].astype(int), 1).tolist() == pytest.approx(
         [8 * k % 128 for k in range(250)], abs=8
     )
-    monkeypatch.setattr(unpacking, "psutil", Memory(2 * size))
-    with pytest.raises(DataError, match=rf"a, 'observation\.images\.top': .*unpack to {size} bytes, .*image_size"):
+    monkeypatch.setattr(unpacking, "psutil", Memory(size))
+    with pytest.raises(DataError, match=rf"a, 'observation\.images\.top': .*unpack to {size // 2} bytes, .*image_size"):
         load(tmp_path / "a", mapping=mapping)
 
 

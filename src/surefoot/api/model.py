@@ -162,8 +162,8 @@ class Model:
                     f"learn(view={plan.view!r}): the dataset was read with view={read!r} already; give its path or id "
                     f"in its place, or load(..., view={plan.view!r})"
                 )
-        elif plan.dataset is not None and (plan.strict, plan.view) != (Plan.strict, Plan.view):
-            self.dataset = load(plan.dataset, strict=plan.strict, view=plan.view)
+        elif plan.dataset is not None and any(plan.reading[name] != getattr(Plan, name) for name in plan.reading):
+            self.dataset = load(plan.dataset, **plan.reading)
 
     @property
     def policy(self) -> Policy:

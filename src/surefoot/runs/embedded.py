@@ -6,16 +6,18 @@ import difflib
 import functools
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, DataError, nearest
 from surefoot.data import Dataset, reference_scores, save
+from surefoot.data.cameras import Cameras, cameras_of, seen_by
 from surefoot.data.catalogue import CATALOGUE, NATIVE_MEASURES
 from surefoot.data.checks import check_id
 from surefoot.data.files import cache_folder
+from surefoot.data.frame_cache import Done, size_of
 from surefoot.data.load import Progress, require_there
 from surefoot.data.load import load as load_source
 from surefoot.data.rewards import Reward, name_of, rewarded
@@ -178,6 +180,9 @@ def load(
     progress: Progress | None = None,
     mapping: str | os.PathLike[str] | None = None,
     reward: Reward | None = None,
+    image_size: int | Sequence[int] | None = None,
+    cameras: str | Sequence[str] | None = None,
+    frames_done: Done | None = None,
 ) -> Dataset:
     """`surefoot.data.load` that also knows embedded and benchmarks' datasets; an existing path of that name wins.
 
@@ -191,9 +196,12 @@ def load(
         if mapping is not None:
             raise ConfigError(f"{text}: its columns are known; a mapping is of logs of your own")
         found = _load_cached(text, strict, view) if find(text) else suites.load(text, strict, view)
+        if (seen := Cameras(size_of(image_size), cameras_of(cameras), done=frames_done)).asked:
+            found = seen_by(found, seen)
         return found if reward is None else rewarded(found, reward, name_of(reward))
     require_known(text)
     options: dict[str, Any] = {"progress": progress, "mapping": mapping, "reward": reward}
+    options |= {"image_size": image_size, "cameras": cameras, "frames_done": frames_done}
     return load_source(source, strict=strict, view=view, max_episode_steps=max_episode_steps, **options)
 
 

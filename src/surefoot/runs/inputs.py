@@ -140,7 +140,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
             learns from rewards, which the data do not have.
     """
     if dataset is None:
-        dataset = load(str(plan.dataset), strict=plan.strict, view=plan.view)
+        dataset = load(str(plan.dataset), **plan.reading)
     if agent_class(plan.algorithm).reads_margins:  # made of recorded rewards, so before others take their place
         dataset, notes = with_margins(dataset, plan.environment)
         say(notify, *notes)

@@ -13,6 +13,8 @@ from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.options import Options, declared, option
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
+from surefoot.data.cameras import cameras_of
+from surefoot.data.frame_cache import size_of
 from surefoot.runs.algorithms import ALGORITHMS, AUTO
 from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, imported
 
@@ -55,6 +57,10 @@ class Settings(Options):
     view: str = option(
         "corrected", "corrected, or d4rl for the rows of D4RL's qlearning_dataset", choices=("corrected", "d4rl")
     )
+    image_size: Any = option(
+        None, "height and width that the dataset's pictures are scaled to: 96, or [96,128]; null: as they are"
+    )
+    cameras: Any = option(None, "those of the dataset's cameras that are read, as [top,wrist]; null: all")
     init: str | None = option(None, "run folder whose trained networks are the start")
     reward: str | None = option(None, "module:function that rewards the dataset's steps, or a run of algo=classifier")
     gap: str | None = option(None, "perturbed dynamics of the training environment (evaluation has none), as gravity2")
@@ -97,6 +103,9 @@ class Settings(Options):
     def __post_init__(self) -> None:
         """Check everything; `seeds` becomes a tuple."""
         object.__setattr__(self, "seeds", seeds_of(self.seeds))
+        for name, checked in (("image_size", size_of), ("cameras", cameras_of)):
+            value = getattr(self, name)
+            object.__setattr__(self, name, checked(list(value) if isinstance(value, tuple | list) else value))
         self._check_range()
         super().__post_init__()
         check_steps_per_graph(self.steps_per_graph)
@@ -131,6 +140,8 @@ class Settings(Options):
             )
 
 
+READING = ("strict", "view", "image_size", "cameras")
+"""Settings that say how a dataset is read."""
 SHARED: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Settings))
 
 
@@ -142,6 +153,11 @@ class Plan(Settings):
     config: dict[str, Any]  # every option of the algorithm, resolved
     dataset: str | None = None  # path or catalogue id, as the user gave it; None: the algorithm needs none
     environment: str | None = None  # gymnasium id, or None: no simulator
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the dataset is read: options of `load`."""
+        return {name: getattr(self, name) for name in READING}
 
     @property
     def interval(self) -> int:

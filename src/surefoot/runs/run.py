@@ -46,6 +46,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.derived import PREPARED, Derived
 from surefoot.data.formats import on_disk
 from surefoot.data.formats.on_disk import EXTRAS
+from surefoot.data.frame_cache import opened, place_of
 from surefoot.data.pictures import FURTHER, OBSERVED, Pictures, check_numbers, gathered
 from surefoot.data.store import learnable
 from surefoot.envs.make import only_here
@@ -106,6 +107,7 @@ COLUMNS = Record(
     {
         "attributes": Table(Text(MOST_BYTES)),
         "warnings": Table(Number(0, whole=True)),
+        "frames": Table(Record({"path": Text(), "sha256": Text(64)})),
         "store": Maybe(Record({"path": Text(), "sha256": Text(64), "columns": Many(Text(200))})),
     },
 )
@@ -347,6 +349,7 @@ def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
     store = on_disk.origin_of(dataset)
     arrays = _columns(dataset if store is not None else dataset.replace(extras=gathered(dataset.extras)))
     stored = [] if store is None else [key for key, value in arrays.items() if store.column(value) == _in_store(key)]
+    caches = {key: place for key, value in arrays.items() if (place := place_of(value)) is not None}
     meta: dict[str, Any] = {
         "kind": "dataset",
         "name": dataset.name,
@@ -357,7 +360,12 @@ def write_columns(dataset: Dataset, path: pathlib.Path) -> None:
     }
     if store is not None and stored:
         meta["store"] = {"path": str(store.folder.resolve()), "sha256": store.sha256, "columns": stored}
-    own = {key: torch.from_numpy(np.ascontiguousarray(v)) for key, v in arrays.items() if key not in stored}
+    if caches:
+        meta["frames"] = {
+            key: {"path": str(place.resolve()), "sha256": sha256} for key, (place, sha256) in caches.items()
+        }
+    kept = {key: value for key, value in arrays.items() if key not in stored and key not in caches}
+    own = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in kept.items()}
     checkpoint.save(path, own, meta)
 
 
@@ -413,18 +421,21 @@ def read_columns(path: pathlib.Path) -> Dataset:
     tensors, meta = checkpoint.load(path, kind="dataset")  # safetensors maps the file: nothing is copied
     check(meta, COLUMNS, path)
     del meta["kind"]
-    named = meta.pop("store", None)
+    named, caches = meta.pop("store", None), meta.pop("frames", {})
     arrays: dict[str, Any] = {key: value.numpy() for key, value in tensors.items()}
     try:
         derived, stored = None, None
+        arrays |= {key: _frames(path, one) for key, one in caches.items()}
         if named is not None:
             stored = _stored(path, named)
             derived = stored.derived
             arrays |= {key: value for key, value in _columns(stored).items() if key in named["columns"]}
         elif sum(value.nbytes for value in arrays.values()) >= SHARED_FROM:
             derived, facts = Derived(path.with_name(PREPARED)), path.stat()
+            of_file = f"{facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"
             for key, value in arrays.items():
-                derived.know(value, f"column {key} of file {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}")
+                known = f"frames {caches[key]['sha256']}" if key in caches else f"column {key} of file {of_file}"
+                derived.know(value, known)
         extras = _extras(path, arrays, stored)
         fields = {key: value for key, value in arrays.items() if not key.startswith((EXTRAS, PICTURES, FURTHER))}
         dataset = Dataset(**fields, extras=extras, derived=derived, **meta)
@@ -438,6 +449,18 @@ def read_columns(path: pathlib.Path) -> Dataset:
     except (TypeError, DataError) as error:
         raise CheckpointError(f"{path}: not the columns of a dataset ({error})") from error
     return dataset
+
+
+def _frames(path: pathlib.Path, named: Mapping[str, str]) -> Array:
+    """The cache of frames that a run's columns name."""
+    place = pathlib.Path(named["path"])
+    if not place.is_dir():
+        raise CheckpointError(f"{path}: names the cache of frames {place}, which is not there: load the data again")
+    frames = opened(place)
+    found = place_of(frames)
+    if found is None or found[1] != named["sha256"]:
+        raise CheckpointError(f"{place}: is not the cache of frames that the run began with (SHA-256 differs)")
+    return frames
 
 
 def _stored(path: pathlib.Path, named: Mapping[str, Any]) -> Dataset:

@@ -61,7 +61,9 @@ def check_jobs(
 
 def _data_of(request: Request) -> tuple[object, ...]:
     """By what two jobs read the same data in the same way."""
-    return tuple(request.fields[name] for name in ("dataset", "strict", "view"))
+    from surefoot.runs.plan import READING
+
+    return tuple(request.fields[name] for name in ("dataset", *READING))
 
 
 def _on_device(request: Request) -> bool:

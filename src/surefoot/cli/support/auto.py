@@ -119,7 +119,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool) -> int:
     for name in names_in(auto.plan):
         demand(name, folder / FILE, trust)
     with claim_begun(folder) as claim, output.download_bar(style.quiet) as progress:
-        dataset = load(str(auto.plan.dataset), strict=auto.plan.strict, view=auto.plan.view, progress=progress)
+        dataset = load(str(auto.plan.dataset), progress=progress, **auto.plan.reading)
         first = folder / RUNS / auto.portfolio[0] / "config.json"
         if first.is_file():
             began = read_json(first, CONFIG).get("dataset") or {}

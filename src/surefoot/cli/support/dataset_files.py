@@ -32,6 +32,14 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
         "--mapping", metavar="FILE", help="mapping that says what a log's columns mean (docs/own_data.md)"
     )
     parser.add_argument(
+        "--image-size",
+        type=int,
+        nargs="+",
+        metavar="PIXELS",
+        help="scale pictures to this height and width, in a cache",
+    )
+    parser.add_argument("--cameras", nargs="+", metavar="KEY", help="read these cameras alone")
+    parser.add_argument(
         "--reward", metavar="MODULE:FUNCTION", help="rewards all steps at once, in place of recorded ones"
     )
 
@@ -62,6 +70,7 @@ def _loaded(arguments: argparse.Namespace, source: str, mapping: str | None) -> 
     from surefoot.runs import embedded as generate
 
     options: dict[str, Any] = {"mapping": mapping, "reward": reward_of(arguments.reward)}
+    options |= {"image_size": arguments.image_size, "cameras": arguments.cameras}
     options |= {"strict": arguments.strict, "view": arguments.view, "max_episode_steps": arguments.max_episode_steps}
     with output.download_bar() as progress:
         return generate.load(source, progress=progress, **options)

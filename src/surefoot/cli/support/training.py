@@ -122,12 +122,13 @@ def plan_of(request: Request, dataset: Dataset | None, trust: bool = False) -> P
 def load(request: Request, style: Style) -> Dataset:
     """The request's dataset, with a bar where it has to be fetched."""
     from surefoot.runs import embedded as generate
+    from surefoot.runs.plan import READING
 
     name, fields = request.fields["dataset"], request.fields
     if generate.find(name) and not generate.exists(name) and not generate.cached_path(name).exists():
         style.say(f"generating {name}: {generate.describe(name)} (kept for the next time)")
     with output.download_bar(style.quiet) as progress:
-        return generate.load(name, strict=fields["strict"], view=fields["view"], progress=progress)
+        return generate.load(name, progress=progress, **{key: fields[key] for key in READING})
 
 
 def describe(dataset: Dataset) -> str:
