@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor, Kept
 from surefoot.core.actors.flow_actor import FlowActor, field
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.flow import interpolate
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
@@ -27,7 +28,7 @@ LEVELS = {"sample": "unit", "mean": "sequence"}
 
 
 @dataclasses.dataclass(frozen=True)
-class FPOConfig(FlowOptions, EpochsConfig):
+class FPOConfig(FlowOptions, EpochsConfig, EncoderConfig):
     """Settings of FPO; the defaults are those of FPO++ in manipulation, where they were read."""
 
     samples: int = 16  # n: pairs (noise, time) at which the flow is held against each action that it took
@@ -45,6 +46,7 @@ class FPOConfig(FlowOptions, EpochsConfig):
     max_gradient_norm: float | None = 1.0
     target_kl: float | None = None  # k3 that ends a block's epochs
     hidden: tuple[int, ...] = (256, 256)  # of the critic
+    encoder_trains: bool = True  # along with the policy; false: it stays the clone's, and images are not moved
     normalise_observations: bool = True  # by running statistics; a clone's stay as they are
 
     def __post_init__(self) -> None:
@@ -79,6 +81,7 @@ class FPO(OnPolicyAgent):
 
     name = "fpo"
     chooses = False
+    encoder_with = ("actor",)
     Config: ClassVar[type] = FPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "fpo++": {},

@@ -50,7 +50,7 @@ class PPOConfig(EpochsConfig, EncoderConfig):
     epsilon: float = 1e-5  # of Adam
     max_gradient_norm: float = 0.5
     separate_norms: bool = False  # True: of actor and critic each by itself
-    shift: int = 0  # of images; more, and the ratio is one of two views
+    shift: int = 0  # of images, drawn once a block: what acted saw them unmoved
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

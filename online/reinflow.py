@@ -14,6 +14,7 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.flow_chains import NOISES, FlowChainActor, decayed
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
@@ -40,7 +41,7 @@ FAR = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class ReinFlowConfig(FlowOptions, EpochsConfig):
+class ReinFlowConfig(FlowOptions, EpochsConfig, EncoderConfig):
     """Settings of ReinFlow: rates, bounds and clip of its locomotion tasks, whose other options are `locomotion`'s."""
 
     transition: str = "reinflow"  # or flow_sde (noise that keeps the flow's marginals), consistency (RLCM)
@@ -69,6 +70,7 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
     max_gradient_norm: float | None = None
     target_kl: float | None = 1.0  # k3 of the ratio, of that normalisation, that ends a block's epochs
     hidden: tuple[int, ...] = (256, 256)  # of the critic
+    encoder_trains: bool = True  # along with the policy; false: it stays the clone's, and images are not moved
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -115,6 +117,7 @@ class ReinFlow(OnPolicyAgent):
 
     name = "reinflow"
     chooses = False
+    encoder_with = ("actor",)
     Config: ClassVar[type] = ReinFlowConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": DENSE,

@@ -23,6 +23,7 @@ class EncoderConfig:
 
     encoder: str = "nature"  # of images: small, nature, impala, impala_small, d4pg, drq, resnet18 or vit
     encoder_features: int | None = None  # of each image, and of vectors where they are mapped; null: the encoder's own
+    encoder_trains: bool = True  # false: it stays as it came, by init=, and images are not moved
     encoder_share: bool = False  # one trunk for all cameras, of one size; what follows it is each camera's own
     pixels: str = "auto"  # what black .. white becomes: half (-.5 .. .5), unit (0 .. 1), imagenet, or the encoder's own
     crop: float = 1.0  # share of height and width that is seen: at random in training, else the middle; 1: all
@@ -30,6 +31,24 @@ class EncoderConfig:
     image_range: tuple[float, ...] = ()  # black and white of images, as (0, 255); (): of the environment's space
     shift: int = 4  # pixels that the images of a training step are moved by at most, at random; 0: not at all
     shift_together: bool = False  # move and cut the next images as the present ones, not by a draw of their own
+
+
+FOLLOWED = ("encoder", "encoder_features", "encoder_share", "pixels", "crop", "image_channels", "image_range")
+"""Options that say what an encoder is: those of a run that another starts from are taken over."""
+
+
+def followed(kind: type, config: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    """Options of `FOLLOWED` as a source's config has them, where `config`, of class `kind`, has their defaults.
+
+    Args:
+        kind: class of the config.
+        config: option -> value, of those that are given.
+        source: config of the agent that is started from.
+    """
+    if not (issubclass(kind, EncoderConfig) and isinstance(source, EncoderConfig)):
+        return {}
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    return {name: getattr(source, name) for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
 
 
 def reads_pictures(config: type) -> bool:
