@@ -17,6 +17,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig, followed
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
 from surefoot.core.losses.value_learning import value_loss
@@ -40,7 +41,7 @@ SIZES: dict[str, Any] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class DPPOConfig(EpochsConfig):
+class DPPOConfig(EpochsConfig, EncoderConfig):
     """Settings of DPPO; what is null of the policy is as in the run that it starts from."""
 
     chunk: int | None = option(None, "actions that are decided on at once; null: as the clone, 1 without one")
@@ -90,6 +91,9 @@ class DPPOConfig(EpochsConfig):
     )
     target_kl: float | None = option(1.0, "divergence (k3) of a step that ends a block's epochs", range="> 0")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
+    encoder_trains: bool = option(
+        False, "train the encoder with the policy; false: it stays the clone's, and images are not moved"
+    )
 
 
 class DPPO(OnPolicyAgent):
@@ -118,6 +122,7 @@ class DPPO(OnPolicyAgent):
 
     name = "dppo"
     chooses = False
+    encoder_with = ("actor",)
     Config: ClassVar[type] = DPPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": {},
@@ -155,7 +160,8 @@ class DPPO(OnPolicyAgent):
             clone, chunk = diffusion_of(source)
             found = {"chunk": chunk, **clone.description()}
         names = ("chunk", "alphas", "implicit", "network", *SIZES)
-        return {name: found[name] for name in names if config.get(name) is None and name in found}
+        settled = {name: found[name] for name in names if config.get(name) is None and name in found}
+        return settled | followed(cls.Config, config, source.config)
 
     def adopt(self, source: Agent) -> list[str] | None:
         """The clone's noise network; of a run of this algorithm all."""

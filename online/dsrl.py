@@ -32,6 +32,7 @@ class DSRLConfig(FlowOptions, SoftConfig):
         None, "clip what the flow draws after each of its steps; null: as the clone, else not"
     )
     hidden: tuple[int, ...] = (128, 128, 128)
+    encoder_trains: bool = False  # always: noise is chosen by the features that the clone reads
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -39,6 +40,8 @@ class DSRLConfig(FlowOptions, SoftConfig):
         who = algorithm_of(self)
         fraction = self.offline_fraction
         require(fraction == 0, who, "offline_fraction", fraction, "0: the actions of data are no noise")
+        why = "false: the clone reads these features, and stays as it is"
+        require(not self.encoder_trains, who, "encoder_trains", self.encoder_trains, why)
         require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")
 
 

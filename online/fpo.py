@@ -14,6 +14,7 @@ from surefoot.core.actors.actor import Actor, Kept
 from surefoot.core.actors.flow_actor import FlowActor, field
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.flow import interpolate
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
@@ -28,7 +29,7 @@ LEVELS = {"sample": "unit", "mean": "sequence"}
 
 
 @dataclasses.dataclass(frozen=True)
-class FPOConfig(FlowOptions, EpochsConfig):
+class FPOConfig(FlowOptions, EpochsConfig, EncoderConfig):
     """Settings of FPO; the defaults are those of FPO++ in manipulation, where they were read."""
 
     samples: int = option(
@@ -60,6 +61,9 @@ class FPOConfig(FlowOptions, EpochsConfig):
     )
     target_kl: float | None = option(None, "divergence (k3) that ends a block's epochs", range="> 0")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
+    encoder_trains: bool = option(
+        True, "train the encoder with the policy; false: it stays the clone's, and images are not moved"
+    )
     normalise_observations: bool = option(
         True, "normalize observations by running statistics; a clone's stay as they are"
     )
@@ -84,6 +88,7 @@ class FPO(OnPolicyAgent):
 
     name = "fpo"
     chooses = False
+    encoder_with = ("actor",)
     Config: ClassVar[type] = FPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "fpo++": {},

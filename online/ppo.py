@@ -63,7 +63,7 @@ class PPOConfig(EpochsConfig, EncoderConfig):
         0.5, "largest norm of the gradient; a longer one is scaled down to it", range="> 0"
     )
     separate_norms: bool = option(False, "shorten the gradients of actor and critic each by itself")
-    shift: int = option(0, "largest shift of images, in pixels; above 0 the ratio is one of two views")
+    shift: int = option(0, "largest shift of images, in pixels, drawn once a block: what acted saw them unmoved")
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""

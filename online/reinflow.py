@@ -15,6 +15,7 @@ from surefoot.core.actors.flow_chains import NOISES, FlowChainActor, decayed
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
@@ -41,7 +42,7 @@ FAR = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class ReinFlowConfig(FlowOptions, EpochsConfig):
+class ReinFlowConfig(FlowOptions, EpochsConfig, EncoderConfig):
     """Settings of ReinFlow: rates, bounds and clip of its locomotion tasks, whose other options are `locomotion`'s."""
 
     transition: str = option(
@@ -94,6 +95,9 @@ class ReinFlowConfig(FlowOptions, EpochsConfig):
         1.0, "k3 of the ratio, of that normalisation, that ends a block's epochs", range="> 0"
     )
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
+    encoder_trains: bool = option(
+        True, "train the encoder with the policy; false: it stays the clone's, and images are not moved"
+    )
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -134,6 +138,7 @@ class ReinFlow(OnPolicyAgent):
 
     name = "reinflow"
     chooses = False
+    encoder_with = ("actor",)
     Config: ClassVar[type] = ReinFlowConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": DENSE,

@@ -195,6 +195,10 @@ class Agent(nn.Module):
     """Whether observations must be one vector though its config has an encoder, as that of what it is made from."""
     average_of: ClassVar[str | None] = None
     """Network whose average acts, by that average's name; then features are those of an averaged encoder too."""
+    encoder_with: ClassVar[tuple[str, ...]] = ()
+    """Networks that the encoder is trained along with, the first that there is; (): `core.engine.features` says."""
+    fixes_views: ClassVar[bool] = False
+    """Whether its loop draws how images are moved, once for each row, and not each training step anew."""
     annotates_features: ClassVar[bool] = True
     """Whether `annotate` reads features of observations; else they are only made where a loss reads them."""
     remembers_frames: ClassVar[bool] = False
@@ -272,7 +276,9 @@ class Agent(nn.Module):
         self.register_buffer("reward_scale", torch.ones(()))
         self.register_buffer("reward_shift", torch.zeros(()))
         self.build()
-        if self.average_of is not None and self.encoder is not None and any(True for _ in self.encoder.parameters()):
+        if self.encodes_itself and self.encoder is not None and not self.config.encoder_trains:
+            raise ConfigError(f"{self.name}.encoder_trains is false, must be true: its losses train the encoder")
+        if self.average_of is not None and self.encoder_learns:
             self.average_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
 
     @classmethod
@@ -429,6 +435,25 @@ class Agent(nn.Module):
         if self.average_of is not None:
             found[self.average_of] = self.average_of.removeprefix("average_")
         return found | ({"average_encoder": "encoder"} if hasattr(self, "average_encoder") else {})
+
+    @property
+    def encoder_learns(self) -> bool:
+        """Whether training changes the encoder: it has parameters, and `encoder_trains` does not hold them."""
+        return (
+            self.encoder is not None
+            and getattr(self.config, "encoder_trains", True)
+            and any(True for _ in self.encoder.parameters())
+        )
+
+    @property
+    def encodes_anew(self) -> bool:
+        """Whether losses make features of the arrays of their batches, in place of reading those that acting made."""
+        return self.encoder is not None and getattr(self.config, "encoder_trains", True)
+
+    def encode_moved(self, observations: Mapping[str, Tensor], draws: Mapping[str, Tensor]) -> Tensor:
+        """As `encode`, of images that are moved by the draws (`Encoder.moved`)."""
+        assert self.encoder is not None
+        return self.encoder(self.encoder.moved(observations, draws, self.config.shift))
 
     @property
     def acting_encoder(self) -> Encoder | None:

@@ -28,6 +28,7 @@ class EncoderConfig(Options):
     encoder_features: int | None = option(
         None, "features of each image, and of all vectors beside images where they are mapped; null: the encoder's own"
     )
+    encoder_trains: bool = option(True, "train the encoder; false: it stays as init= gave it, and images are not moved")
     encoder_share: bool = option(
         False, "one trunk for all cameras, which are of one size; what follows it is each camera's own"
     )
@@ -50,6 +51,24 @@ class EncoderConfig(Options):
         4, "pixels that the images of a training step are moved by at most, at random; 0: not at all", range=">= 0"
     )
     shift_together: bool = option(False, "move and cut the next images as the present ones, not by a draw of their own")
+
+
+FOLLOWED = ("encoder", "encoder_features", "encoder_share", "pixels", "crop", "image_channels", "image_range")
+"""Options that say what an encoder is: those of a run that another starts from are taken over."""
+
+
+def followed(kind: type, config: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    """Options of `FOLLOWED` as a source's config has them, where `config`, of class `kind`, has their defaults.
+
+    Args:
+        kind: class of the config.
+        config: option -> value, of those that are given.
+        source: config of the agent that is started from.
+    """
+    if not (issubclass(kind, EncoderConfig) and isinstance(source, EncoderConfig)):
+        return {}
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    return {name: getattr(source, name) for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
 
 
 def reads_pictures(config: type) -> bool:

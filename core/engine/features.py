@@ -36,6 +36,8 @@ CROP = "crop"
 """Name of the noise that says which part of an image is seen."""
 MOVES = (SHIFT, CROP)
 """Noises that images are moved by: for each camera two numbers of its present image, then two of its next one."""
+MOVED = "moved/"
+"""What names of columns begin with that hold such numbers, of rows whose view is drawn once."""
 TRAINED_WITH = ("critic", "value", "actor", "velocity", "noise_network", "classifier")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
 
@@ -57,12 +59,19 @@ def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor], twice: bool
         arrays = named(batch, agent.encoder, name)
         if not arrays:
             continue
-        if any(move in noise for move in MOVES):
-            arrays = moved(arrays, agent.encoder, noise, agent.config, name != "observations")
+        if moves := draws_of(batch, noise):
+            following = name != "observations" and not agent.config.shift_together
+            arrays = agent.encoder.moved(arrays, moves, agent.config.shift, following)
             found |= {f"{name}/{key}": value for key, value in arrays.items()}
         if twice or name != "observations":
             found[name] = features_of(agent, arrays)
     return _with_actions(found)
+
+
+def draws_of(batch: Batch, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the images of a batch are moved by: of this step's noise, or as the rows of a block have it."""
+    held = {name: batch[f"{MOVED}{name}"] for name in MOVES if f"{MOVED}{name}" in batch}
+    return held | {name: noise[name] for name in MOVES if name in noise}
 
 
 def features_of(agent: Agent, arrays: Mapping[str, Tensor]) -> Tensor:
@@ -73,26 +82,6 @@ def features_of(agent: Agent, arrays: Mapping[str, Tensor]) -> Tensor:
     return found.flatten(-2) if agent.frames > 1 else found
 
 
-def moved(
-    arrays: Mapping[str, Tensor], encoder: Encoder, noise: Mapping[str, Tensor], config: EncoderConfig, following: bool
-) -> dict[str, Tensor]:
-    """The arrays of an observation with its images shifted and cut out, each camera's by a draw of its own.
-
-    Args:
-        arrays: key -> (B, *shape).
-        encoder: says which of them are images.
-        noise: (B, 4 cameras) of those of `MOVES` that are asked for.
-        config: the largest shift, and whether both observations are moved alike.
-        following: whether they are the next ones.
-    """
-    found = dict(arrays)
-    for number, (key, view) in enumerate(encoder.views.items()):
-        first = 4 * number + (2 if following and not config.shift_together else 0)
-        own = {name: noise[name][:, first : first + 2] for name in MOVES if name in noise}
-        found[key] = view.moved(arrays[key], own.get(SHIFT), config.shift, own.get(CROP))
-    return found
-
-
 def _with_actions(batch: Batch) -> Batch:
     """With `observation_actions`, as a store gives them on a problem of one vector."""
     if "observations" in batch and "actions" in batch and batch["observations"].dim() == batch["actions"].dim():
@@ -101,8 +90,11 @@ def _with_actions(batch: Batch) -> Batch:
 
 
 def move_noise(agent: Agent) -> dict[str, Noise]:
-    """What training moves the images of a row by that this agent observes; empty where it does not move them."""
-    if agent.encoder is None or agent.encodes_itself or not agent.encoder.views:
+    """What training moves the images of a row by that this agent observes; empty where it does not move them.
+
+    Features of an encoder that stays as it is are those of whole images.
+    """
+    if agent.encoder is None or agent.encodes_itself or not agent.encoder.views or not agent.encoder_learns:
         return {}
     asked = {SHIFT: agent.config.shift > 0, CROP: agent.config.crop < 1}
     return {name: Noise("uniform", 4 * len(agent.encoder.views)) for name in MOVES if asked[name]}
@@ -116,7 +108,7 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     """
     if agent.encoder is None or agent.encodes_itself:
         return list(updates)
-    found = move_noise(agent)
+    found = {} if agent.fixes_views else move_noise(agent)
 
     def unshifted(u: Update | Rule) -> Update | Rule:
         if not isinstance(u, Update):
@@ -124,9 +116,11 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
         return dataclasses.replace(u, loss=_without(MOVES, u.loss), noise={**u.noise, **found})
 
     own = each_once(unshifted, updates)
-    if not agent.trains_encoder or not any(True for _ in agent.encoder.parameters()):
+    if not agent.encoder_learns:
         return own
-    beside = next((name for name in TRAINED_WITH if any(name in trained(u) for u in updates)), None)
+    beside = next(
+        (name for name in agent.encoder_with or TRAINED_WITH if any(name in trained(u) for u in updates)), None
+    )
     if beside is None:
         raise ConfigError(f"{agent.name} trains none of {', '.join(TRAINED_WITH)}, so nothing would train its encoder")
 

@@ -151,6 +151,25 @@ class Encoder(nn.Module):
             parts.append(observations[MASK])
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
+    def moved(
+        self, observations: Mapping[str, Tensor], draws: Mapping[str, Tensor], pixels: int, following: bool = False
+    ) -> dict[str, Tensor]:
+        """Observations whose images are shifted and cut out, each camera's by a draw of its own.
+
+        Args:
+            observations: key -> (B, *shape).
+            draws: "shift" and "crop", of those that are asked for: (B, 4 cameras) on [0, 1), for each camera two
+                numbers of its present image, then two of its next one.
+            pixels: largest shift.
+            following: whether the draws of the next images are taken.
+        """
+        found = dict(observations)
+        for number, (key, view) in enumerate(self.views.items()):
+            first = 4 * number + (2 if following else 0)
+            own = {name: value[:, first : first + 2] for name, value in draws.items()}
+            found[key] = view.moved(observations[key], own.get("shift"), pixels, own.get("crop"))
+        return found
+
     def description(self) -> dict[str, Any]:
         """Its settings as JSON values: enough, with the arrays, to build it again."""
         found: dict[str, Any] = {"encoder": self.name, "encoder_features": self.features, "pixels": self.pixels}

@@ -45,6 +45,7 @@ class OnPolicyAgent(Agent):
     reads: ClassVar[tuple[str, ...]] = ()
     chooses = True
     acts = True
+    fixes_views = True
     data = "refused"
     corrects_staleness: ClassVar[bool] = False
     """Whether it learns from blocks that an older policy took: by `behaviour_log_prob` and `advantages`."""

@@ -16,6 +16,7 @@ from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Agent
+from surefoot.core.engine.encoder_config import followed
 from surefoot.core.nn.velocity import VelocityNetwork
 
 SETTLED = (
@@ -131,7 +132,35 @@ def settle(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[s
     if config.get("transition") == "consistency":  # its jumps are clipped, whatever the clone does
         known.discard("clip_each")
     open_ones = [option for option in SETTLED if option in known and config.get(option) is None]
-    return {option: found[option] for option in open_ones if option in found}
+    settled = {option: found[option] for option in open_ones if option in found}
+    return settled | followed(cls.Config, config, source.config)
+
+
+def take_encoder(agent: Agent, source: Agent) -> list[str]:
+    """Start from the encoder by which a clone acts.
+
+    Returns:
+        Its name, or nothing where observations are one vector.
+
+    Raises:
+        ConfigError: the clone reads a history of frames, or its encoder is of another kind or size.
+    """
+    if agent.encoder is None or source.acting_encoder is None:
+        return []
+    if source.frames > 1:
+        raise ConfigError(
+            f"{agent.name} reads the present images alone, and {source.name} was trained with history={source.frames}: "
+            "clone with algo.history=1, or stack frames in the environment"
+        )
+    theirs, mine = source.acting_encoder, agent.encoder
+    shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (theirs, mine)]
+    if shapes[0] != shapes[1] or theirs.description() != mine.description():
+        raise ConfigError(
+            f"the encoder of {source.name} is {theirs.description()}, and {agent.name} is configured with "
+            f"{mine.description()}: leave algo.encoder and its options out, so that they follow the run"
+        )
+    mine.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    return ["encoder"]
 
 
 def chosen_of(source: Agent) -> int:

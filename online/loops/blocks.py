@@ -237,7 +237,7 @@ class Blocks:
             if done.next_observations is not done.observations:
                 after = self.normalised(acting.rows(acting.observed(done.next_observations)))
             step["next_observations"] = self.encoded(after)
-            if self.agent.encoder is not None:  # which the losses encode anew
+            if self.agent.encodes_anew:  # which the losses encode anew
                 step |= named("observations", seen)
             if self.memory:
                 step |= {f"{MEMORY}{name}": value for name, value in self.memory.items()} | {BEGINS: self.begins}

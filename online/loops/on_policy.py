@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import drawn
 from surefoot.core.engine.agent import Rule, in_groups
 from surefoot.core.engine.capture import STEPS_PER_GRAPH
+from surefoot.core.engine.features import MOVED, move_noise
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
 from surefoot.core.engine.sources import MAIN, Source
@@ -162,6 +164,7 @@ class OnPolicyLoop:
         if self.agent.warm_up_blocks:
             moving = float(self.blocks_done >= self.agent.warm_up_blocks)
             block["moving"] = torch.full_like(block["rewards"], moving)
+        block |= self._view(block)
         columns = self._write(block)
         result = self._explained(columns)
         for entry in self.learner.sequence:
@@ -216,6 +219,24 @@ class OnPolicyLoop:
             found[name] = numbers.transpose(1, 2)
         return found
 
+    def _view(self, block: Block) -> Block:
+        """How the block's images are moved: (S, T, N, ...) numbers, one draw a row, which every loss then sees it by.
+
+        The features of the block become those of moved images; what followed is seen as it is.
+        """
+        shape, moves = (self.config.num_envs, self.config.length), {}
+        for name, noise in move_noise(self.agent).items():
+            draw = functools.partial(noise.draw, shape=shape)
+            numbers = drawn(self.seeds, f"view {name}", self.blocks_done, self.device, draw)
+            moves[name] = numbers.transpose(1, 2).to(block["rewards"].dtype)
+        if not moves:
+            return {}
+        features = []
+        for time in range(block["rewards"].shape[1]):
+            arrays = {key: block[f"{NAMED}{key}"][:, time] for key in self.agent.spec.observations}
+            features.append(self.learner.apply("encode_moved", arrays, {n: v[:, time] for n, v in moves.items()}))
+        return {"observations": torch.stack(features, 1), **{f"{MOVED}{name}": v for name, v in moves.items()}}
+
     def _explained(self, columns: Block) -> dict[str, list[float]]:
         """How much of the returns' variance the critic said beforehand, of each seed; nothing where there is none."""
         if not {"values", "returns"} <= columns.keys():
@@ -227,9 +248,9 @@ class OnPolicyLoop:
     def _write(self, block: Block) -> Block:
         """Columns that the losses read into the store: row s T N + t N + e is step t of environment e of seed s."""
         columns: Block = self.learner.apply("columns", block)
-        if self.agent.encoder is not None:  # the losses read features that are encoded anew
+        if self.agent.encodes_anew:  # the losses read features that are encoded anew
             del columns["observations"]
-            columns |= {name: value for name, value in block.items() if name.startswith(NAMED)}
+            columns |= {name: value for name, value in block.items() if name.startswith((NAMED, MOVED))}
         for name, column in columns.items():
             self.store[name].copy_(column.flatten(0, 2))
         return columns
@@ -357,7 +378,8 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
         block |= {f"{KEPT}{name}": value.unsqueeze(1) for name, value in kept.items()}
         columns = agent.columns(block)
     shapes = {name: (tuple(column.shape[2:]), torch.float32) for name, column in columns.items()}
-    if agent.encoder is None:
+    if not agent.encodes_anew:
         return shapes
     del shapes["observations"]
+    shapes |= {f"{MOVED}{name}": ((noise.width,), torch.float32) for name, noise in move_noise(agent).items()}
     return shapes | {name: (shape, getattr(torch, dtype)) for name, (shape, dtype) in spec.columns().items()}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from surefoot.core.base.spec import Array, Spec
-from surefoot.core.engine.features import encoded, moved, training_encoder
+from surefoot.core.engine.features import encoded, training_encoder
 from surefoot.core.nn.encoders import Encoder
 from surefoot.core.nn.pictures import View, centre_crop, random_crop, random_shift
 from surefoot.offline.bc import BC
@@ -103,6 +103,5 @@ def test_an_encoder_reads_the_middle_of_whole_pictures_and_parts_as_they_are() -
     images = {key: torch.randint(0, 256, (3, 24, 24), dtype=torch.uint8) for key in CAMERAS}
     middle = {key: value[:, 1:23, 1:23] for key, value in images.items()}
     assert torch.equal(encoder(images), encoder(middle))
-    config = agent(crop=0.9, shift=0).config
-    part = moved(images, encoder, {"crop": torch.full((3, 8), 0.99)}, config, False)
+    part = encoder.moved(images, {"crop": torch.full((3, 8), 0.99)}, 0)
     assert torch.equal(part["front"], images["front"][:, 2:, 2:])

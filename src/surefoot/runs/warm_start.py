@@ -18,7 +18,7 @@ from surefoot.envs.acting import under
 from surefoot.envs.names import gymnasium_id
 from surefoot.evaluation import evaluate, hierarchical_interval
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
-from surefoot.online.base.pretrained import FlowOptions, chosen_of
+from surefoot.online.base.pretrained import FlowOptions, chosen_of, take_encoder
 from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.runs.inputs import elsewhere
 from surefoot.runs.plan import TRAINING_EVALUATION_SEED, Plan, agent_class
@@ -59,7 +59,7 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
         _same_bounds(agent, run, mine, theirs)
         agent.normalizer.load_state_dict(source.normalizer.state_dict())
         agent.normalizer.fixed = True
-        return adopted
+        return [*adopted, *take_encoder(agent, source)]
     others = _other_functions(agent, source)
     fits = {  # all but what begins anew
         name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
