@@ -10,7 +10,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.spec import FIRST, LAST, Array, Spec
 from surefoot.core.nn.encoders import Encoder
 
-READERS = "bc, iql, sac, dqn, ppo, dreamer and those made of them"
+READERS = "bc, act, iql, sac, dqn, ppo, dreamer and those made of them"
 """Algorithms that read images."""
 
 

@@ -124,6 +124,28 @@ def by_key(observations: Any, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     return found
 
 
+class MapEncoder(nn.Module):
+    """The convolutions alone: what the cells of an image's map say."""
+
+    def __init__(self, array: Array, name: str) -> None:
+        super().__init__()
+        self.array = array
+        self.convolutions = convolutions(name, array.image_size[0])
+        self.size: tuple[int, int, int]
+        try:
+            with torch.no_grad():
+                self.size = tuple(self.convolutions(torch.zeros(1, *array.image_size)).shape[1:])
+        except RuntimeError as error:
+            height, width = array.image_size[1:]
+            raise ConfigError(
+                f"images of {height} x {width} are too small for the {name} encoder: take larger ones, or {IMPALA}"
+            ) from error
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C' H' W') of (B, *shape) images."""
+        return self.convolutions(scaled(channels_first(images, self.array), self.array)).flatten(1)
+
+
 class Encoder(nn.Module):
     """Features of an observation of several arrays: those of each image, then those of the vectors, side by side.
 
@@ -134,13 +156,16 @@ class Encoder(nn.Module):
     norm would let the vectors' direction through and not their length, of one number its sign alone.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], name: str = "nature", features: int = 50) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array], name: str = "nature", features: int = 50, maps: bool = False
+    ) -> None:
         """Build and initialise from torch's global generator.
 
         Args:
             arrays: key -> shape and dtype, as `Spec.observations`.
             name: of the convolutional part, one of `NAMES`.
             features: F, of each image and of all vectors together.
+            maps: give the last map of the convolutions of each image instead, flattened, and vectors as they are.
 
         Raises:
             ConfigError: another name, features below 1, or images that are too small.
@@ -148,14 +173,24 @@ class Encoder(nn.Module):
         super().__init__()
         if features < 1:
             raise ConfigError(f"encoder_features is {features}, must be 1 or more")
-        self.arrays, self.name, self.features = dict(arrays), name, features
+        self.arrays, self.name, self.features, self.maps = dict(arrays), name, features, maps
         self.vectors = vectors_of(arrays)
         seen = {key: array for key, array in arrays.items() if array.image}
-        self.images = nn.ModuleDict({key: ImageEncoder(array, name, features) for key, array in seen.items()})
+        self.images = nn.ModuleDict(
+            {
+                key: MapEncoder(array, name) if maps else ImageEncoder(array, name, features)
+                for key, array in seen.items()
+            }
+        )
+        self.map_sizes = tuple(n for image in self.images.values() if isinstance(image, MapEncoder) for n in image.size)
+        """Channels, height and width of each image's map, one after another; of an encoder of maps."""
         width = sum(arrays[key].shape[0] for key in self.vectors)
-        self.linear = nn.Linear(width, features) if seen and width else None
-        self.norm = nn.LayerNorm(features) if seen and width else None
+        self.linear = nn.Linear(width, features) if seen and width and not maps else None
+        self.norm = nn.LayerNorm(features) if seen and width and not maps else None
         self.width = features * (len(seen) + (self.linear is not None)) if seen else width
+        if maps:
+            sizes = (image.size for image in self.images.values() if isinstance(image, MapEncoder))
+            self.width = width + sum(math.prod(size) for size in sizes)
         self.width += arrays[MASK].shape[0] if MASK in arrays else 0
         """Of what it gives."""
         initialise(self)
@@ -183,7 +218,8 @@ class Encoder(nn.Module):
 
     def description(self) -> dict[str, Any]:
         """Its settings as JSON values: enough, with the arrays, to build it again."""
-        return {"encoder": self.name, "encoder_features": self.features}
+        found: dict[str, Any] = {"encoder": self.name, "encoder_features": self.features}
+        return found | ({"encoder_maps": True} if self.maps else {})
 
 
 def on_vectors(

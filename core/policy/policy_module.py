@@ -358,6 +358,6 @@ class PolicyModule(ControlLoop, nn.Module):
         if "observations" not in meta:
             return cls(actor, Normalizer(width, limit), low, high).named(*names)
         arrays = arrays_from_json(meta["observations"])
-        encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"])
+        encoder = Encoder(arrays, meta["encoder"], meta["encoder_features"], meta.get("encoder_maps", False))
         width = sum(arrays[key].shape[0] for key in encoder.vectors)
         return cls(actor, Normalizer(width, limit), low, high, encoder).named(*names)
