@@ -13,6 +13,7 @@ from surefoot.core.engine.agent import Agent
 __getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 ALGORITHMS: Lazy[Agent] = Lazy(
     {
+        "act": f"{__name__}:ACT",
         "aligndiff": f"{__name__}:AlignDiff",
         "awac": f"{__name__}:AWAC",
         "awr_flow": f"{__name__}:AWRFlow",

@@ -3,6 +3,7 @@
 import surefoot.core.base.lazy
 import surefoot.core.engine.agent
 
+from .act import ACT as ACT, ACTConfig as ACTConfig
 from .aligndiff import AlignDiff as AlignDiff, AlignDiffConfig as AlignDiffConfig
 from .awac import AWAC as AWAC, AWACConfig as AWACConfig
 from .awr_flow import (

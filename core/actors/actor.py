@@ -31,6 +31,7 @@ class Evaluation(NamedTuple):
 ACTORS: dict[str, type[Actor]] = {}
 """Kind, as policy files name it -> class: all that have been imported."""
 _HOMES = {
+    "act": "surefoot.core.actors.act_actor",
     "diffusion": "surefoot.core.actors.diffusion",
     "flow": "surefoot.core.actors.flow_actor",
     "one_step": "surefoot.core.actors.flow_actor",

@@ -11,7 +11,7 @@ from surefoot.core.base.options import Options, option
 from surefoot.core.base.spec import FIRST, LAST, Array, Spec
 from surefoot.core.nn.encoders import Encoder
 
-READERS = "bc, flow_bc, diffusion_bc, fql, iql, sac, dqn, ppo, dreamer and those made of them"
+READERS = "bc, act, flow_bc, diffusion_bc, fql, iql, sac, dqn, ppo, dreamer and those made of them"
 """Algorithms that read images."""
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.base.spec import MASK, Array, in_words, vectors_of
 from surefoot.core.nn.image_encoders import NAMES as NAMES
-from surefoot.core.nn.image_encoders import encoder_class, orthogonal
+from surefoot.core.nn.image_encoders import ImageEncoder, MapEncoder, encoder_class, orthogonal
 from surefoot.core.nn.pictures import View
 from surefoot.core.nn.pictures import as_laid_out as as_laid_out
 from surefoot.core.nn.pictures import channels_first as channels_first
@@ -74,6 +74,7 @@ class Encoder(nn.Module):
         pixels: str | None = None,
         crop: float = 1.0,
         share: bool = False,
+        maps: bool = False,
     ) -> None:
         """Build and initialise from torch's global generator.
 
@@ -84,6 +85,7 @@ class Encoder(nn.Module):
             pixels: range of what it reads (`core.nn.pictures.RANGES`); None: the kind's own.
             crop: share of each image's height and width that is seen, in (0, 1]: the middle one, but in training.
             share: one trunk for all cameras, whose images must then have one size; what follows it is each one's own.
+            maps: give the last map of each image's trunk instead, flattened, and vectors as they are.
 
         Raises:
             ConfigError: another name, features below 1, images that are too small, or of several sizes where a trunk is
@@ -96,18 +98,27 @@ class Encoder(nn.Module):
             raise ConfigError(f"encoder_features is {features}, must be 1 or more")
         self.arrays, self.name, self.features = dict(arrays), name, features
         self.pixels, self.crop, self.share = kind.own_pixels if pixels is None else pixels, crop, share
+        self.maps = maps
         self.vectors = vectors_of(arrays)
         self.views = {key: View(array, self.pixels, crop) for key, array in arrays.items() if array.image}
         """Of each camera."""
         together = (share or kind.always_shares) and len(self.views) > 1
         width = sum(arrays[key].shape[0] for key in self.vectors)
-        made = {key: kind(view, features, width, trunk=not together) for key, view in self.views.items()}
+        made: dict[str, ImageEncoder | MapEncoder] = {
+            key: MapEncoder(kind, view, not together) if maps else kind(view, features, width, trunk=not together)
+            for key, view in self.views.items()
+        }
         self.images = nn.ModuleDict(made)
         self.trunk = kind.trunk_of(self._one_view()) if together else None
-        mapped = self.views and width and kind.vectors == "mapped"
+        mapped = self.views and width and kind.vectors == "mapped" and not maps
         self.linear = nn.Linear(width, features) if mapped else None
         self.norm = nn.LayerNorm(features) if mapped else None
-        self.width = features * len(self.views) + (features if mapped else width)
+        self.map_sizes = tuple(n for image in made.values() if isinstance(image, MapEncoder) for n in image.size)
+        """Channels, height and width of each image's map, one after another; of an encoder of maps."""
+        of_image = {
+            key: math.prod(image.size) if isinstance(image, MapEncoder) else features for key, image in made.items()
+        }
+        self.width = sum(of_image.values()) + (features if mapped else width)
         self.width += arrays[MASK].shape[0] if MASK in arrays else 0
         """Of what it gives."""
         for encoder in made.values():
@@ -120,6 +131,11 @@ class Encoder(nn.Module):
             with torch.no_grad():
                 self.linear.weight.copy_(drawn[:, :-1])
                 self.linear.bias.copy_(drawn[:, -1])
+
+    def of_maps(self) -> Encoder:
+        """Another of its settings, which gives maps; its weights are drawn anew."""
+        made = (self.arrays, self.name, self.features)
+        return Encoder(*made, pixels=self.pixels, crop=self.crop, share=self.share, maps=True)
 
     def _one_view(self) -> View:
         """That of all cameras, for a trunk that they share."""
@@ -177,6 +193,8 @@ class Encoder(nn.Module):
             found["crop"] = self.crop
         if self.share:
             found["encoder_share"] = True
+        if self.maps:
+            found["encoder_maps"] = True
         return found
 
     @classmethod
@@ -193,6 +211,7 @@ class Encoder(nn.Module):
             pixels=options.get("pixels"),
             crop=options.get("crop", 1.0),
             share=options.get("encoder_share", False),
+            maps=options.get("encoder_maps", False),
         )
 
 

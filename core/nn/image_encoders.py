@@ -48,17 +48,9 @@ class ImageEncoder(nn.Module):
         """
         super().__init__()
         self.view = view
-        made = self.trunk_of(view)
-        try:
-            with torch.no_grad():
-                mapped = made(torch.zeros(1, *view.shape)).shape[1:]
-        except RuntimeError as error:
-            _, height, width = view.shape
-            raise ConfigError(
-                f"images of {height} x {width} are too small for the {self.kind} encoder: take larger ones, or impala"
-            ) from error
+        made, mapped = trunk_and_map(type(self), view)
         self.convolutions = made if trunk else None
-        self.build(tuple(mapped), features, vectors)
+        self.build(mapped, features, vectors)
 
     @classmethod
     def trunk_of(cls, view: View) -> nn.Module:
@@ -93,6 +85,55 @@ class ImageEncoder(nn.Module):
         own = self.convolutions if trunk is None else trunk
         assert own is not None
         return self.of_map(own(self.view(images)), vectors)
+
+
+def trunk_and_map(kind: type[ImageEncoder], view: View) -> tuple[nn.Module, tuple[int, ...]]:
+    """A new trunk of an encoder, and the shape of its map of one image.
+
+    Raises:
+        ConfigError: images that are too small for it.
+    """
+    made = kind.trunk_of(view)
+    try:
+        with torch.no_grad():
+            return made, tuple(made(torch.zeros(1, *view.shape)).shape[1:])
+    except RuntimeError as error:
+        _, height, width = view.shape
+        raise ConfigError(
+            f"images of {height} x {width} are too small for the {kind.kind} encoder: take larger ones, or impala"
+        ) from error
+
+
+class MapEncoder(nn.Module):
+    """The trunk alone: what the places of an image's map say, for networks that attend to places."""
+
+    size: tuple[int, int, int]
+    """Channels, height and width of the map."""
+
+    def __init__(self, kind: type[ImageEncoder], view: View, trunk: bool = True) -> None:
+        """Build it as `ImageEncoder` does.
+
+        Raises:
+            ConfigError: images that are too small, or an encoder whose trunk gives no map of channels and places.
+        """
+        super().__init__()
+        self.kind_of, self.view = kind, view
+        made, mapped = trunk_and_map(kind, view)
+        if len(mapped) != len(view.shape):
+            raise ConfigError(f"the {kind.kind} encoder has no map of places: take resnet18, small or another")
+        self.size = (mapped[0], mapped[1], mapped[2])
+        self.convolutions = made if trunk else None
+
+    def initialise(self) -> None:
+        """As the encoder draws its trunk."""
+        if self.convolutions is not None:
+            self.kind_of.initialise_trunk(self.convolutions)
+
+    def forward(self, images: Tensor, vectors: Tensor | None = None, trunk: nn.Module | None = None) -> Tensor:
+        """(B, C' H' W') of (B, *shape) images; arguments as of `ImageEncoder.forward`."""
+        own = self.convolutions if trunk is None else trunk
+        assert own is not None
+        return own(self.view(images)).flatten(1)
 
 
 @torch.no_grad()

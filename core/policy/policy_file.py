@@ -139,6 +139,11 @@ OPTIONS: dict[str, Kind] = {
     "pixels": Text(among=RANGES),
     "crop": Number(0, 1),
     "encoder_share": Flag(),
+    "encoder_maps": Flag(),
+    "maps": Many(_SIZE, 0, LONGEST),
+    "feed_forward": _SIZE,
+    "style_layers": Number(1, MOST_LAYERS, whole=True),
+    "decoder_layers": Number(1, MOST_LAYERS, whole=True),
     "observations": Table(ARRAY),
 }
 """What the options of our own heads are; those of others' heads are theirs to check."""

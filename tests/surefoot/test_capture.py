@@ -30,8 +30,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_what_is_not_captured_is_what_has_no_learner_or_solves_equations() -> None:
     streaming = {name for name, kind in ALGORITHMS.items() if issubclass(kind, StreamingAgent)}
     assert set(NOT_CAPTURED) == {*streaming, "hilp"}
-        name for name, kind in ALGORITHMS.items() if issubclass(kind, StreamingAgent)
-    }
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in NOT_CAPTURED])
