@@ -79,8 +79,8 @@ class OffPolicyLoop:
             mixed_precision: matrix products of the losses in bfloat16; acting stays in float32.
             dataset: what `agent.prepare` returned, for agents whose sources are made of data too.
             jacobian_penalty: weight of the squared Jacobian of the policy's mean action.
-            collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy; None:
-                an episode of its one environment.
+            collect_steps: where `env` is a team's (`online.remote.team`): vector steps that it takes by one policy;
+                None: an episode of its one environment.
             steps_per_graph: as of `Learner`.
 
         Raises:

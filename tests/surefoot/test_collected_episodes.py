@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_an_order_is_an_episode_by_one_policy(
     assert found["staleness"] == {"0": 1, "1": 5}
     assert found["updates_per_row"] == pytest.approx(95 / 1200)
     assert len(taken) == 7  # one order more is under way
-    learned = [not torch.equal(a, b) for a, b in zip(taken, taken[1:], strict=False)]
+    learned = [not torch.equal(a, b) for a, b in itertools.pairwise(taken)]
     # The first two orders are given at once, the third after one episode, before anything is learned (250 rows).
     assert learned == [False, False, True, True, True, True]
     assert '"updates_per_row": ' in (tmp_path / "run" / "metrics.jsonl").read_text()
