@@ -212,8 +212,8 @@ class Keyboard:
             keys: other meanings of keys.
 
         Raises:
-            MissingExtraError: pynput is not installed, or finds no screen.
-            ConfigError: more actions than `AXES` has keys for.
+            MissingExtraError: pynput is not installed.
+            ConfigError: there is no screen, or more actions than `AXES` has keys for.
         """
         count = actions - gripper
         if keys is None and not 0 <= count <= len(AXES):
@@ -221,8 +221,12 @@ class Keyboard:
         self.keys = Keys(AXES[:count], "space" if gripper else None) if keys is None else keys
         try:
             from pynput import keyboard
-        except ImportError as error:  # also where there is no screen
-            raise MissingExtraError("pynput", "teleop", "the keyboard (with a screen)") from error
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("pynput", "teleop", "the keyboard") from error
+        except ImportError as error:
+            raise ConfigError(
+                f"the keyboard can't be read here: pynput finds no screen or input device ({error})"
+            ) from error
         self._listener = keyboard.Listener(
             on_press=lambda key: self.keys.press(_name(key)), on_release=lambda key: self.keys.release(_name(key))
         )
@@ -276,7 +280,7 @@ class Gamepad:
             import pygame
         except ImportError as error:
             raise MissingExtraError("pygame", "teleop", "the gamepad") from error
-        pygame.init()
+        pygame.display.init()  # events, without the sound that pygame.init would ask for
         pygame.joystick.init()
         if pygame.joystick.get_count() <= index:
             raise ConfigError(f"there are {pygame.joystick.get_count()} gamepads, and number {index} is asked for")

@@ -133,7 +133,7 @@ def test_a_gamepad_acts_while_its_shoulder_button_is_held(monkeypatch: pytest.Mo
         get_numaxes=lambda: 2, get_axis=axes.__getitem__, get_button=buttons.__getitem__, quit=lambda: None
     )
     module = types.ModuleType("pygame")
-    module.init = lambda: None  # type: ignore[attr-defined]
+    module.display = types.SimpleNamespace(init=lambda: None)  # type: ignore[attr-defined]
     module.event = types.SimpleNamespace(pump=lambda: None)  # type: ignore[attr-defined]
     module.joystick = types.SimpleNamespace(  # type: ignore[attr-defined]
         init=lambda: None, get_count=lambda: 1, Joystick=lambda index: pad

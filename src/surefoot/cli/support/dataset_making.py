@@ -174,6 +174,7 @@ def record(arguments: argparse.Namespace) -> int:
 def _played(arguments: argparse.Namespace) -> int:
     """Record what a person does, alone or beside a policy."""
     from surefoot import data
+    from surefoot.core.policy.control_loop import ControlLoop
     from surefoot.play.actors import actor
     from surefoot.play.teleop import device_of, play
     from surefoot.runs.trust import allow
@@ -186,12 +187,14 @@ def _played(arguments: argparse.Namespace) -> int:
     one = None
     if arguments.runs:
         one = actor(arguments.runs[0], None, arguments.env, arguments.policy_seed, arguments.trust)
+        if not isinstance(one.policy, ControlLoop):
+            raise ConfigError(f"{one.label}: a person takes over from policies of trained runs alone")
     where = arguments.env or (one.env_id if one is not None else "")
     dataset = play(
         where,
         lambda actions: device_of(arguments.device, actions, arguments.gripper),
         arguments.episodes,
-        policy=None if one is None else one.policy,
+        policy=one.policy if one is not None and isinstance(one.policy, ControlLoop) else None,
         seed=arguments.seed,
         rate=RATE if arguments.rate is None else arguments.rate,
         notify=lambda text: output.say(text, stderr=True),
