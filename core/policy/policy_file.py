@@ -19,6 +19,7 @@ from surefoot.core.base.schema import Flag, FlagOr, Kind, Many, Maybe, Number, R
 from surefoot.core.base.spec import ARRAY
 from surefoot.core.nn.activations import ACTIVATIONS
 from surefoot.core.nn.encoders import NAMES
+from surefoot.core.policy.mean_pictures import SIDE
 from surefoot.core.policy.policy_module import FORMAT, PolicyModule
 
 P = TypeVar("P", bound=PolicyModule)
@@ -138,6 +139,7 @@ OPTIONS: dict[str, Kind] = {
 """What the options of our own heads are; those of others' heads are theirs to check."""
 OPTIONS["inner"] = Record({"actor": Text(200)}, OPTIONS, others=True)  # a head within a head
 _BOUNDS, _NUMBERS = Many(Number(), 1), Many(Text(), 1, WIDEST)
+_PICTURE = Many(Many(Many(Number(0, 255, whole=True), SIDE, SIDE), SIDE, SIDE), 1, LONGEST)
 POLICY = Record(
     {
         "format": Text(),
@@ -147,7 +149,7 @@ POLICY = Record(
         "action_low": _BOUNDS,
         "action_high": _BOUNDS,
     },
-    {**OPTIONS, "observation_names": _NUMBERS, "action_names": _NUMBERS},
+    {**OPTIONS, "observation_names": _NUMBERS, "action_names": _NUMBERS, "mean_pictures": Table(_PICTURE)},
     others=True,
 )
 
