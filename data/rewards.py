@@ -29,21 +29,21 @@ class EndsToo(Protocol):
         ...
 
 
-def name_of(reward: Reward) -> str:
+def name_of(reward: Reward | EndsToo) -> str:
     """`module:function`, as attributes keep it."""
     if isinstance(reward, EndsToo):
         return reward.name
     return f"{getattr(reward, '__module__', '?')}:{getattr(reward, '__qualname__', type(reward).__name__)}"
 
 
-def rewarded(dataset: Dataset, reward: Reward, name: str) -> Dataset:
+def rewarded(dataset: Dataset, reward: Reward | EndsToo, name: str) -> Dataset:
     """The dataset with the rewards that a function gives to all its steps at once.
 
     Args:
         dataset: whose rewards, if it has any, are replaced.
         reward: called once with copies of (N, O) observations, (N, A) actions and (N, O) next observations, numpy
             float32 in the log's units; of images and named arrays with dicts of them. Where the next observation is
-            not known, it is the observation itself.
+            not known, it is the observation itself. Or one that says where episodes end too.
         name: of the function, kept in the attributes.
 
     Raises:

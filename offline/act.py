@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.base.options import option
 from surefoot.core.actors.act_actor import ACTActor
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
+from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Drawn, Source, Stores
 from surefoot.core.policy.policy import Policy
@@ -40,10 +40,16 @@ class ACTConfig(EncoderConfig):
     decoder_layers: int = option(1, "the authors' code has 7, of which 6 are never trained", range=">= 1")
     latent_dim: int = option(32, "numbers of a style", range=">= 1")
     kl_weight: float = option(10.0, "weight, of the divergence of styles from a standard normal", range=">= 0")
-    dropout: float = option(0.1, "dropout of what each part of a layer adds; one mask for all its tokens", range="[0, 1)")
+    dropout: float = option(
+        0.1, "dropout of what each part of a layer adds; one mask for all its tokens", range="[0, 1)"
+    )
     learning_rate: float = option(1e-5, "learning rate", range=">= 0")
     weight_decay: float = option(1e-4, "weight decay", range=">= 0")
-    schedule: str = option("constant", "schedule of the learning rate: constant or cosine: to 0 over the run", choices=("constant", "cosine"))
+    schedule: str = option(
+        "constant",
+        "schedule of the learning rate: constant or cosine: to 0 over the run",
+        choices=("constant", "cosine"),
+    )
     normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 

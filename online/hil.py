@@ -82,7 +82,7 @@ class HIL(RLPD):
     """
 
     name = "hil"
-    Config: ClassVar[type] = HILConfig
+    Config = HILConfig
     data = "optional"
     reads = (*RLPD.reads, PENALTIES)
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {

@@ -38,6 +38,8 @@ NOT_PINNED = {  # extras without a tested version, since they bring a platform o
     "ray",
     "hydra-submitit-launcher",
     "submitit",
+    "pynput",
+    "pygame-ce",
 }
 
 

@@ -29,6 +29,8 @@ NOT_PINNED = {
     "ray": "likewise",
     "hydra-submitit-launcher": "likewise",
     "submitit": "likewise",
+    "pynput": "of a person's keyboard, the extra teleop",
+    "pygame-ce": "of a person's gamepad, the extra teleop",
 }
 CUDA = ("nvidia-", "triton", "cuda-")
 """Beginnings of names that torch's CUDA build brings; their versions follow from torch's."""

@@ -37,7 +37,7 @@ def with_head(policy: Policy, head: Actor, low: Tensor, high: Tensor) -> Policy:
             around = around.inner
         around.inner = head
     made = Policy.of(actor, policy.normalizer, low, high, policy.encoder)
-    made = made.named(policy.names.get("observation_names"), policy.names.get("action_names"))
+    made = made.named(policy.names.get("observation_names"), policy.names.get("action_names")).pictured(policy.pictures)
     return made.sampled() if policy._sampled else made
 
 

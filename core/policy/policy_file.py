@@ -20,6 +20,7 @@ from surefoot.core.base.spec import ARRAY
 from surefoot.core.nn.activations import ACTIVATIONS
 from surefoot.core.nn.image_encoders import NAMES
 from surefoot.core.nn.pictures import RANGES
+from surefoot.core.policy.mean_pictures import SIDE
 from surefoot.core.policy.policy_module import FORMAT, PolicyModule
 
 P = TypeVar("P", bound=PolicyModule)
@@ -152,6 +153,7 @@ OPTIONS["inner"] = Record({"actor": Text(200)}, OPTIONS, others=True)  # a head 
 OPTIONS["base"] = OPTIONS["inner"]
 OPTIONS["residual"] = Record({}, OPTIONS, others=True)
 _BOUNDS, _NUMBERS = Many(Number(), 1), Many(Text(), 1, WIDEST)
+_PICTURE = Many(Many(Many(Number(0, 255, whole=True), SIDE, SIDE), SIDE, SIDE), 1, LONGEST)
 POLICY = Record(
     {
         "format": Text(),
@@ -161,7 +163,7 @@ POLICY = Record(
         "action_low": _BOUNDS,
         "action_high": _BOUNDS,
     },
-    {**OPTIONS, "observation_names": _NUMBERS, "action_names": _NUMBERS},
+    {**OPTIONS, "observation_names": _NUMBERS, "action_names": _NUMBERS, "mean_pictures": Table(_PICTURE)},
     others=True,
 )
 

@@ -25,6 +25,8 @@ from surefoot.core.policy.control_loop import ControlLoop, as_array, check_width
 
 FORMAT = "surefoot-policy-1"
 """Version of the description."""
+PICTURES = "mean_pictures"
+"""Key of a description."""
 PART = 1024
 """Rows that a policy which always samples works on at once: its networks see each row many times."""
 FARTHEST = 1e18
@@ -71,6 +73,8 @@ class PolicyModule(ControlLoop, nn.Module):
         self.normalizer = normalizer
         self.encoder = encoder
         self.names: dict[str, list[str]] = {}
+        self.pictures: dict[str, list[Any]] = {}
+        """Camera -> its mean picture in training (`core.policy.mean_pictures`), where it is known."""
         self._sampled = False
         self.register_buffer("action_low", action_low)
         self.register_buffer("action_high", action_high)
@@ -102,6 +106,11 @@ class PolicyModule(ControlLoop, nn.Module):
         for key, names, size in zip(("observation_names", "action_names"), (observations, actions), sizes, strict=True):
             if names is not None and len(names) == size:
                 self.names[key] = list(names)
+        return self
+
+    def pictured(self, pictures: Mapping[str, list[Any]] | None) -> Self:
+        """Itself, with the mean pictures of its cameras; as names, they change nothing that it does."""
+        self.pictures = dict(pictures or {})
         return self
 
     @property
@@ -355,6 +364,7 @@ class PolicyModule(ControlLoop, nn.Module):
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
             **self.names,
+            **({PICTURES: self.pictures} if self.pictures else {}),
         }
         if self.encoder is not None:
             value |= {"observations": arrays_to_json(self.encoder.arrays), **self.encoder.description()}
@@ -374,4 +384,5 @@ class PolicyModule(ControlLoop, nn.Module):
         arrays = arrays_from_json(meta["observations"])
         encoder = Encoder.from_description(arrays, meta)
         width = sum(arrays[key].shape[0] for key in encoder.vectors)
-        return cls(actor, Normalizer(width, limit), low, high, encoder).named(*names)
+        policy = cls(actor, Normalizer(width, limit), low, high, encoder).named(*names)
+        return policy.pictured(meta.get(PICTURES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from surefoot.core.actors.memory import GOAL, Memory, PolicyLike, in_rows
 from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.base.spec import VECTOR, mapped
+from surefoot.core.policy.mean_pictures import looks
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.steps import Step, Stepping
 from surefoot.envs.interface import SUCCESS, Array, as_numpy, valid_rows
@@ -157,6 +159,7 @@ class EpisodeRunner:
         self._seed_next(np.arange(len(self.column)))
         self._refuse_non_finite("observation", observations)
         self._tell_goals(np.ones(len(self.column), np.bool_))
+        self._compare_pictures(observations)
         running = self.running
         while (moved := self.vector.active.copy()).any():
             self._act(observations)
@@ -190,6 +193,29 @@ class EpisodeRunner:
                 if progress is not None:
                     progress(int(self.finished.sum()), self.sums.returns.size)
         return self.sums
+
+    def _compare_pictures(self, observations: Any) -> None:
+        """Warn where first pictures are nearer to another form of those that a policy was trained on."""
+        if self.one_vector:
+            return
+        arrays = arrays_of(self.vector.single_observation_space, self.env_id)
+        seen = observations if isinstance(observations, Mapping) else dict.fromkeys(arrays, observations)
+        told: set[tuple[str, str]] = set()
+        for p, policy in enumerate(self.policies):
+            rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
+            for key, mean in getattr(policy, "pictures", {}).items():
+                array = arrays.get(key)
+                if array is None or array.dtype != "uint8":
+                    continue
+                words = looks(torch.from_numpy(np.ascontiguousarray(seen[key][rows])), policy.arrays[key], mean)
+                if words is not None and (key, words) not in told:
+                    told.add((key, words))
+                    warnings.warn(
+                        f"{self.env_id}: its first pictures of {key!r} look {words}, compared with those that the "
+                        "policy was trained on: check the camera, or the data",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
 
     def add_constraint(self, moved: Array, done: Step) -> Array:
         """Add the costs and margins of a step in the rows that (rows,) `moved`; the costs (rows,).

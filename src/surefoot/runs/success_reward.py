@@ -85,7 +85,7 @@ class SuccessReward:
                 k.removeprefix(f"next_{NAMED}"): v for k, v in dataset.extras.items() if k.startswith(f"next_{NAMED}")
             }
         success = self.success(following) & dataset.transitions
-        before = np.cumsum(success) - success
+        before: Array = np.cumsum(success) - success
         starts = np.repeat(dataset.episode_starts[:-1], dataset.episode_lengths)
         kept = np.flatnonzero(before == before[starts])  # up to an episode's first success
         attributes = {key: value for key, value in dataset.attributes.items() if key != BEST_RETURN}

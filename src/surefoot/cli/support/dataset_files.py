@@ -106,6 +106,18 @@ def new_file(name: str) -> pathlib.Path:
     return path
 
 
+def new_folder(name: str) -> pathlib.Path:
+    """A path of a folder to write a dataset to.
+
+    Raises:
+        ConfigError: it exists.
+    """
+    path = pathlib.Path(name)
+    if path.exists():
+        raise ConfigError(f"{path}: exists already; delete it or choose another name")
+    return path
+
+
 def report_lost(dataset: Dataset, path: Any, layout: str | None = None) -> None:
     """Name what a dataset has and the file that was written has no place for."""
     from surefoot import data

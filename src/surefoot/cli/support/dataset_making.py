@@ -7,8 +7,11 @@ import pathlib
 from typing import Any
 
 from surefoot.cli.support import output
-from surefoot.cli.support.dataset_files import add, add_loading, load, new_file, report_lost, report_written
+from surefoot.cli.support.dataset_files import add, add_loading, load, new_file, new_folder, report_lost, report_written
 from surefoot.core.base.errors import ConfigError
+
+RATE = 10.0
+"""Steps a second of an environment that a person acts in, where nothing is said."""
 
 
 def add_parsers(own: Any) -> None:
@@ -32,10 +35,22 @@ def add_parsers(own: Any) -> None:
     )
     made.add_argument("--workers", type=int, help="processes that record a benchmark's dataset (default: one a core)")
 
-    made = add(own, "record", record, "record a dataset by trained policies, in any environment")
-    made.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or policies' .safetensors")
-    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
+    made = add(own, "record", record, "record a dataset by trained policies or by a person, in any environment")
+    made.add_argument("runs", metavar="RUN", nargs="*", help="run folders, or policies' .safetensors")
+    made.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        help="a new .hdf5, .npz, .parquet or .csv file; with --device also a folder, as a LeRobot dataset",
+    )
     made.add_argument("--episodes", type=int, default=100, help="of each policy (default 100)")
+    made.add_argument(
+        "--device",
+        metavar="NAME",
+        help="a person acts, or takes over from the one RUN: keyboard, gamepad or module:function (docs/people.md)",
+    )
+    made.add_argument("--gripper", action="store_true", help="with --device: the last action is a gripper's")
+    made.add_argument("--rate", type=float, metavar="HZ", help="with --device: steps a second at most (default 10)")
     made.add_argument("--mean", action="store_true", help="mean actions, instead of drawn ones as in training")
     made.add_argument("--policy-seed", type=int, metavar="K", help="which of a RUN's policies (default: all of them)")
     made.add_argument("--env", help="where they act (default: where each RUN was evaluated, which must be the same)")
@@ -158,6 +173,11 @@ def record(arguments: argparse.Namespace) -> int:
     from surefoot.runs.run import Run
     from surefoot.runs.trust import allow
 
+    if arguments.device is not None:
+        return _played(arguments)
+    if not arguments.runs or arguments.gripper or arguments.rate is not None:
+        option = "--gripper and --rate are of a person's device" if arguments.runs else "nobody acts"
+        raise ConfigError(f"{option}: give RUNs, or --device keyboard --env ID for a person")
     path = new_file(arguments.output)
     allow(arguments.env)
     acting: list[Actor] = []
@@ -175,6 +195,40 @@ def record(arguments: argparse.Namespace) -> int:
         dataset = recorded(acting, arguments.episodes, arguments.seed, arguments.env, progress=progress)
     data.save(dataset, path)
     report_lost(dataset, path)
+    report_written(path, dataset, arguments.json)
+    return 0
+
+
+def _played(arguments: argparse.Namespace) -> int:
+    """Record what a person does, alone or beside a policy."""
+    from surefoot import data
+    from surefoot.core.policy.control_loop import ControlLoop
+    from surefoot.play.actors import actor
+    from surefoot.play.teleop import device_of, play
+    from surefoot.runs.trust import allow
+
+    folder = not pathlib.Path(arguments.output).suffix
+    path = new_folder(arguments.output) if folder else new_file(arguments.output)
+    allow(arguments.env)
+    if len(arguments.runs) > 1 or (not arguments.runs and arguments.env is None):
+        raise ConfigError("with --device give one RUN to take over from, or none and --env ID")
+    one = None
+    if arguments.runs:
+        one = actor(arguments.runs[0], None, arguments.env, arguments.policy_seed, arguments.trust)
+        if not isinstance(one.policy, ControlLoop):
+            raise ConfigError(f"{one.label}: a person takes over from policies of trained runs alone")
+    where = arguments.env or (one.env_id if one is not None else "")
+    dataset = play(
+        where,
+        lambda actions: device_of(arguments.device, actions, arguments.gripper),
+        arguments.episodes,
+        policy=one.policy if one is not None and isinstance(one.policy, ControlLoop) else None,
+        seed=arguments.seed,
+        rate=RATE if arguments.rate is None else arguments.rate,
+        notify=lambda text: output.say(text, stderr=True),
+    )
+    data.save(dataset, path, "lerobot" if folder else None)
+    report_lost(dataset, path, "lerobot" if folder else None)
     report_written(path, dataset, arguments.json)
     return 0
 

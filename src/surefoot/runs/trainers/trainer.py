@@ -20,8 +20,9 @@ from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.share import Share
 from surefoot.core.engine.smoothness import measured
+from surefoot.core.policy.mean_pictures import mean_pictures
 from surefoot.core.policy.policy import Policy
-from surefoot.data.dataset import Dataset
+from surefoot.data.dataset import NAMED, Dataset
 from surefoot.envs.acting import Stepping
 from surefoot.envs.acting.first_look import FirstLook
 from surefoot.envs.reward_terms import STEM
@@ -50,6 +51,9 @@ class SeedTrainer:
     What is trained, and how a number of steps is taken, is a subclass's; when to evaluate, save and end is decided
     here, once.
     """
+
+    _pictures: dict[str, list[Any]] | None = None
+    """Mean pictures of the dataset's cameras, once they are known."""
 
     learner: Learner
 
@@ -122,7 +126,12 @@ class SeedTrainer:
     def policy(self, position: int) -> Policy:
         """The policy of seed `position` as it is now."""
         policy, data = self.learner.extract(position).policy(), self.dataset
-        return policy if data is None else policy.named(data.observation_names, data.action_names)
+        if data is None:
+            return policy
+        if self._pictures is None:
+            seen = {key.removeprefix(NAMED): value for key, value in data.extras.items() if key.startswith(NAMED)}
+            self._pictures = mean_pictures(seen, policy.arrays)
+        return policy.named(data.observation_names, data.action_names).pictured(self._pictures)
 
     def extras(self, position: int) -> dict[str, Any]:
         """More of a seed's result, after its last evaluation."""
