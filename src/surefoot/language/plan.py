@@ -25,7 +25,7 @@ Second = TypeVar("Second")
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples", "keep_best")
 """Settings of the loop that a run is not named after."""
 TOLD = (
-    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "critic", "temperature", "dtype"),
+    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "write", "critic", "temperature", "dtype"),
     *("lora", "lora_alpha", "lora_targets"),
 )
 """Settings beside the loop's that it is."""
@@ -42,6 +42,7 @@ class Plan:
     rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
     corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
     judge_learning_rate: float = 1e-5  # of that reward model
+    write: str = ""  # module:function that makes new problems of weak prompts, with weak_share
     critic: str = ""  # folder of a reward model, as which the critic of method=ppo begins; else a copy of the model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
     method: str = "grpo"  # `surefoot llm methods` lists them
