@@ -126,6 +126,7 @@ class TeamCritic:
             CheckpointError: the file is damaged, or of another model.
         """
         tensors, _ = checkpoint.load(path, KIND)
+        checkpoint.check_tensors(path, tensors)
         with torch.no_grad():
             for name, parameter in self._named().items():
                 if name not in tensors or tensors[name].shape != parameter.shape:

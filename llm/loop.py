@@ -22,7 +22,7 @@ from surefoot.core.base import checkpoint
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
 from surefoot.core.base.options import option
 from surefoot.core.losses import policy_gradient as pg
-from surefoot.llm.curriculum import Weakness
+from surefoot.llm.curriculum import Weakness, Write, written
 from surefoot.llm.losses import method as losses
 from surefoot.llm.losses.method import Batch, Method
 from surefoot.llm.losses.reward_shaping import overlong_penalty
@@ -45,6 +45,8 @@ SLOW_EVERY, SLOW_SHARE = 10, 0.005
 """Steps after which the slow copy moves, and how far towards the policy (GRPO-CARE's code)."""
 SPREAD_FROM, FILTER_FROM = 5, 10
 """Steps before the mean deviation of groups is kept, and before groups are left out by it (RLPR's code)."""
+NEW = -1
+"""The number of a prompt that was written in this step."""
 Forward = tuple[Tensor, Tensor]
 """Log-probabilities and entropies of answers, (B, C) each."""
 
@@ -113,11 +115,12 @@ class Loop:
         method: Method,
         config: TrainConfig,
         critic: RewardModel | None = None,
+        write: Write | None = None,
     ) -> None:
         """Begin one; `reward` is None for methods whose own reward is enough (RLPR).
 
         `critic` is what the critic of `method.advantages=gae` begins as, which is trained; None for a copy of the
-        policy with a head that gives 0.
+        policy with a head that gives 0. `write` makes new problems of weak prompts, which stand in for them.
 
         Raises:
             ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
@@ -144,6 +147,11 @@ class Loop:
             )
         self.sampler = _copy(policy) if config.lag else policy
         self.weakness = Weakness(len(prompts)) if config.weak_share else None
+        if write is not None and self.weakness is None:
+            raise ConfigError(
+                "write= makes new problems of weak prompts: say their share of a batch, as weak_share=0.25"
+            )
+        self.write = write
         self.slow = _copy(policy) if method.reads in SLOW else None
         self.reader = PolicyReader(policy, self.slow, config.rows_at_once)
         self.nucleus = Nucleus(_copy(policy), method.nucleus) if method.nucleus else None
@@ -198,13 +206,19 @@ class Loop:
         kept: list[tuple[Rollout, Tensor]] = []
         drawn, same, wanted, seconds = 0, 0, config.prompts_per_step, time.perf_counter()
         rewards_seen: list[Tensor] = []
-        asked: list[int] = []
+        asked: list[Prompt] = []
+        new = 0
         for refill in range(config.refills + 1 if method.mixed_groups else 1):
-            numbers = self._weak(refill)
-            numbers += self._draw(config.prompts_per_step - len(numbers))
+            weak = self._weak(refill)
+            numbers = weak + self._draw(config.prompts_per_step - len(weak))
             seed = int(np.random.SeedSequence([config.seed, self.step, refill]).generate_state(1)[0])
-            rollout = self._answers([self.encoded[n] for n in numbers], seed)
-            rows = [self.prompts[n] for n in numbers for _ in range(config.group)]
+            prompts, encoded = [self.prompts[n] for n in numbers], [self.encoded[n] for n in numbers]
+            for row, one in self._written(weak, seed).items():
+                prompts[row], encoded[row], numbers[row] = one, self.policy.encode([one.text])[0], NEW
+            new += numbers.count(NEW)
+            self.policy.check_lengths(encoded, config.max_new_tokens)
+            rollout = self._answers(encoded, seed)
+            rows = [prompt for prompt in prompts for _ in range(config.group)]
             rollout, found = self.score(rollout, rows, ahead=not method.mixed_groups and not method.spread)
             rewards_seen.append(found)
             self._note_weakness(numbers, found)
@@ -212,19 +226,19 @@ class Loop:
             drawn, same = drawn + len(mixed), same + int((~mixed).sum())
             spread = self._spread(found)
             if self._ahead is not None:  # nothing is left out, and the answers stay as they are
-                kept, asked = [(rollout, found)], numbers
+                kept, asked = [(rollout, found)], prompts
                 break
             for group in range(len(numbers)):
                 if spread[group] and (mixed[group] or not method.mixed_groups) and len(kept) < wanted:
                     part = slice(group * config.group, (group + 1) * config.group)
                     kept.append((rollout.rows(part), found[part]))
-                    asked.append(numbers[group])
+                    asked.append(prompts[group])
             if len(kept) == wanted:
                 break
         if not kept:  # nothing differs anywhere: the step will be empty
             none = torch.full_like(found[: config.group], torch.nan) if method.spread else found[: config.group]
-            kept, asked = [(rollout.rows(slice(0, config.group)), none)], numbers[:1]
-        self.answered = [self.prompts[number] for number in asked for _ in range(config.group)]
+            kept, asked = [(rollout.rows(slice(0, config.group)), none)], prompts[:1]
+        self.answered = [prompt for prompt in asked for _ in range(config.group)]
         if self._ahead is None:
             rollout, found = joined([part for part, _ in kept], self.policy.pad), torch.cat([part for _, part in kept])
         seen, mask = torch.cat(rewards_seen), rollout.completion_mask
@@ -239,6 +253,7 @@ class Loop:
             "finished": float(rollout.finished.float().mean()),
             "groups": len(asked),
             **({} if self.weakness is None else {"weak": len(self.weakness.weak())}),
+            **({} if self.write is None else {"written": new}),
             "sampling_seconds": time.perf_counter() - seconds,
         }
         if isinstance(self.reward, Weighted):
@@ -252,12 +267,20 @@ class Loop:
         count = round(self.config.weak_share * self.config.prompts_per_step)
         return self.weakness.draw(count, [self.config.seed, self.step, refill, count])
 
+    def _written(self, weak: Sequence[int], seed: int) -> dict[int, Prompt]:
+        """New problems in the place of weak prompts, by their row."""
+        if self.write is None or not weak:
+            return {}
+        found = {row: one for row, one in enumerate(written(self.write, [self.prompts[n] for n in weak], seed)) if one}
+        check_prompts(self.method, list(found.values()), self.reward is not None)
+        return found
+
     def _note_weakness(self, numbers: Sequence[int], returns: Tensor) -> None:
         """How many of each prompt's scored answers are right."""
         if self.weakness is not None:
             for number, group in zip(numbers, returns.view(-1, self.config.group), strict=True):
                 scored = group[~group.isnan()]
-                if len(scored):
+                if len(scored) and number != NEW:
                     self.weakness.note(number, float((scored >= self.config.solved).double().mean()))
 
     def _answers(self, prompts: list[list[int]], seed: int) -> Rollout:
@@ -518,9 +541,11 @@ class Loop:
         """Go on from what `save` wrote.
 
         Raises:
-            CheckpointError: the file is damaged, or of another model, or of a run with other settings.
+            CheckpointError: the file is damaged, has numbers that are not finite, or is of another model, or of a run
+                with other settings.
         """
         tensors, meta = checkpoint.load(path, "language training")
+        checkpoint.check_tensors(path, tensors)
         check_same(path, meta.get("settings"), self.settings())
         for kind in ("model", *self._copies()):
             for name, parameter in self.parameters.items():

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DeviceError, MissingExtraError
+from surefoot.core.base.files import read_json
+from surefoot.core.base.schema import Plain, Table
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
 """Files of which a tokenizer has one or more."""
@@ -72,6 +74,8 @@ def read_model(
         raise CheckpointError(f"{path}: weights are a pickle (.bin), which is not read; convert them to safetensors")
     if not any((path / name).is_file() for name in TOKENIZERS):  # transformers would make up an empty one
         raise CheckpointError(f"{path}: has no tokenizer ({TOKENIZERS[0]}); save it beside the model")
+    for index in () if alone else sorted(path.glob("*.safetensors.index.json")):
+        _check_parts(index)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -102,6 +106,14 @@ def read_model(
                 f"{path}: the model can't be read: {_first_line(error)}; restore it from a copy"
             ) from error
     return model.to(device), tokenizer
+
+
+def _check_parts(index: pathlib.Path) -> None:
+    """Refuse the list of a model's parts that names other files than regular ones beside it."""
+    parts = read_json(index, Table(Plain())).get("weight_map")
+    for name in sorted(set(map(str, parts.values()))) if isinstance(parts, dict) else ["no weight_map"]:
+        if name != pathlib.PurePath(name).name or not (index.parent / name).is_file():
+            raise CheckpointError(f"{index}: names {name!r}, and a model's parts are files beside it; copy it again")
 
 
 def _check_device(name: str) -> None:

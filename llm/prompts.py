@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from surefoot.core.base.errors import DataError
@@ -29,20 +30,29 @@ def read_prompts(path: str | pathlib.Path) -> list[Prompt]:
     path = pathlib.Path(path).expanduser()
     found, names = [], None
     for number, row in read_json_lines(path, DataError):
-        if not isinstance(row, dict) or "prompt" not in row:
-            raise DataError(f'{path}, line {number}: has no "prompt"; a line is {{"prompt": "2+2=", "answer": "4"}}')
-        text = row.pop("prompt")
-        if not (isinstance(text, str) or _messages(text)):
-            raise DataError(f'{path}, line {number}: "prompt" is neither a text nor messages with role and content')
-        if names is not None and set(row) != names:
+        one = prompt_of(row, f"{path}, line {number}")
+        if names is not None and set(one.columns) != names:
             raise DataError(
-                f"{path}, line {number}: has the columns {sorted(row)}, and the lines before {sorted(names)}"
+                f"{path}, line {number}: has the columns {sorted(one.columns)}, and the lines before {sorted(names)}"
             )
-        names = set(row)
-        found.append(Prompt(text, row))
+        names = set(one.columns)
+        found.append(one)
     if not found:
         raise DataError(f"{path}: has no prompts")
     return found
+
+
+def prompt_of(row: Any, where: str) -> Prompt:
+    """A prompt from {"prompt": text or messages, ...}.
+
+    Raises:
+        DataError: it is not that; begins with `where`.
+    """
+    if not isinstance(row, Mapping) or "prompt" not in row:
+        raise DataError(f'{where}: has no "prompt"; a line is {{"prompt": "2+2=", "answer": "4"}}')
+    if not (isinstance(row["prompt"], str) or _messages(row["prompt"])):
+        raise DataError(f'{where}: "prompt" is neither a text nor messages with role and content')
+    return Prompt(row["prompt"], {name: value for name, value in row.items() if name != "prompt"})
 
 
 def _messages(value: Any) -> bool:

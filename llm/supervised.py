@@ -251,6 +251,7 @@ class Given:
             CheckpointError: the file is damaged, of another model, or of a training with other settings.
         """
         tensors, meta = checkpoint.load(path, KIND)
+        checkpoint.check_tensors(path, tensors)
         check_same(path, meta.get("settings"), self.settings())
         for name, parameter in self.optimizer.parameters.items():
             found = tensors.get(f"model/{name}")

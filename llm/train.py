@@ -11,6 +11,7 @@ from typing import Any
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.files import written_aside
+from surefoot.llm.curriculum import Write
 from surefoot.llm.evaluate import evaluate, warn_unreached
 from surefoot.llm.loop import Loop, TrainConfig
 from surefoot.llm.losses.method import Method
@@ -32,6 +33,7 @@ def train(
     folder: str | os.PathLike[str] | None = None,
     *,
     critic: RewardModel | None = None,
+    write: Write | None = None,
     held_out: Sequence[Prompt] | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
@@ -49,6 +51,7 @@ def train(
             `held_out` also best/, the model of the evaluation with the highest pass@1, unless none was better than the
             model before training.
         critic: what the critic of `method.advantages=gae` begins as, and is trained; None for a copy of the policy.
+        write: makes new problems of weak prompts (`llm.curriculum`), with `config.weak_share`.
         held_out: prompts to evaluate on, at the beginning, every `evaluate_every` steps and at the end.
         progress: called with each line of the metrics.
         stopping: asked after each step; once it is true the state is kept, and training ends.
@@ -65,7 +68,7 @@ def train(
     """
     if held_out is not None and reward is None:
         raise ConfigError("held_out needs a reward that tells right answers: give reward=, as my_rewards:exact")
-    loop = Loop(policy, prompts, reward, method, config, critic)
+    loop = Loop(policy, prompts, reward, method, config, critic, write)
     path = None if folder is None else pathlib.Path(folder)
     lines: list[dict[str, Any]] = []
     if path is not None and (path / CHECKPOINT).is_file():

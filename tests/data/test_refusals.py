@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from typing import Any
 
 import h5py
@@ -159,6 +160,19 @@ def test_an_hdf5_file_of_more_datasets_than_are_read_is_refused(
             hdf5.read_hdf5(tmp_path / "a.hdf5", [])
     else:
         assert len(hdf5.read_hdf5(tmp_path / "a.hdf5", []).names) == 4
+
+
+def test_an_hdf5_file_of_thousands_of_datasets_is_read_in_seconds(tmp_path: pathlib.Path) -> None:
+    names = {"observations": 2, "actions": 1, "rewards": 0, "terminals": 0}
+    with h5py.File(tmp_path / "a.hdf5", "w", libver="latest") as file:
+        for name, width in names.items():
+            file[name] = np.zeros((4, width) if width else 4, np.float32)
+        file["timeouts"] = np.array([False, False, False, True])
+        for k in range(5_000):
+            file[f"infos/x{k}"] = np.zeros(4, np.float32)
+    start = time.process_time()
+    assert len(load(tmp_path / "a.hdf5")) == 4
+    assert time.process_time() - start < 5  # the reader is a process of its own, within this time too
 
 
 @pytest.mark.parametrize("name", ["a=b (1), c.hdf5", "algo=iql,bc.hdf5", "d4rl"])

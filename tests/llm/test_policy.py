@@ -236,6 +236,28 @@ def test_a_pickle_is_not_read_and_a_config_alone_gives_random_weights(tmp_path: 
         load_policy(tmp_path)
 
 
+@pytest.mark.parametrize("named", ["../outside.safetensors", "/dev/zero", "gone.safetensors"])
+def test_parts_of_a_model_are_files_beside_their_list(named: str, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "model"
+    policy = tiny()
+    policy.save(folder)
+    (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    index = folder / "model.safetensors.index.json"
+
+    def listed(name: str) -> str:
+        return json.dumps({"metadata": {}, "weight_map": {key: name for key, _ in policy.model.named_parameters()}})
+
+    index.write_text(listed(named))
+    with pytest.raises(
+        CheckpointError, match=rf"index\.json: names '{named}', and a model's parts are files beside it"
+    ):
+        load_policy(folder)
+    index.write_text(listed("part.safetensors"))
+    (tmp_path / "outside.safetensors").rename(folder / "part.safetensors")
+    for one, other in zip(load_policy(folder).model.parameters(), policy.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_prompt_longer_than_the_context_is_named() -> None:
     model = tiny()
     with pytest.raises(ConfigError, match="prompt 1 has 20 tokens, and with max_new_tokens=8 that is more than"):

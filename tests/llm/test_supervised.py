@@ -17,7 +17,7 @@ from surefoot.llm import LMPolicy
 from surefoot.llm.characters import character_policy
 from surefoot.llm.feedback import Demonstration, Pair, read_feedback
 from surefoot.llm.losses import direct_preference_terms
-from surefoot.llm.supervised import CHECKPOINT, Given, GivenTraining, Stopped, learn_given
+from surefoot.llm.supervised import CHECKPOINT, METRICS, Given, GivenTraining, Stopped, learn_given
 
 PAIRS = [Pair(f"{n}=", "7", str(n)) for n in (1, 2, 3, 44, 55)]
 ANSWERS = [Demonstration(pair.prompt, pair.chosen) for pair in PAIRS]
@@ -166,6 +166,13 @@ def test_from_the_command_line(
     assert "surefoot llm dpo --resume" in capsys.readouterr().err
     monkeypatch.setattr(Given, "advance", advance)
     assert main(["llm", "sft", "--resume", "part"]) == 2
+    metrics = pathlib.Path("part", "training", METRICS)
+    metrics.rename("elsewhere.jsonl")
+    metrics.symlink_to(pathlib.Path("elsewhere.jsonl").resolve())
+    assert main(["llm", "dpo", "--resume", "part", "-q"]) == 2
+    assert "is a symbolic link, through which a file elsewhere would be written" in capsys.readouterr().err
+    metrics.unlink()
+    pathlib.Path("elsewhere.jsonl").rename(metrics)
     assert main(["llm", "dpo", "--resume", "part", "-q"]) == 0
     model = [pathlib.Path(name, "model.safetensors").read_bytes() for name in ("whole", "part")]
     assert model[0] == model[1]

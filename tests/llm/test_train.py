@@ -140,6 +140,20 @@ def test_a_damaged_checkpoint_and_one_of_another_model_are_named(tmp_path: pathl
         train(tiny(), PROMPTS, sevens, method("grpo"), SMALL, tmp_path)
 
 
+def test_a_checkpoint_with_numbers_that_are_not_finite_is_refused(tmp_path: pathlib.Path) -> None:
+    train(tiny(), PROMPTS, sevens, method("dr_grpo"), SMALL, tmp_path)
+    tensors, meta = checkpoint.load(tmp_path / CHECKPOINT)
+    name = next(name for name in tensors if name.startswith("model/"))
+    tensors[name] = tensors[name].clone()
+    tensors[name].view(-1)[3] = math.nan
+    checkpoint.save(tmp_path / CHECKPOINT, tensors, meta)
+    policy = tiny()
+    before = weights(policy)
+    with pytest.raises(CheckpointError, match=rf"{name}.*finite"):
+        train(policy, PROMPTS, sevens, method("dr_grpo"), dataclasses.replace(SMALL, steps=6), tmp_path)
+    assert same(before, weights(policy))
+
+
 def test_a_folder_of_another_run_is_refused_by_the_setting_that_differs(tmp_path: pathlib.Path) -> None:
     train(tiny(), PROMPTS, sevens, method("dr_grpo"), SMALL, tmp_path)
     longer = dataclasses.replace(SMALL, steps=6, learning_rate=5e-4, rows_at_once=8, evaluate_every=3)

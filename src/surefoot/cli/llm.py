@@ -40,6 +40,7 @@ def add_parsers(commands: Any) -> None:
         given.add_argument("-h", "--help", nargs=0, action=_GivenHelp, help="show this, and all settings")
         given.add_argument("settings", nargs="*", metavar="name=value", help="settings, below")
         given.add_argument("--resume", metavar="FOLDER", help="go on with a training that was interrupted")
+        given.add_argument("--trust", action="store_true", help="go on in a folder with symbolic links in it")
         given.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
         given.add_argument("--json", action="store_true", help="the result as JSON")
         given.set_defaults(run=_given, command=name)
@@ -177,7 +178,7 @@ def _given(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None:
         if arguments.settings:
             raise ConfigError("--resume goes on with the training's own settings: leave out the others")
-        facts = resume_given(arguments.command, arguments.resume, heard)
+        facts = resume_given(arguments.command, arguments.resume, heard, arguments.trust)
     else:
         facts = begin_given(arguments.command, dict(_word(text) for text in arguments.settings), heard)
     if arguments.json:

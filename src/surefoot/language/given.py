@@ -30,6 +30,7 @@ from surefoot.llm.feedback import Demonstration, LabelledSteps, Pair, read_feedb
 from surefoot.llm.supervised import CHECKPOINT, GivenTraining, Stopped, learn_given
 from surefoot.runs.folders import Claim, claim_begun, claim_new
 from surefoot.runs.processes.stopping import Terminated
+from surefoot.runs.trust import refuse_links
 
 LEARNED = {"sft": Demonstration, "dpo": Pair}
 """What each command learns from."""
@@ -79,11 +80,12 @@ def begin_given(command: str, words: Mapping[str, str], progress: Progress | Non
         return _carry_out(command, made, training, claim, progress)
 
 
-def resume_given(command: str, folder: str, progress: Progress | None = None) -> dict[str, Any]:
+def resume_given(command: str, folder: str, progress: Progress | None = None, trusted: bool = False) -> dict[str, Any]:
     """Go on with a training that was interrupted; one that is complete is left as it is.
 
     Raises:
-        CheckpointError: the folder is not of a training by this command, or its plan is damaged.
+        CheckpointError: the folder is not of a training by this command, its plan is damaged, or it has symbolic links
+            in it and is not `trusted`.
     """
     place = pathlib.Path(folder)
     path = place / STATE / PLAN
@@ -98,6 +100,7 @@ def resume_given(command: str, folder: str, progress: Progress | None = None) ->
         made, training = GivenPlan(**told["plan"]), GivenTraining(**told["training"])
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}: is damaged ({error}); begin anew") from error
+    refuse_links(place, trusted)
     with claim_begun(place) as claim:
         return _carry_out(command, made, training, claim, progress)
 

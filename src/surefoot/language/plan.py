@@ -26,7 +26,7 @@ Second = TypeVar("Second")
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples", "keep_best")
 """Settings of the loop that a run is not named after."""
 TOLD = (
-    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "critic", "temperature", "dtype"),
+    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "write", "critic", "temperature", "dtype"),
     *("lora", "lora_alpha", "lora_targets"),
 )
 """Settings beside the loop's that it is."""
@@ -48,6 +48,7 @@ class Plan(Options):
         "", "module:function that makes wrong answers of right ones, for the reward model to tell apart"
     )
     judge_learning_rate: float = option(1e-5, "learning rate of that reward model")
+    write: str = option("", "module:function that makes new problems of weak prompts, with weak_share")
     critic: str = option(
         "", "folder of a reward model, as which the critic of method=ppo begins; else a copy of the model"
     )

@@ -97,7 +97,9 @@ def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Prog
 
 def functions_of(made: Plan) -> list[trust.FunctionName]:
     """What a plan names that would be called."""
-    return [trust.FunctionName(name) for name in (*rewards_of(made.reward), made.rule, made.corrupt) if name]
+    return [
+        trust.FunctionName(name) for name in (*rewards_of(made.reward), made.rule, made.corrupt, made.write) if name
+    ]
 
 
 def reward_of(made: Plan) -> RewardFunction | None:
@@ -179,6 +181,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
             continue
         config, reward = dataclasses.replace(made.loop, seed=seed), reward_of(made)
         critic = load_reward_model(made.critic, made.device) if made.critic else None
+        write: Any = load_function(made.write, "write") if made.write else None
         policy = load_policy(made.model, made.temperature, made.device, made.dtype, seed)
         if made.lora:
             policy = with_lora(policy, made.lora, made.lora_alpha, made.lora_targets, seed)
@@ -195,7 +198,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
         with asked_to_stop() as stopping:
             try:
                 lines = train(
-                    policy, prompts, reward, chosen, config, place, critic=critic,
+                    policy, prompts, reward, chosen, config, place, critic=critic, write=write,
                     held_out=held_out, progress=heard, stopping=stopping.get,
                 )  # fmt: skip
             except Stopped:
