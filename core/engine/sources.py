@@ -58,6 +58,8 @@ class Stores:
     """Its valid rows as a `Store`, with the columns that the agent reads, or None."""
     replay: Any = None
     """The `TransitionBuffer` that acting fills, or None."""
+    relabelling: Any = None
+    """What makes many rows of one transition (`online.loops.relabelling`), or None."""
 
 
 class Drawn:
