@@ -109,14 +109,9 @@ class RelabelledReplay(Drawn):
         ours, others = (torch.where(self.from_data, own, other) for own, other in ((rows, 0), (0, rows)))
         batch, met = self.data.gather(ours), self.buffer.gather(others)
         batch = {key: self._joined(value, met[key], rows.dim()) for key, value in batch.items()}
-        columns = (
-            (self.data["next_observations"], later * self.from_data),
-            (
-                self.buffer["next_observations"],
-                later * ~self.from_data,
-            ),
-        )
-        seen = self._joined(*(_column(column, places) for column, places in columns), rows.dim())
+        first = _column(self.data["next_observations"], later * self.from_data)
+        second = _column(self.buffer["next_observations"], later * ~self.from_data)
+        seen = self._joined(first, second, rows.dim())
         return self.relabelling(batch, variants, seen)
 
     def _joined(self, ours: Tensor, others: Tensor, lead: int) -> Tensor:
