@@ -60,6 +60,8 @@ class Stores:
     """The `TransitionBuffer` that acting fills, or None."""
     corrections: Any = None
     """Another one, of the steps of it in which a person acted, or None."""
+    relabelling: Any = None
+    """What makes many rows of one transition (`online.loops.relabelling`), or None."""
 
 
 class Drawn:

@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from surefoot.core.actors.actor import Actor, MLPActor
+from surefoot.core.actors.goal_actor import GoalActor, UnitGaussianActor
 from surefoot.core.actors.greedy_actor import GreedyActor
 from surefoot.core.actors.heads import CategoricalActor
 from surefoot.core.actors.memory_actors import ChunkActor, HistoryActor
@@ -26,7 +27,7 @@ from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import ExportError
 from surefoot.core.base.files import written_aside
 from surefoot.core.nn.networks import MLP
-from surefoot.core.policy.cpp_runtime import ACTIVATIONS, CLASS, RUNTIME
+from surefoot.core.policy.cpp_runtime import ACTIVATIONS, CLASS, GOAL_SET, RUNTIME
 from surefoot.core.policy.policy_module import PolicyModule
 from surefoot.core.policy.single_action import CLIPPED, SQUASHED
 
@@ -60,6 +61,7 @@ class Parts:
     history: int = 1  # observations that the network reads
     chunk: int = 1  # actions that it plans
     execute: int = 1  # of them that are played
+    goal: GoalActor | None = None  # what the network reads behind the observations
 
 
 def parts_of(actor: Actor) -> Parts:
@@ -68,16 +70,18 @@ def parts_of(actor: Actor) -> Parts:
     Raises:
         ExportError: it is of another kind; the sentence says which file holds it.
     """
-    sizes: dict[str, int] = {}
-    while isinstance(actor, HistoryActor | ChunkActor):
-        if type(actor) is HistoryActor and "history" not in sizes:
+    sizes: dict[str, Any] = {}
+    while isinstance(actor, HistoryActor | ChunkActor | GoalActor):
+        if isinstance(actor, GoalActor) and "goal" not in sizes:
+            sizes["goal"] = actor
+        elif type(actor) is HistoryActor and "history" not in sizes:
             sizes["history"] = actor.length
         elif type(actor) is ChunkActor and "chunk" not in sizes:
             sizes |= {"chunk": actor.chunk, "execute": actor.execute}
         else:
             break
         actor = actor.inner
-    kinds = (*SQUASHED, *CLIPPED, CategoricalActor, GreedyActor)
+    kinds = (*SQUASHED, *CLIPPED, UnitGaussianActor, CategoricalActor, GreedyActor)
     if (
         not isinstance(actor, MLPActor)
         or type(actor) not in kinds
@@ -85,8 +89,8 @@ def parts_of(actor: Actor) -> Parts:
         or actor.mlp.activation not in ACTIVATIONS
     ):
         raise ExportError(
-            "a C++ header holds a plain network (deterministic, Gaussian, categorical; also with a history or chunks) "
-            f"and this policy's head is {actor.kind!r}; export it to .onnx, which C++ runs by onnxruntime"
+            "a C++ header holds a plain network (deterministic, Gaussian, categorical; also with a history, chunks or "
+            f"a goal) and this policy's head is {actor.kind!r}; export it to .onnx, which C++ runs by onnxruntime"
         )
     return Parts(actor.mlp, type(actor) in SQUASHED, actor.discrete, **sizes)
 
@@ -106,6 +110,8 @@ def header(policy: PolicyModule, name: str = "policy", more: str = "") -> str:
             "a C++ header holds policies of one vector, and this one reads images or several arrays: .onnx"
         )
     parts = parts_of(policy.actor)
+    if parts.goal is not None and more:
+        raise ExportError("a C++ header with a filter takes no goal; export it to .onnx, or without the filter")
     network, actions = parts.network, policy.action_dim * parts.chunk
     if (count := sum(weight.numel() for weight in network.weights)) > MOST_NUMBERS:
         raise ExportError(
@@ -116,6 +122,7 @@ def header(policy: PolicyModule, name: str = "policy", more: str = "") -> str:
     lines = [_array("mean", _numbers(policy.normalizer.mean)), _array("scale", _numbers(policy.normalizer.scale))]
     lines += [_array("middle", middle), _array("half", half)]
     lines += [_array("action_low", bounds[0]), _array("action_high", bounds[1])]
+    lines += [] if parts.goal is None else _goal_arrays(parts.goal)
     calls: list[str] = []
     here, width = "in", int(network.weights[0].shape[1])
     last = len(network.weights) - 1
@@ -154,11 +161,37 @@ def header(policy: PolicyModule, name: str = "policy", more: str = "") -> str:
         "LAYERS": "\n    ".join(calls),
         "ACT": CLASS["discrete" if parts.discrete else "continuous"],
         "MORE": more,
+        **_goal_facts(parts.goal),
     }
     text = RUNTIME
-    for _ in range(2):  # the act function has places of its own
+    for _ in range(2):  # the act function and that of goals have places of their own
         text = re.sub(r"@(\w+)@", lambda found: str(facts[found[1]]), text)
     return text
+
+
+def _goal_arrays(goal: GoalActor) -> list[str]:
+    """How a goal is normalised, and the one that counts where none is given, if there is one."""
+    found = [_array("goal_mean", _numbers(goal.normalizer.mean)), _array("goal_scale", _numbers(goal.normalizer.scale))]
+    return [*found, _array("goal", _numbers(goal.goal))] if bool(goal.fixed) else found
+
+
+def _goal_facts(goal: GoalActor | None) -> dict[str, str]:
+    """What a header has where its policy is asked for a goal."""
+    places = ("SIZE", "RESET", "SET", "CHECK", "MORE", "MEMBER")
+    if goal is None:
+        return {f"GOAL_{place}": "" for place in places}
+    limit, fixed = float(goal.normalizer.limit), bool(goal.fixed)
+    limited = bool(np.isfinite(limit))
+    told = (
+        f"\nconstexpr int goal_size = {goal.goal_dim};",
+        "\n    aimed = false;" + ("\n    set_goal(detail::goal);" if fixed else ""),
+        GOAL_SET,
+        "    if (!aimed) return false;\n",
+        " + goal_size",
+        "\n  bool aimed;",
+    )
+    limits = {"GOAL_LIMITED": "true" if limited else "false", "GOAL_LIMIT": _literal(limit) if limited else "0.0f"}
+    return {**{f"GOAL_{place}": text for place, text in zip(places, told, strict=True)}, **limits}
 
 
 def _named(key: str, names: list[str]) -> str:

@@ -41,7 +41,7 @@ namespace @NAME@ {
 constexpr int observation_size = @OBSERVATIONS@;
 constexpr int action_size = @ACTIONS@;
 constexpr int history = @HISTORY@;
-constexpr int chunk = @CHUNK@;
+constexpr int chunk = @CHUNK@;@GOAL_SIZE@
 
 namespace detail {
 
@@ -108,15 +108,15 @@ class Policy {
   // Begin an episode: nothing was observed and nothing is planned.
   void reset() {
     std::memset(in, 0, sizeof in);
-    queued = 0;
+    queued = 0;@GOAL_RESET@
   }
-
+@GOAL_SET@
 @ACT@
 
  private:
   // Take an observation in; false where it is not finite, and then nothing is changed.
   bool see(const float* observation) {
-    float seen[observation_size];
+@GOAL_CHECK@    float seen[observation_size];
     for (int k = 0; k < observation_size; ++k) {
       seen[k] = (observation[k] - detail::mean[k]) / detail::scale[k];
       if (@LIMITED@) seen[k] = seen[k] < -@LIMIT@ ? -@LIMIT@ : seen[k] > @LIMIT@ ? @LIMIT@ : seen[k];
@@ -131,12 +131,12 @@ class Policy {
     @LAYERS@
   }
 
-  alignas(64) float in[observation_size * history];
+  alignas(64) float in[observation_size * history@GOAL_MORE@];
   alignas(64) float h0[@WIDEST@];
   alignas(64) float h1[@WIDEST@];
   alignas(64) float out[@PADDED@];
   alignas(64) float plan[@OUTPUTS@];
-  int queued;
+  int queued;@GOAL_MEMBER@
 };
 
 @MORE@
@@ -187,3 +187,21 @@ CLASS = {
   }""",
 }
 """The function that acts, by what actions are."""
+
+GOAL_SET = """
+  // What this episode is to reach, goal_size numbers in the units of observations; call it behind reset(). False where
+  // it is not finite, and then nothing is changed. Without a goal, act gives false.
+  bool set_goal(const float* goal) {
+    float wanted[goal_size];
+    for (int k = 0; k < goal_size; ++k) {
+      wanted[k] = (goal[k] - detail::goal_mean[k]) / detail::goal_scale[k];
+      if (@GOAL_LIMITED@ && wanted[k] < -@GOAL_LIMIT@) wanted[k] = -@GOAL_LIMIT@;
+      if (@GOAL_LIMITED@ && wanted[k] > @GOAL_LIMIT@) wanted[k] = @GOAL_LIMIT@;
+    }
+    if (!detail::finite(goal, goal_size) || !detail::finite(wanted, goal_size)) return false;
+    std::memcpy(in + observation_size * history, wanted, sizeof wanted);
+    aimed = true;
+    return true;
+  }
+"""
+"""Of policies that are asked for a goal."""

@@ -19,6 +19,8 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
+from surefoot.data.store import recording_ids
+from surefoot.online.loops.relabelling import RelabelledReplay
 from surefoot.online.loops.replay import FinishedReplay, Mixture, Replay, ReplayWindows
 
 INITIAL_ACTIONS = ("uniform", "policy")
@@ -62,6 +64,9 @@ class NStepConfig(OffPolicyConfig):
     n_step: int = option(
         1, "steps of reward before the target's bootstrap, n; an episode's end cuts them short", range=">= 1"
     )
+    hindsight: int = option(
+        0, "rows with a goal that was reached later, for each that keeps its own: 4 is usual", range=">= 0"
+    )
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -69,6 +74,9 @@ class NStepConfig(OffPolicyConfig):
         name = algorithm_of(self)
         alone = self.n_step == 1 or self.offline_fraction == 0
         require(alone, name, "offline_fraction", self.offline_fraction, "0 where n_step is above 1")
+        require(self.hindsight >= 0, name, "hindsight", self.hindsight, ">= 0")
+        single = self.n_step == 1 or self.hindsight == 0
+        require(single, name, "hindsight", self.hindsight, "0 where n_step is above 1")
 
 
 class OffPolicyAgent(Agent):
@@ -145,12 +153,17 @@ class OffPolicyAgent(Agent):
         if stores.data is None:
             if fraction > 0:
                 raise ConfigError(f"{self.name} draws {fraction:g} of each batch from a dataset: give dataset=")
+            if stores.relabelling is not None:
+                return {MAIN: RelabelledReplay(replay, stores.relabelling)}
             return {MAIN: replay if self.n_step == 1 else ReplayWindows(stores.replay, self.n_step)}
         if fraction == 0:
             raise ConfigError(
                 f"{self.name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of "
                 "each batch that is to come from it"
             )
+        if stores.relabelling is not None:
+            recordings = torch.as_tensor(recording_ids(stores.dataset, stores.data.keys))
+            return {MAIN: RelabelledReplay(replay, stores.relabelling, stores.data, recordings, fraction)}
         return {MAIN: Mixture(stores.data, replay, fraction)}
 
     def prepare(self, dataset: Dataset) -> Dataset:

@@ -14,6 +14,7 @@ from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.masked_actors import masked
 from surefoot.core.actors.memory import Memory, begun_anew
 from surefoot.core.base.counter import CounterGenerator
+from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.capture import STEPS_PER_GRAPH
@@ -23,6 +24,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.acting import check_rows, check_spec
 from surefoot.envs.chunked import Chunked
+from surefoot.envs.hindsight import HindsightGoals, hindsight_of
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.loops.experience import Experience
 from surefoot.online.remote.team import Elsewhere
@@ -125,7 +127,9 @@ class OffPolicyLoop:
         self.learner = Learner(
             agents,
             seeds,
-            self.agent.sources(Stores(dataset, data, self.experience.buffer, self.experience.corrections)),
+            self.agent.sources(
+                Stores(dataset, data, self.experience.buffer, self.experience.corrections, self._relabelling(env))
+            ),
             batch_size=batch_size,
             planned_steps=max(1, self.config.training_steps(whole_steps // (chunk if self.in_chunks else 1))),
             device=self.device,
@@ -149,6 +153,28 @@ class OffPolicyLoop:
         self._drawn: dict[str, tuple[int, Tensor]] = {}
         self._quick = self._prepared()
         self.read_transforms()
+
+    def _relabelling(self, env: Any) -> HindsightGoals | None:
+        """What makes many rows of one transition, where the agent asks for it.
+
+        Raises:
+            ConfigError: the environment has no goals, or rows are not as the environment gave them.
+        """
+        goals = int(getattr(self.config, "hindsight", 0))
+        if goals == 0:
+            return None
+        agent = self.agent
+        plain = not agent.normalizer.mean.any() and bool((agent.normalizer.scale == 1).all())
+        if not plain or agent.reward_scale != 1 or agent.reward_shift != 0:
+            raise ConfigError(
+                f"{agent.name}.hindsight is {goals}, must be 0 where observations or rewards are scaled: the "
+                "environment says what goals are worth in its own units"
+            )
+        if self.device.type != "cpu":
+            raise ConfigError(
+                f"{agent.name}.hindsight is {goals}: the environment's compute_reward runs on the CPU; give device=cpu"
+            )
+        return hindsight_of(env, goals, agent.name)
 
     def run(self, steps: int) -> dict[str, list[float]]:
         """Go on until at least `steps` more environment steps of each seed are taken.

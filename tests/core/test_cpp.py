@@ -13,6 +13,7 @@ import torch
 from policies import observations, policy
 
 from surefoot.core.actors.actor import Actor
+from surefoot.core.actors.goal_actor import GoalActor, UnitGaussianActor
 from surefoot.core.actors.heads import CategoricalActor, DeterministicActor, TanhGaussianActor
 from surefoot.core.actors.memory_actors import ChunkActor, GRUActor, HistoryActor
 from surefoot.core.base.errors import ExportError
@@ -149,3 +150,50 @@ def test_what_a_header_can_not_hold_is_refused_with_the_file_that_can() -> None:
     for name in ("2 b", "new", "b\u00fc"):
         with pytest.raises(ExportError, match=rf"'{name}' is no name of a C\+\+ namespace"):
             header(made(DeterministicActor(3, 2, (8,))), name)
+
+
+@needs_compiler
+def test_a_goal_is_an_input(tmp_path: pathlib.Path) -> None:
+    """Without one nothing is done; each reset forgets it, but for one that was fixed."""
+    torch.manual_seed(0)
+    asked = made(GoalActor(UnitGaussianActor(5, 2, (16, 8), "gelu_tanh"), 2))
+    asked.actor.normalizer.mean.copy_(torch.tensor([1.0, -20.0]))  # type: ignore[union-attr]
+    asked.actor.normalizer.scale.copy_(torch.tensor([0.5, 3.0]))  # type: ignore[union-attr]
+    own = made(GoalActor(UnitGaussianActor(5, 2, (16, 8)), 2))
+    own.actor.fix(torch.tensor([3.0, -4.0]))  # type: ignore[operator]
+    source = []
+    for name, one in (("asked", asked), ("own", own)):
+        (tmp_path / f"{name}.hpp").write_text(header(one, f"p_{name}"))
+        source += [
+            f'#include "{name}.hpp"',
+            f"static p_{name}::Policy the_{name};",
+            f'extern "C" void {name}_reset() {{ the_{name}.reset(); }}',
+            f'extern "C" int {name}_aim(const float* g) {{ return the_{name}.set_goal(g); }}',
+            f'extern "C" int {name}_act(const float* o, float* a) {{ return the_{name}.act(o, a); }}',
+        ]
+    (tmp_path / "goals.cpp").write_text("\n".join(source))
+    options = ["-std=c++11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([str(COMPILER), *options, "-o", tmp_path / "goals.so", tmp_path / "goals.cpp"], check=True)
+    library, action = ctypes.CDLL(str(tmp_path / "goals.so")), np.zeros(2, np.float32)
+
+    def c(values: np.ndarray) -> object:
+        return values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+
+    state, bad = observations(1).numpy()[0], np.array([np.nan, 0], np.float32)
+    assert not library.asked_act(c(state), c(action))
+    for goal in (np.array([2.0, -19.0], np.float32), np.array([-7.0, 30.0], np.float32)):
+        asked.reset(goal=goal)
+        assert library.asked_aim(c(goal))
+        assert not library.asked_aim(c(bad))
+        assert library.asked_act(c(state), c(action))
+        np.testing.assert_allclose(action, asked.select_action(state), rtol=1e-5, atol=1e-5)
+    library.asked_reset()
+    assert not library.asked_act(c(state), c(action))
+    own.reset()
+    assert library.own_act(c(state), c(action))
+    np.testing.assert_allclose(action, own.select_action(state), rtol=1e-5, atol=1e-5)
+
+
+def test_a_filtered_header_takes_no_goal() -> None:
+    with pytest.raises(ExportError, match="with a filter takes no goal"):
+        header(made(GoalActor(UnitGaussianActor(5, 2, (8,)), 2)), more="class Filter {};")

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from surefoot.core.actors.goal_actor import GoalActor, UnitGaussianActor
+from surefoot.core.base.errors import EnvironmentMismatchError
+from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.policy import Policy
 from surefoot.evaluation import trajectories
 from surefoot.play import film
 
@@ -117,3 +121,34 @@ def test_episodes_of_a_goal_environment_hold_the_achieved_and_the_desired_goal()
         del gymnasium.registry["film/Reaching-v0"]
     assert episode.names == ("achieved goal 0", "achieved goal 1", "desired goal 0", "desired goal 1")
     assert episode.states.tolist() == [[1.0, 2.0, 3.0, 4.0]]
+
+
+class Told(Reaching):
+    """Says its goal at the reset, as OGBench's environments do; observations are one vector."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return np.zeros(2, np.float32), {"goal": np.array([0.5, -0.25], np.float32)}
+
+    def step(self, action: Any) -> Any:
+        _, reward, *others = super().step(action)
+        return (np.ones(2, np.float32), reward, *others)
+
+
+def test_a_policy_is_told_the_goal_of_the_reset_and_it_is_drawn() -> None:
+    gymnasium.register("film/Told-v0", entry_point=Told, max_episode_steps=3)
+    try:
+        head = GoalActor(UnitGaussianActor(4, 1, (8,)), 2)
+        policy = Policy.of(head, Normalizer(2), torch.tensor([-1.0]), torch.tensor([1.0]))
+        (episode,) = film.rendered_episodes(policy, "film/Told-v0", 1)
+        assert episode.goal == {"observation 0": 0.5, "observation 1": -0.25}
+        head = GoalActor(UnitGaussianActor(5, 1, (8,)), 3)
+        wide = Policy.of(head, Normalizer(2), torch.tensor([-1.0]), torch.tensor([1.0]))
+        with pytest.raises(EnvironmentMismatchError, match="asked for goals of 3 numbers"):
+            film.rendered_episodes(wide, "film/Told-v0", 1)
+    finally:
+        del gymnasium.registry["film/Told-v0"]

@@ -6,12 +6,15 @@ import json
 import pathlib
 import subprocess
 
+import numpy as np
 import pytest
 import torch
 
 from surefoot.cli import main
+from surefoot.core.actors.goal_actor import GoalActor, UnitGaussianActor
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.memory_actors import GRUActor
+from surefoot.core.actors.task_actor import TaskActor, TaskReadingActor
 from surefoot.core.base.spec import Array
 from surefoot.core.nn.encoders import Encoder
 from surefoot.core.nn.normalizer import Normalizer
@@ -73,3 +76,15 @@ def test_policies_of_images_are_timed_too(tmp_path: pathlib.Path, capsys: pytest
         assert rows[way]["microseconds"] > 0
     assert rows["onnxruntime"].get("microseconds", 1) > 0
     assert "note" in rows["C++ header"]
+
+
+def test_goals_and_tasks_are_drawn_for_policies_that_have_none() -> None:
+    asked = Policy.of(GoalActor(UnitGaussianActor(5, 1, (8,)), 2), Normalizer(3), -torch.ones(1), torch.ones(1))
+    given = Policy.of(TaskActor(TaskReadingActor(7, 1, 4, (8,), 8), 4), Normalizer(3), -torch.ones(1), torch.ones(1))
+    for policy, name, width in ((asked, "goal", 2), (given, "task", 4)):
+        aim = latency.aims(policy)
+        assert {key: value.shape for key, value in aim.items()} == {name: (width,)}
+        policy.reset(**aim)
+        assert policy.select_action(np.zeros(3, np.float32)).shape == (1,)
+    given.set_task(np.ones(4))
+    assert latency.aims(given) == {}

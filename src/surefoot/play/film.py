@@ -15,10 +15,12 @@ import gymnasium
 import numpy as np
 import torch
 
+from surefoot.core.actors.memory import GOAL
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MissingExtraError, SurefootError
 from surefoot.core.base.files import written_aside
 from surefoot.core.base.spec import mapped
 from surefoot.core.policy.policy import Policy
+from surefoot.envs.acting import check_goals
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.make import split_options
@@ -189,8 +191,9 @@ def _drawing(env_id: str) -> gymnasium.Env[Any, Any]:
 
 
 def _rendered(env: gymnasium.Env[Any, Any], policy: Policy, seed: int, rate: float, env_id: str) -> Episode:
-    policy.reset(seed)
-    observation, _ = env.reset(seed=seed)
+    observation, told = env.reset(seed=seed)
+    goal = _told_goal(policy, told, env_id)
+    policy.reset(seed, **({} if goal is None else {"goal": goal}))
     found: dict[str, list[Any]] = {key: [] for key in ("states", "actions", "rewards", "costs")}
     frames = [_frame(env, env_id)]
     has_costs = False
@@ -214,7 +217,24 @@ def _rendered(env: gymnasium.Env[Any, Any], policy: Policy, seed: int, rate: flo
     elif states.ndim != 2 or states.shape[1] > MOST_STATES:
         states, names = np.zeros((len(arrays["rewards"]), 0)), ()
     costs = arrays["costs"] if has_costs else None
-    return Episode(states, names, arrays["actions"], arrays["rewards"], costs, None, 1 / rate, tuple(frames))
+    whole = goal is not None and len(goal) == len(names)  # a whole observation, number by number
+    held = dict(zip(names, map(float, goal), strict=True)) if whole and goal is not None else {}
+    steps = (arrays["actions"], arrays["rewards"], costs, None)
+    return Episode(states, names, *steps, 1 / rate, tuple(frames), goal=held)
+
+
+def _told_goal(policy: Policy, told: Mapping[str, Any], env_id: str) -> Array | None:
+    """(G,) the goal that a reset gave to a policy that is asked for one; None where it needs none, or has its own.
+
+    Raises:
+        EnvironmentMismatchError: the environment gives none, or one of another width.
+    """
+    asked = policy.begin(1).get(GOAL)
+    if asked is None or ("goal" not in told and not bool(asked.isnan().any())):
+        return None
+    given = np.asarray(told["goal"], np.float32) if "goal" in told else None
+    check_goals(None if given is None else given.reshape(1, -1), asked.shape[1], env_id)
+    return given
 
 
 def _goal_columns(env: gymnasium.Env[Any, Any], states: Array) -> dict[int, str] | None:

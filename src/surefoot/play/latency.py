@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from surefoot.core.actors.goal_actor import GoalActor
+from surefoot.core.actors.memory import GOAL, TASK
+from surefoot.core.actors.task_actor import TaskActor
 from surefoot.core.base.errors import ExportError, MissingExtraError
 from surefoot.core.base.spec import VECTOR, mapped
 from surefoot.core.base.threads import one_torch_thread
@@ -42,6 +45,7 @@ int main(int, char** argument) {
   if (!file || std::fread(seen.data(), sizeof(float), seen.size(), file) != seen.size()) return 1;
   std::fclose(file);
   static policy::Policy one;
+  @AIM@
   float action[policy::action_size] = {0};
   std::vector<double> taken;
   for (int call = -@WARMING@; call < calls; ++call) {
@@ -53,6 +57,7 @@ int main(int, char** argument) {
   }
   std::sort(taken.begin(), taken.end());
   one.reset();
+  @AIM@
   @FIRST@;
   std::printf("%.9g %.9g", taken[taken.size() / 2], taken[taken.size() * 99 / 100]);
   for (float value : action) std::printf(" %.9g", value);
@@ -109,13 +114,28 @@ def _of_arrays(policy: Policy, seed: int) -> Any:
     return [{key: drawn(one.shape, one.dtype) for key, one in policy.arrays.items()} for _ in range(IMAGES)]
 
 
+def aims(policy: Policy, seed: int = 0) -> dict[str, Array]:
+    """A goal or a task, as `Policy.reset` takes it, of a policy that needs one and has none of its own.
+
+    A goal is drawn around its normaliser's mean, a task uniformly among directions.
+    """
+    found, memory = dict[str, Array](), policy.begin(1)
+    for name, kind in ((GOAL, GoalActor), (TASK, TaskActor)):
+        if name in memory and bool(memory[name].isnan().any()):
+            drawn = _normal(1, memory[name].shape[1], seed)
+            part: Any = next(part for part in policy.actor.modules() if isinstance(part, kind))
+            found[name] = (part.normalizer.inverse(torch.from_numpy(drawn)).numpy() if name == GOAL else drawn)[0]
+    return found
+
+
 def _python(policy: Policy) -> Callable[[Any], Any]:
-    policy.reset()
+    policy.reset(**aims(policy))
     return policy.select_action
 
 
 def _torch(policy: Policy) -> Callable[[Any], Any]:
     memory = policy.begin(1)
+    memory |= {name: torch.from_numpy(value)[None] for name, value in aims(policy).items()}
 
     def act(row: Any) -> Any:
         nonlocal memory
@@ -177,7 +197,11 @@ def _cpp(policy: Policy, rows: Any, calls: int) -> dict[str, Any]:
     if found is None:
         return {"note": "there is no C++ compiler (c++, g++, clang++); CXX names another"}
     every, first = CALLS[policy.discrete]
+    aim = aims(policy)
+    numbers = ", ".join(f"{float(value):.9g}" for value in aim.get(GOAL, ()))
+    told = f"const float goal[] = {{{numbers}}}; one.set_goal(goal)" if numbers else ""
     program = PROGRAM.replace("@WARMING@", str(WARMING)).replace("@CALL@", every).replace("@FIRST@", first)
+    program = program.replace("@AIM@", f"{{ {told}; }}" if told else "")
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
         (place / "policy.hpp").write_text(text)
@@ -193,7 +217,7 @@ def _cpp(policy: Policy, rows: Any, calls: int) -> dict[str, Any]:
             said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
             return {"note": f"{pathlib.Path(found).name} failed: {said[0] if said else error}"}
     median, high, *action = map(float, output.split())
-    policy.reset()
+    policy.reset(**aim)
     expected = np.atleast_1d(policy.select_action(rows[0])).astype(np.float64)
     difference = float(np.abs(np.asarray(action)[: len(expected)] - expected).max())
     reach = 1.0 if policy.discrete else float((policy.action_high - policy.action_low).max())

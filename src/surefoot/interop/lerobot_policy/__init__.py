@@ -43,13 +43,15 @@ from lerobot.utils.constants import (
 )
 from torch import Tensor
 
-from surefoot.core.actors.memory import DRAWS
+from surefoot.core.actors.memory import DRAWS, GOAL, TASK, Memory
 from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.base.errors import CheckpointError, ConfigError
 from surefoot.core.base.spec import BYTES, Array
 from surefoot.core.policy.policy import Policy
 
 NAME = "surefoot"
+TOLD = {GOAL: "observation.goal", TASK: "observation.task_vector"}
+"""What a policy is asked for -> the batch's key of it, (B, G) in the units of observations, or (B, D)."""
 
 
 @PreTrainedConfig.register_subclass(NAME)
@@ -135,6 +137,9 @@ class SurefootPolicy(PreTrainedPolicy):
                 )
         width = sum(array.shape[0] for array in policy.arrays.values() if not array.image)
         features = {OBS_STATE: PolicyFeature(FeatureType.STATE, (width,))} if width else {}
+        for name, value in policy.begin(1).items():
+            if name in TOLD:
+                features[TOLD[name]] = PolicyFeature(FeatureType.STATE, (value.shape[1],))
         for key, array in images.items():
             features[cameras[key]] = PolicyFeature(FeatureType.VISUAL, array.image_size)
         actions = {ACTION: PolicyFeature(FeatureType.ACTION, (policy.action_dim,))}
@@ -178,6 +183,7 @@ class SurefootPolicy(PreTrainedPolicy):
         observed, rows = self._observed(batch)
         if self._memory is None:
             self._memory = self.policy.begin(rows)
+        self._memory = _with_told(self._memory, batch)
         actions, self._memory = self.policy.act(observed, self._memory, noise)
         return actions
 
@@ -189,7 +195,7 @@ class SurefootPolicy(PreTrainedPolicy):
         the first as its first `select_action` does.
         """
         observed, rows = self._observed(batch)
-        actor, memory = self.policy.actor, self.policy.begin(rows)
+        actor, memory = self.policy.actor, _with_told(self.policy.begin(rows), batch)
         if noise is None and self.policy.always_samples:
             noise, _ = self.policy._drawn(rows, {DRAWS: torch.tensor([[0, self._chunks]])})
             noise, self._chunks = noise.to(self.policy.action_low.device), self._chunks + 1
@@ -218,6 +224,15 @@ class SurefootPolicy(PreTrainedPolicy):
                 raise ConfigError(f"a batch has no {name!r} for the policy's {key!r}, but {', '.join(sorted(batch))}")
             found[key] = _picture(batch[name], self.policy.arrays[key], name)
         return found, len(next(iter(found.values())))
+
+
+def _with_told(memory: Memory, batch: Mapping[str, Tensor]) -> Memory:
+    """The memory with the goals or tasks of a batch; where it has none, those of the policy itself stay."""
+    found = {name: batch[key].to(memory[name]) for name, key in TOLD.items() if name in memory and key in batch}
+    for name, value in found.items():
+        if value.shape != memory[name].shape:
+            raise ConfigError(f"{TOLD[name]} is {list(value.shape)}, and the policy reads {list(memory[name].shape)}")
+    return {**memory, **found}
 
 
 def _picture(image: Tensor, array: Array, name: str) -> Tensor:
