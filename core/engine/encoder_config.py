@@ -9,6 +9,8 @@ from typing import Any
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.spec import FIRST, LAST, Array, Spec
 from surefoot.core.nn.encoders import Encoder
+from surefoot.core.nn.image_encoders import FOLDED
+from surefoot.core.nn.weights import load_encoder
 
 READERS = "bc, flow_bc, diffusion_bc, fql, iql, sac, dqn, ppo, dreamer and those made of them"
 """Algorithms that read images."""
@@ -23,7 +25,8 @@ class EncoderConfig:
 
     encoder: str = "nature"  # of images: small, nature, impala, impala_small, d4pg, drq, resnet18 or vit
     encoder_features: int | None = None  # of each image, and of vectors where they are mapped; null: the encoder's own
-    encoder_trains: bool = True  # false: it stays as it came, by init=, and images are not moved
+    encoder_weights: str = ""  # file that resnet18 starts from: .safetensors or .pth, torchvision's names
+    encoder_trains: bool = True  # false: it stays as it came, by encoder_weights or init=, and images are not moved
     encoder_share: bool = False  # one trunk for all cameras, of one size; what follows it is each camera's own
     pixels: str = "auto"  # what black .. white becomes: half (-.5 .. .5), unit (0 .. 1), imagenet, or the encoder's own
     crop: float = 1.0  # share of height and width that is seen: at random in training, else the middle; 1: all
@@ -48,7 +51,10 @@ def followed(kind: type, config: Mapping[str, Any], source: Any) -> dict[str, An
     if not (issubclass(kind, EncoderConfig) and isinstance(source, EncoderConfig)):
         return {}
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    return {name: getattr(source, name) for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
+    found = {name: getattr(source, name) for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
+    if "encoder" in found and source.encoder_weights:  # which the run's own tensors have
+        found["encoder"] = FOLDED
+    return found
 
 
 def reads_pictures(config: type) -> bool:
@@ -68,14 +74,23 @@ def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
         need_vector(spec, algorithm)
     if config.shift < 0:
         raise ConfigError(f"{algorithm}.shift is {config.shift}, must be 0 or more")
-    return Encoder(
+    weights = config.encoder_weights
+    if weights and config.encoder not in ("resnet18", FOLDED):
+        raise ConfigError(
+            f"{algorithm}.encoder_weights is {weights!r}, and encoder {config.encoder}: weights of a file are those of "
+            "encoder=resnet18"
+        )
+    encoder = Encoder(
         stated(spec.observations, config, algorithm),
-        config.encoder,
+        FOLDED if weights else config.encoder,
         config.encoder_features,
         pixels=None if config.pixels == AUTO else config.pixels,
         crop=config.crop,
         share=config.encoder_share,
     )
+    if weights:
+        load_encoder(encoder, weights)
+    return encoder
 
 
 def stated(arrays: Mapping[str, Array], config: EncoderConfig, algorithm: str) -> dict[str, Array]:
