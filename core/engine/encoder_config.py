@@ -10,6 +10,8 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import Options, option
 from surefoot.core.base.spec import FIRST, LAST, Array, Spec
 from surefoot.core.nn.encoders import Encoder
+from surefoot.core.nn.image_encoders import FOLDED
+from surefoot.core.nn.weights import load_encoder
 
 READERS = "bc, act, flow_bc, diffusion_bc, fql, iql, sac, dqn, ppo, dreamer and those made of them"
 """Algorithms that read images."""
@@ -28,7 +30,12 @@ class EncoderConfig(Options):
     encoder_features: int | None = option(
         None, "features of each image, and of all vectors beside images where they are mapped; null: the encoder's own"
     )
-    encoder_trains: bool = option(True, "train the encoder; false: it stays as init= gave it, and images are not moved")
+    encoder_weights: str = option(
+        "", "file that encoder=resnet18 starts from: .safetensors or .pth, with torchvision's names"
+    )
+    encoder_trains: bool = option(
+        True, "train the encoder; false: it stays as encoder_weights or init= gave it, and images are not moved"
+    )
     encoder_share: bool = option(
         False, "one trunk for all cameras, which are of one size; what follows it is each camera's own"
     )
@@ -68,7 +75,10 @@ def followed(kind: type, config: Mapping[str, Any], source: Any) -> dict[str, An
     if not (issubclass(kind, EncoderConfig) and isinstance(source, EncoderConfig)):
         return {}
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    return {name: getattr(source, name) for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
+    found = {name: getattr(source, name) for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
+    if "encoder" in found and source.encoder_weights:  # which the run's own tensors have
+        found["encoder"] = FOLDED
+    return found
 
 
 def reads_pictures(config: type) -> bool:
@@ -86,14 +96,23 @@ def encoder_of(spec: Spec, config: Any, algorithm: str) -> Encoder | None:
         return None
     if not isinstance(config, EncoderConfig):
         need_vector(spec, algorithm)
-    return Encoder(
+    weights = config.encoder_weights
+    if weights and config.encoder not in ("resnet18", FOLDED):
+        raise ConfigError(
+            f"{algorithm}.encoder_weights is {weights!r}, and encoder {config.encoder}: weights of a file are those of "
+            "encoder=resnet18"
+        )
+    encoder = Encoder(
         stated(spec.observations, config, algorithm),
-        config.encoder,
+        FOLDED if weights else config.encoder,
         config.encoder_features,
         pixels=None if config.pixels == AUTO else config.pixels,
         crop=config.crop,
         share=config.encoder_share,
     )
+    if weights:
+        load_encoder(encoder, weights)
+    return encoder
 
 
 def stated(arrays: Mapping[str, Array], config: EncoderConfig, algorithm: str) -> dict[str, Array]:

@@ -272,7 +272,13 @@ ENCODERS: dict[str, type[ImageEncoder]] = {
     encoder.kind: encoder for encoder in (Small, Nature, Impala, ImpalaSmall, D4PG, DrQ)
 }
 """Name -> class, of those here and those whose modules have been imported."""
-_HOMES = {"resnet18": "surefoot.core.nn.resnet", "vit": "surefoot.core.nn.vision_transformer"}
+FOLDED = "resnet18_folded"
+"""What `resnet18` is called with batch norms of a weight file folded into it."""
+_HOMES = {
+    "resnet18": "surefoot.core.nn.resnet",
+    FOLDED: "surefoot.core.nn.resnet",
+    "vit": "surefoot.core.nn.vision_transformer",
+}
 NAMES = (*ENCODERS, *_HOMES)
 """Of the encoders that come with the library."""
 

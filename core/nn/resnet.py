@@ -125,4 +125,33 @@ class ResNet18(ImageEncoder):
                 layer.weight.normal_(0, math.sqrt(2 / fan))
 
 
-ENCODERS[ResNet18.kind] = ResNet18
+class Folded(nn.Module):
+    """A batch norm with statistics that stay: scale x + shift, of each channel."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(channels, 1, 1))
+        self.register_buffer("shift", torch.zeros(channels, 1, 1))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, C, H, W) of the same size."""
+        return values * self.scale + self.shift
+
+
+class FoldedResNet18(ResNet18):
+    """ResNet-18 as weight files have it (`core.nn.weights`): batch norms folded, ImageNet's range of colors."""
+
+    kind = "resnet18_folded"
+    own_pixels = "imagenet"
+
+    @classmethod
+    def trunk_of(cls, view: View) -> nn.Module:
+        """As `ImageEncoder.trunk_of`."""
+        return ResNetTrunk(view.shape[0], Folded)
+
+
+for _kind in (ResNet18, FoldedResNet18):
+    ENCODERS[_kind.kind] = _kind

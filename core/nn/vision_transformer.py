@@ -74,7 +74,8 @@ class ViT(ImageEncoder):
 
     def build(self, mapped: tuple[int, ...], features: int, vectors: int) -> None:
         """As `ImageEncoder.build`."""
-        self.embedding = SpatialEmbedding(*mapped, vectors, features)
+        places, width = mapped
+        self.embedding = SpatialEmbedding(places, width, vectors, features)
 
     def of_map(self, mapped: Tensor, vectors: Tensor | None) -> Tensor:
         """As `ImageEncoder.of_map`."""

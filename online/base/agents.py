@@ -74,7 +74,6 @@ class NStepConfig(OffPolicyConfig):
         name = algorithm_of(self)
         alone = self.n_step == 1 or self.offline_fraction == 0
         require(alone, name, "offline_fraction", self.offline_fraction, "0 where n_step is above 1")
-        require(self.hindsight >= 0, name, "hindsight", self.hindsight, ">= 0")
         single = self.n_step == 1 or self.hindsight == 0
         require(single, name, "hindsight", self.hindsight, "0 where n_step is above 1")
 

@@ -278,3 +278,21 @@ def test_sources_of_agents_are_windows_of_decisions(monkeypatch: pytest.MonkeyPa
         (source,) = agent.sources(Stores(Held.dataset, Held.data)).values()
         assert isinstance(source, DecisionSource)
         assert (source.length, source.chunk) == (length, agent.chunk)
+
+
+def test_an_exported_clone_takes_uint8_cameras_by_name_and_acts_alike(tmp_path: pathlib.Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    (agent,) = made(FlowBC, [0], chunk=4, execute=2, crop=0.9)
+    policy = agent.policy()
+    policy.export(tmp_path / "policy.onnx")
+    session = runtime.InferenceSession(tmp_path / "policy.onnx")
+    kinds = {one.name: one.type for one in session.get_inputs()}
+    assert (kinds["front"], kinds["wrist"], kinds["state"]) == ("tensor(uint8)", "tensor(uint8)", "tensor(float)")
+    for rows in (1, 5):
+        seen = {key: columns()[f"observations/{key}"][:rows] for key in ARRAYS}
+        noise = torch.randn(rows, policy.noise_dim)
+        memory = {name: value for name, value in policy.begin(rows).items() if name.startswith("queue")}
+        given = {key: value.numpy() for key, value in seen.items()} | {"noise": noise.numpy()}
+        given |= {f"memory.{name}": value.numpy() for name, value in memory.items()} | {"ended": np.ones(rows, bool)}
+        found = session.run(["actions"], given)[0]
+        np.testing.assert_allclose(found, policy(seen, noise).numpy(), atol=1e-5)
