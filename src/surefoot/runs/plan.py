@@ -57,9 +57,7 @@ class Settings:
     device: str = "auto"  # auto, cpu or cuda; auto takes a GPU where there is one
     strict: bool = False  # refuse oddities in the data that are otherwise counted and reported
     view: str = "corrected"  # corrected, or d4rl for the rows of D4RL's qlearning_dataset
-    image_size: Any = (
-        None  # height and width that the dataset's pictures are scaled to: 96, or [96,128]; none: as they are
-    )
+    image_size: Any = None  # size that the dataset's pictures are scaled to: 96, or [height,width]; none: as they are
     cameras: Any = None  # of the dataset's cameras those that are read, as [top,wrist]; none: all
     init: str | None = None  # run folder whose trained networks are the start
     reward: str | None = None  # module:function that rewards the dataset's steps, in place of its own rewards
