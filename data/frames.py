@@ -31,6 +31,7 @@ class Frames:
     numbers: Tensor  # (n,) int64 in [-T, P)
     pictures: Tensor  # (P, ...), of which nothing may be written
     further: Tensor  # (T, ...); T = 0 on a GPU, where all are of one kind
+    in_order: bool = False  # row k shows picture k: nothing is looked up
 
     def __len__(self) -> int:
         """Number of rows n."""
@@ -43,10 +44,10 @@ class Frames:
 
     def gather(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """(k, ...) pictures of (k,) int64 rows in [0, n), written into `out` where it is given."""
-        wanted = self.numbers.index_select(0, rows)
+        wanted = rows if self.in_order else self.numbers.index_select(0, rows)
         if out is None:
             out = torch.empty((len(rows), *self.shape), dtype=self.pictures.dtype, device=self.pictures.device)
-        if not len(self.further):
+        if self.in_order or not len(self.further):
             _gather(self.pictures, wanted, out)
             return out
         places = (wanted < 0).nonzero().squeeze(1)
@@ -66,8 +67,7 @@ def framed(columns: Mapping[str, Pictures], rows: Array, device: torch.device) -
     """
     taken = {key: column.select_rows(rows) for key, column in columns.items()}
     if device.type == "cpu":
-        return {key: Frames(torch.from_numpy(one.numbers), _shared(one.pictures), _shared(one.further))
-                for key, one in taken.items()}  # fmt: skip
+        return {key: _on_cpu(one) for key, one in taken.items()}
     groups: dict[tuple[int, int], list[str]] = {}
     for key, one in taken.items():
         groups.setdefault((id(one.pictures), id(one.further)), []).append(key)
@@ -82,6 +82,11 @@ def framed(columns: Mapping[str, Pictures], rows: Array, device: torch.device) -
             numbers = torch.from_numpy(np.searchsorted(places, taken[key].numbers))
             found[key] = Frames(numbers.to(device), pictures, pictures[:0])
     return {key: found[key] for key in taken}
+
+
+def _on_cpu(column: Pictures) -> Frames:
+    in_order = bool((column.numbers == np.arange(len(column))).all())
+    return Frames(torch.from_numpy(column.numbers), _shared(column.pictures), _shared(column.further), in_order)
 
 
 def _gather(pictures: Tensor, numbers: Tensor, out: Tensor) -> None:

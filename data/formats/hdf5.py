@@ -27,6 +27,7 @@ from surefoot.core.base.errors import DataError
 from surefoot.core.base.spec import IMAGE
 from surefoot.core.base.unpacking import (
     PICTURE_BYTES,
+    is_picture,
     memory_limit,
     too_large_a_picture,
     too_many_pictures,
@@ -35,7 +36,7 @@ from surefoot.core.base.unpacking import (
 )
 from surefoot.data.formats.flat import OWN_MARK
 from surefoot.data.formats.named import NAMES
-from surefoot.data.pictures import COMPARED_BYTES, FURTHER, OBSERVED, OWN, rows_of
+from surefoot.data.pictures import COMPARED_BYTES, FURTHER, OBSERVED, OWN, aligned, rows_of
 
 Array = np.ndarray[Any, Any]
 
@@ -218,7 +219,7 @@ def _receive(
             arrays[key] = np.broadcast_to(np.zeros((), np.dtype(dtype)), shape)
             continue
         try:
-            array = np.empty(shape, np.dtype(dtype))
+            array = aligned(shape) if is_picture(shape, dtype) else np.empty(shape, np.dtype(dtype))
         except MemoryError:
             raise DataError(f"{path}: {key!r} has shape {tuple(shape)}, which doesn't fit the memory") from None
         if not _fill(stream, array):

@@ -14,6 +14,7 @@ import numpy as np
 from surefoot.core.base.errors import DataError, MissingExtraError
 from surefoot.core.base.scaling import Size, scaled, scaled_image
 from surefoot.core.base.unpacking import PICTURE_BYTES, check_picture, memory_limit, too_many_pictures
+from surefoot.data.pictures import aligned
 
 Array = np.ndarray[Any, Any]
 COLORS = 3
@@ -71,7 +72,7 @@ def stack(name: str, pictures: Iterator[Array], rows: int) -> Array:
                 raise DataError(
                     f"{name}: {too_many_pictures(needed, limit)}, or scale them by `image_size` in a mapping"
                 )
-            found = np.empty((rows, *picture.shape), np.uint8)
+            found = aligned((rows, *picture.shape))
         if index >= rows or picture.shape != found.shape[1:]:
             raise DataError(f"{name}: picture {index} is one too many, or of another size than the first")
         found[index] = picture

@@ -282,6 +282,11 @@ def test_a_run_that_was_begun_with_both_columns_goes_on(tmp_path: pathlib.Path) 
     assert_shows(read_columns(path), data)
 
 
+def test_pictures_that_are_read_begin_with_a_cache_line(tmp_path: pathlib.Path) -> None:
+    save(dataset(), tmp_path / "a.hdf5")
+    assert load(tmp_path / "a.hdf5").extras["observations/camera"].pictures.ctypes.data % 64 == 0
+
+
 def test_pictures_read_as_an_array_does() -> None:
     array = camera()["next_observations/camera"]
     column = dataset().extras["next_observations/camera"]
