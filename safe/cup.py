@@ -88,7 +88,7 @@ class CUP(PPO):
 
     def seen(self, batch: Batch) -> Tensor:
         """(1, R, O) observations of (R, ...) rows, or the features of their arrays by the encoder as it is."""
-        if not self.encodes_anew:
+        if self.encoder is None or not self.encodes_anew:
             return batch["observations"].unsqueeze(0)
         arrays = named(batch, self.encoder, "observations")
 

@@ -278,7 +278,7 @@ class Agent(nn.Module):
         self.build()
         if self.encodes_itself and self.encoder is not None and not self.config.encoder_trains:
             raise ConfigError(f"{self.name}.encoder_trains is false, must be true: its losses train the encoder")
-        if self.average_of is not None and self.encoder_learns:
+        if self.average_of is not None and self.encoder is not None and self.encoder_learns:
             self.average_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
 
     @classmethod

@@ -12,7 +12,7 @@ from torch import nn
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.flow_chains import ConsistencyActor, FlowChainActor, FlowSDEActor, ReinFlowActor
-from surefoot.core.actors.memory_actors import ChunkActor
+from surefoot.core.actors.memory_actors import ChunkActor, HistoryActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Agent
@@ -90,10 +90,15 @@ def clone_of(source: Agent, name: str, kind: type[Head], what: str, advice: str)
         advice: the runs that the message asks for.
 
     Raises:
-        ConfigError: its policy is of another kind.
+        ConfigError: its policy is of another kind, or reads a history.
     """
     actor: Actor = source.policy().actor
     chunk = 1
+    if isinstance(actor, HistoryActor):
+        raise ConfigError(
+            f"{name} reads the present observation alone, and {source.name} was trained with history={actor.length}: "
+            "clone with algo.history=1, or stack frames in the environment"
+        )
     if isinstance(actor, ChunkActor):
         chunk = actor.chunk
         actor = actor.inner
@@ -143,15 +148,10 @@ def take_encoder(agent: Agent, source: Agent) -> list[str]:
         Its name, or nothing where observations are one vector.
 
     Raises:
-        ConfigError: the clone reads a history of frames, or its encoder is of another kind or size.
+        ConfigError: its encoder is of another kind or size.
     """
     if agent.encoder is None or source.acting_encoder is None:
         return []
-    if source.frames > 1:
-        raise ConfigError(
-            f"{agent.name} reads the present images alone, and {source.name} was trained with history={source.frames}: "
-            "clone with algo.history=1, or stack frames in the environment"
-        )
     theirs, mine = source.acting_encoder, agent.encoder
     shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (theirs, mine)]
     if shapes[0] != shapes[1] or theirs.description() != mine.description():

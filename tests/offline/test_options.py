@@ -87,7 +87,7 @@ def test_a_model_of_vectors_refuses_images_by_the_name_of_its_algorithm(name: st
     [
         ("sac", "history", "it acts while it learns; stack frames in the environment"),
         ("dreamer", "history", "it remembers without one"),
-        ("td3", "encoder_features", r"it reads no images; bc, iql, sac, dqn, ppo, dreamer and those made of them do"),
+        ("td3", "encoder_features", r"it reads no images; bc, flow_bc, diffusion_bc, fql, iql, sac, dqn"),
     ],
 )
 def test_an_option_that_only_others_have_is_answered_with_what_to_do(name: str, option: str, message: str) -> None:

@@ -148,10 +148,9 @@ def test_a_decision_encodes_its_pictures_once_however_many_steps_it_takes(
 
 
 def test_a_clone_with_a_history_or_another_encoder_is_refused() -> None:
-    clone = clone_of(FlowBC, history=2)
-    agent = ReinFlow(clone.environment_spec, **{**CLONE, "flow_steps": 2})
-    with pytest.raises(ConfigError, match=r"flow_bc was trained with history=2: clone with algo.history=1"):
-        take_encoder(agent, clone)
+    for kind, clone in ((ReinFlow, clone_of(FlowBC, history=2)), (DPPO, clone_of(DiffusionBC, history=2))):
+        with pytest.raises(ConfigError, match=r"_bc was trained with history=2: clone with algo.history=1"):
+            kind.settle(vars(kind.Config()), clone)
     clone = clone_of(FlowBC)
     agent = ReinFlow(clone.environment_spec, **{**CLONE, "encoder_features": 7, "flow_steps": 2})
     with pytest.raises(ConfigError, match=r"leave algo.encoder and its options out"):

@@ -118,7 +118,10 @@ def test_every_domain_preset_fits_its_algorithms_and_holds_only_what_differs() -
         (["algo.expectil=3"], r"iql has no option 'algo.expectil': did you mean 'algo.expectile'"),
         (["algo=sac", "algo.history=4"], r"'algo.history': it acts while it learns; .*FrameStackObservation.*dreamer"),
         (["algo=dreamer", "algo.history=4"], r"'algo.history': it remembers without one"),
-        (["algo=cql", "algo.encoder=small"], r"'algo.encoder': it reads no images; bc, iql, sac, dqn, ppo, dreamer"),
+        (
+            ["algo=edac", "algo.encoder=small"],
+            r"'algo.encoder': it reads no images; bc, act, flow_bc, diffusion_bc, fql, iql, sac, dqn, ppo, dreamer",
+        ),
         (["algo=bc", "algo.expectile=0.5"], r"bc has no option 'algo.expectile'"),
         (["expectile=0.5"], r"did you mean 'algo.expectile'"),
         (["step=5"], r"unknown option 'step': did you mean 'steps'"),
