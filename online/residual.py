@@ -223,9 +223,10 @@ def _base_of(source: Agent) -> tuple[Actor, int, int]:
         ConfigError: what it decides depends on more than the present observation, or is a choice.
     """
     head: Actor = source.policy().actor
-    plays = planned = 1
+    plays, planned = 1, 1
     if type(head) is ChunkActor:
-        head, plays, planned = head.inner, head.execute, head.chunk
+        plays, planned = int(head.execute), int(head.chunk)
+        head = head.inner
     if head.discrete or head.has_memory:
         what = "chooses among numbers" if head.discrete else "depends on more than the present observation"
         raise ConfigError(
