@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surefoot.core.actors.actor import Actor, actor_class
+from surefoot.core.base.described import as_argument
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Agent
 from surefoot.core.engine.encoder_config import EncoderConfig
@@ -48,7 +49,7 @@ def seen_as(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[
     usual, found = cls.Config(), {}
     for name in SEEN:
         theirs = getattr(source.config, name)
-        if config.get(name, theirs) not in (theirs, getattr(usual, name)):
+        if as_argument(config.get(name, theirs)) not in (theirs, getattr(usual, name)):
             raise ConfigError(f"{cls.name}.{name} is {config[name]!r}, and the base's {theirs!r}: leave it out")
         found[name] = theirs
     return found
