@@ -112,6 +112,7 @@ TASKS: dict[str, Task] = {
     "rlcm": Task(40_000, {"num_envs": 16, "horizon": 50, "minibatches": 4, "learning_rate": 3e-4}, CLONE, data=False),
     "act": Task(2_000, {"preset": "small", "chunk": 4, "width": 32, "feed_forward": 64}, batch_size=64),
     "residual": Task(6_000, {**ACTING, **SMALL, "updates_per_step": 1.0, "progress": 1_000}, CLONE, data=False),
+    "residual_ppo": Task(40_000, {"num_envs": 16, "horizon": 50, "minibatches": 4}, CLONE, data=False),
     "dsrl_na": Task(6_000, {**ACTING, **SMALL, "updates_per_step": 1.0}, CLONE, data=False),
     "fql_online": Task(4_000, {**FLOW, **ACTING, "alpha": 3.0}, ("fql", {**FLOW, "alpha": 3.0}, 1_500)),
     "qc_online": Task(

@@ -63,7 +63,7 @@ def native_ids() -> Mapping[str, str]:
 
 def gantry_ids() -> Mapping[str, str]:
     """Name on the command line -> gymnasium id, of each variant of the gantry's task, by pictures and by the state."""
-    found = {}
+    found: dict[str, str] = {}
     for name, (gym_id, *_) in GANTRY.items():
         found |= {name: f"{gym_id}-v0", name + STATE: f"{gym_id}{STATE_ID}-v0"}
     return found

@@ -41,6 +41,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "reinflow": f"{__name__}:ReinFlow",
         "reinforce": f"{__name__}:Reinforce",
         "residual": f"{__name__}:Residual",
+        "residual_ppo": f"{__name__}:ResidualPPO",
         "rlcm": f"{__name__}:RLCM",
         "rlpd": f"{__name__}:RLPD",
         "sac": f"{__name__}:SAC",

@@ -31,6 +31,7 @@ from .redq import REDQ as REDQ, REDQConfig as REDQConfig
 from .reinflow import ReinFlow as ReinFlow, ReinFlowConfig as ReinFlowConfig
 from .reinforce import Reinforce as Reinforce, ReinforceConfig as ReinforceConfig
 from .residual import Residual as Residual, ResidualConfig as ResidualConfig
+from .residual_ppo import ResidualPPO as ResidualPPO, ResidualPPOConfig as ResidualPPOConfig
 from .rlcm import RLCM as RLCM, RLCMConfig as RLCMConfig
 from .rlpd import RLPD as RLPD, RLPDConfig as RLPDConfig
 from .sac import SAC as SAC, SACConfig as SACConfig

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor, actor_class
+from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.memory_actors import ChunkActor
@@ -20,14 +19,12 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.nn import ensembles
 from surefoot.core.policy.policy import Policy
 from surefoot.online.base.agents import bootstrapped
+from surefoot.online.base.frozen import described, head_of, seen_as, take_base
 from surefoot.online.sac import SAC, SoftConfig
 
-SEEN = ("encoder", "encoder_features", "image_channels", "image_range")
-"""Options that say how the base reads pictures."""
 LAST_LAYER = 0.01
 """What the last layer of the residual begins as, times the usual: it begins near no change."""
 
@@ -122,14 +119,7 @@ class Residual(SAC):
         """The base of a description, its weights drawn anew, and how many numbers it gives."""
         if text is None:
             return TanhGaussianActor(self.features, self.decision_dim, self.config.hidden), self.decision_dim
-        try:
-            options = json.loads(text)
-            width = int(options["base_dim"])
-            return actor_class(options["actor"]).from_description(self.features, width, options), width
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{self.name}.base is no description of a head ({error!r}): leave it out, and it follows init="
-            ) from error
+        return head_of(text, self.features, self.name)
 
     @classmethod
     def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
@@ -143,20 +133,11 @@ class Residual(SAC):
             found = {"chunk": source.chunk, "base": source.config.base}
         else:
             head, plays, planned = _base_of(source)
-            width = planned * source.spec.action_dim
-            described = {"actor": head.kind, "base_dim": width, **head.description()}
-            found = {"chunk": plays, "base": json.dumps(described, sort_keys=True)}
+            found = {"chunk": plays, "base": described(head, planned * source.spec.action_dim)}
             if config.get("chunk") is not None and config["chunk"] > planned:
                 raise ConfigError(f"{cls.name}.chunk is {config['chunk']}, and the base plans {planned} actions")
         settled = {name: value for name, value in found.items() if config.get(name) is None}
-        usual = cls.Config()
-        if source.encoder is not None and isinstance(source.config, EncoderConfig):
-            for name in SEEN:
-                theirs = getattr(source.config, name)
-                if config.get(name, theirs) not in (theirs, getattr(usual, name)):
-                    raise ConfigError(f"{cls.name}.{name} is {config[name]!r}, and the base's {theirs!r}: leave it out")
-                settled[name] = theirs
-        return settled
+        return settled | seen_as(cls, config, source)
 
     def adopt(self, source: Agent) -> list[str] | None:
         """The base and its encoder, which stay; of a run of this algorithm all.
@@ -167,19 +148,7 @@ class Residual(SAC):
         if type(source) is type(self):
             return None
         head, *_ = _base_of(source)
-        theirs, mine = head.state_dict(), self.base.state_dict()
-        if head.kind != self.base.kind or {n: v.shape for n, v in theirs.items()} != {
-            n: v.shape for n, v in mine.items()
-        }:
-            raise ConfigError(
-                f"the policy of {source.name} is a {head.kind} head, and not the one that {self.name} is configured "
-                "with: leave algo.base out"
-            )
-        self.base.load_state_dict(copy.deepcopy(theirs))
-        if self.encoder is None or source.encoder is None:
-            return ["base"]
-        self.encoder.load_state_dict(copy.deepcopy(source.encoder.state_dict()))
-        return ["base", "encoder"]
+        return take_base(self, source, head)
 
     def head(self) -> ResidualActor:
         """Base and residual as one head."""
@@ -258,9 +227,10 @@ def _base_of(source: Agent) -> tuple[Actor, int, int]:
         ConfigError: what it decides depends on more than the present observation, or is a choice.
     """
     head: Actor = source.policy().actor
-    plays = planned = 1
+    plays, planned = 1, 1
     if type(head) is ChunkActor:
-        head, plays, planned = head.inner, head.execute, head.chunk
+        plays, planned = int(head.execute), int(head.chunk)
+        head = head.inner
     if head.discrete or head.has_memory:
         what = "chooses among numbers" if head.discrete else "depends on more than the present observation"
         raise ConfigError(

@@ -54,6 +54,7 @@ _HOMES = {
     "lstm": "surefoot.core.actors.memory_actors",
     "chunk": "surefoot.core.actors.memory_actors",
     "residual": "surefoot.core.actors.residual_actor",
+    "step_residual": "surefoot.core.actors.residual_actor",
     "steered": "surefoot.core.actors.steered",
     "edited": "surefoot.core.actors.steered",
     "ensembled_chunk": "surefoot.core.actors.chunk_actors",

@@ -202,6 +202,8 @@ class ChunkActor(WrappingActor):
     order: ClassVar[tuple[str, ...]] = ("chunk", "execute", "inner")
     sliding: ClassVar[tuple[str, ...]] = ("queue",)
     """What is remembered of the steps ahead, (B, C, ...)."""
+    branches: bool = True
+    """Whether it plans only where a row needs it; else in each step, as where several agents act in one call."""
     chunk: int
     action_dim: int
     execute: int
@@ -242,7 +244,7 @@ class ChunkActor(WrappingActor):
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the first of the queued actions, after planning in rows that have none."""
         empty = memory["queued"] == 0
-        if torch.compiler.is_compiling() or self.inner.has_memory or bool(empty.any()):
+        if torch.compiler.is_compiling() or not self.branches or self.inner.has_memory or bool(empty.any()):
             planned, memory = self.inner.step(observations, memory, noise)
             memory = in_rows(memory, self.joined(memory, self._as_chunk(planned)), empty)
         rest = {

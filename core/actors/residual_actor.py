@@ -1,4 +1,4 @@
-"""A policy that corrects another one: a small change is added to what a frozen head says."""
+"""Policies that correct another one: a small change is added to what a frozen head says, once a plan or each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from surefoot.core.actors.actor import Actor
-from surefoot.core.actors.heads import TanhGaussianActor
+from surefoot.core.actors.heads import TanhGaussianActor, UnboundedGaussianActor
+from surefoot.core.actors.memory import Memory
 from surefoot.core.base.errors import ConfigError
 
 
@@ -79,3 +80,63 @@ class ResidualActor(Actor):
         if name == "base":
             return observation_dim, options["base_dim"]
         return observation_dim + action_dim, action_dim
+
+
+class StepResidualActor(Actor):
+    """clip(b + scale * delta(s, b)) at each step, b the base's action, by whatever the base remembers.
+
+    A base that plans chunks plays its plan, and each of its actions is changed by what is seen at its own step.
+    Source: Ankile et al., "From Imitation to Refinement: Residual RL for Precise Assembly" (ResiP, 2024).
+    """
+
+    kind = "step_residual"
+
+    def __init__(self, base: Actor, residual: UnboundedGaussianActor, scale: float) -> None:
+        """Take the parts as they are.
+
+        Args:
+            base: gives A numbers in [-1, 1]; it may remember.
+            residual: reads the observation and these numbers, gives A.
+            scale: at least 0: of the change.
+
+        Raises:
+            ConfigError: a scale below 0, or a base that chooses among numbers.
+        """
+        super().__init__()
+        if not scale >= 0 or base.discrete:
+            raise ConfigError(f"a residual of scale {scale} of a {base.kind} head: needs 0 or more, and no choices")
+        self.base, self.residual, self.scale = base, residual, scale
+        self.always_samples, self.needs_outcomes = base.always_samples, base.needs_outcomes
+
+    @property
+    def noise_dim(self) -> int:
+        """The base's where it can't do without noise, else the residual's."""
+        return self.base.noise_dim if self.always_samples else self.residual.noise_dim
+
+    def begin(self, rows: int) -> Memory:
+        """The base's."""
+        return self.base.begin(rows)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) actions at the first step of an episode."""
+        return self.step(observations, self.begin(observations.shape[0]), noise)[0]
+
+    def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """As `Actor.step`."""
+        base, memory = self.base.step(observations, memory, noise if self.always_samples else None)
+        own = None if self.always_samples else noise
+        change = self.residual.act(torch.cat([observations, base], -1), own)
+        return (base + self.scale * change).clamp(-1, 1), memory
+
+    def executed(self, memory: Memory, actions: Tensor) -> Memory:
+        """As the base takes it."""
+        return self.base.executed(memory, actions)
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """As the base takes it."""
+        return self.base.hear(memory, rewards, costs, ended)
+
+    @classmethod
+    def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:
+        """As `Described.sizes_of`: the residual reads what the base says."""
+        return observation_dim + (action_dim if name == "residual" else 0), action_dim

@@ -52,8 +52,8 @@ class GantryEnv(gymnasium.Env[Any, Any]):
         if self.render_mode is not None:
             before = self.rows.sim.qpos[0].copy()
         observations, rewards, terminations, truncations, info = self.rows.step(np.asarray(action)[None])
-        own = {key: info[key][0] for key in ("success", "diverged", "is_intervention") if key in info}
-        own = {key: bool(value) for key, value in own.items()}
+        flags = ("success", "diverged", "is_intervention")
+        own: dict[str, Any] = {key: bool(info[key][0]) for key in flags if key in info}
         if own.get("is_intervention"):
             own["intervene_action"] = info["intervene_action"][0]
         if self.render_mode is not None and (terminations[0] or truncations[0]):

@@ -160,6 +160,8 @@ class Blocks:
         """A policy for each seed that the environment can evaluate, or None."""
         if not isinstance(self.env, RollsOut) or self.agent.spec.discrete or self.agent.encoder is not None:
             return None
+        if type(self.agent).decide is not OnPolicyAgent.decide:  # it acts by more than its actor
+            return None
         policies = []
         for position in range(self.seeds):
             agent = self.agent if not self.learner.stacked else self.learner.extract(position).to(self.device)

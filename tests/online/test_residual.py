@@ -209,7 +209,7 @@ def test_a_base_that_sees_keeps_its_encoder_and_nothing_trains_it() -> None:
     env = make_vec("native/pendulum-camera", 2)
     spec = spec_of(env)
     source = BC(spec, hidden=(8, 8), encoder="small", encoder_features=6).fresh(4)
-    agent = started(source, spec, num_envs=2, hidden=(8,))
+    agent = started(source, spec, num_envs=2, hidden=(8,), image_range=[])  # as a plan of a file has it
     assert agent.config.encoder == "small"
     before = {name: value.clone() for name, value in source.encoder.state_dict().items()}
     made = OffPolicyLoop([agent], [0], env, planned_steps=100, batch_size=8, kernels=False)
