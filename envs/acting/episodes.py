@@ -207,7 +207,7 @@ class EpisodeRunner:
                 array = arrays.get(key)
                 if array is None or array.dtype != "uint8":
                     continue
-                words = looks(torch.from_numpy(np.ascontiguousarray(seen[key][rows])), policy.arrays[key], mean)
+                words = looks(torch.from_numpy(np.ascontiguousarray(seen[key][rows])), array, mean)
                 if words is not None and (key, words) not in told:
                     told.add((key, words))
                     warnings.warn(

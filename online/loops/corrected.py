@@ -68,6 +68,7 @@ class Corrected(Drawn):
         self.replay.bind(seeds, rows, device)
         self.corrections.bind(seeds, rows, device)
         self.from_people = even_places(rows, self.share, device)
+        self._places = self.from_people.nonzero().squeeze(1)
 
     def rows(self, step: int) -> Tensor:
         """(S, rows) int64 rows of training step `step` >= 0.
@@ -95,23 +96,19 @@ class Corrected(Drawn):
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
         """The rows at `indices` (..., rows), as `rows` gives them."""
-        here, offset = indices.device.type == "cpu", self.offset
+        offset, dim, places = self.offset, indices.dim() - 1, self._places
         groups = self.replay.buffer.gather_groups(torch.where(indices < offset, indices, 0))
+        people = indices.index_select(dim, places)
         tables: list[tuple[Store | TransitionBuffer, Tensor, Tensor]] = [
-            (self.corrections.buffer, (indices >= offset) & (indices < 2 * offset), indices - offset)
+            (self.corrections.buffer, (people >= offset) & (people < 2 * offset), people - offset)
         ]
         if self.data is not None:
-            tables.append((self.data, indices >= 2 * offset, indices - 2 * offset))
-        for table, of_it, rows in tables:
-            if here:  # only what is asked for; a GPU is not asked how much that is
-                if bool(of_it.any()):
-                    for key, found in table.gather_groups(rows[of_it]).items():
-                        groups[key][of_it] = found
-                continue
-            others = table.gather_groups(torch.where(of_it, rows, 0))
-            for key, found in others.items():
+            tables.append((self.data, people >= 2 * offset, people - 2 * offset))
+        for table, of_it, rows in tables:  # looked up in all, without asking in which they are
+            for key, found in table.gather_groups(torch.where(of_it, rows, 0)).items():
                 mask = of_it.view(*of_it.shape, *[1] * (found.dim() - of_it.dim()))
-                groups[key] = torch.where(mask, found, groups[key])
+                chosen = torch.where(mask, found, groups[key].index_select(dim, places))
+                groups[key] = groups[key].index_copy(dim, places, chosen)
         if out is None:
             return self.replay.buffer.split(groups)
         for key, found in groups.items():

@@ -42,6 +42,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 """Field of a config -> a size under which a step costs milliseconds, for each algorithm that has the field."""
 OWN: dict[str, dict[str, Any]] = {
+    "classifier": {"label": "rewards"},
     "dreamer": {"blocks": 2, "groups": 2, "count": 1},
     "mbrcsl": {"horizon": 30},  # so that paths return more than the data's best episode
     "diffusion_bc": {"hidden": (8, 8, 8)},
