@@ -66,8 +66,9 @@ class Interval:
     def __contains__(self, value: object) -> bool:
         if not isinstance(value, numbers.Real):
             return False
-        above = self.low < value or (self.with_low and value == self.low)
-        return above and (value < self.high or (self.with_high and value == self.high))
+        number = float(value)
+        above = self.low < number or (self.with_low and number == self.low)
+        return above and (number < self.high or (self.with_high and number == self.high))
 
     def __str__(self) -> str:
         return self.text

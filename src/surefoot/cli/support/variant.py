@@ -77,7 +77,7 @@ def _algorithm(base: str) -> type[Agent]:
 
 def _method(agent: type[Agent], loss: str | None) -> FunctionType:
     """The loss that is changed, of those whose text can be copied: `super()` would mean another class there."""
-    found = {}
+    found: dict[str, FunctionType] = {}
     for kind in agent.__mro__:
         for name, one in vars(kind).items():
             if name.endswith(SUFFIX) and inspect.isfunction(one) and "super()" not in inspect.getsource(one):
