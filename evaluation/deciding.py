@@ -119,7 +119,7 @@ class LookPlan:
         try:
             return cls(**value)
         except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
+            raise error.inside(where, ConfigError) from error
 
     def sentence(self) -> str:
         """The plan in words."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import surefoot
 from surefoot.core.actors.heads import GaussianActor
+from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn.networks import Value
@@ -26,13 +27,13 @@ from surefoot.runs.embedded import load
 
 
 @dataclasses.dataclass(frozen=True)
-class AWRConfig:
+class AWRConfig(Options):
     """Settings of AWR."""
 
-    temperature: float = 3.0  # multiplies the advantage
-    discount: float = 0.99
-    learning_rate: float = 3e-4
-    hidden: tuple[int, ...] = (256, 256)
+    temperature: float = option(3.0, "multiplies the advantage", range=">= 0")
+    discount: float = option(0.99, "discount factor", range="[0, 1)")
+    learning_rate: float = option(3e-4, "learning rate of both networks", range=">= 0")
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers", range=">= 1")
 
 
 class AWR(Agent):

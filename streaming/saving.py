@@ -80,7 +80,7 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     try:
         problem, configured = Spec.from_json(meta["problem"]), kind.configure(**config)
     except (ConfigError, CheckpointError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise error.inside(path, CheckpointError) from error
     missing = why_not(len(hidden_of(configured, problem)))
     if meta["native"] and "native" not in options and missing:
         raise ConfigError(
@@ -90,7 +90,7 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     try:
         agent = kind(problem, configured, **settings)
     except (ConfigError, CheckpointError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise error.inside(path, CheckpointError) from error
     _take(agent, tensors, meta, path)
     return agent
 

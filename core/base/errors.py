@@ -1,5 +1,7 @@
 """The exceptions of surefoot: each names the file, key, index or field, and says what to do."""
 
+from __future__ import annotations
+
 import re
 import warnings
 from collections.abc import Collection
@@ -50,10 +52,17 @@ class SurefootError(Exception):
         code: the kind of mistake, where it is of one of the usual kinds.
     """
 
+    field: str | None = None
+    code: Code | None = None
+
     def __init__(self, sentence: object = "", *, field: str | None = None, code: Code | None = None) -> None:
         super().__init__(sentence)
         self.field = field
         self.code = code
+
+    def inside(self, source: object, kind: type[SurefootError]) -> SurefootError:
+        """An error of another kind with the file before the sentence, about the same field."""
+        return kind(f"{source}: {self}", field=self.field, code=self.code)
 
     def __str__(self) -> str:
         """The sentence; names that came from a file can't move the cursor, nor fill the terminal."""

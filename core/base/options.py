@@ -15,10 +15,11 @@ import dataclasses
 import functools
 import inspect
 import math
+import numbers
 import re
 import typing
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.schema import Kind, Maybe, Record, Wrong, kind_of, shown
@@ -62,9 +63,12 @@ class Interval:
             return cls(text, low, high, sign == ">=", sign == "<=")
         raise TypeError(f"{text!r} is no range; write it as '(0, 1]' or '>= 0'")
 
-    def __contains__(self, value: float) -> bool:
-        above = self.low < value or (self.with_low and value == self.low)
-        return above and (value < self.high or (self.with_high and value == self.high))
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, numbers.Real):
+            return False
+        number = float(value)
+        above = self.low < number or (self.with_low and number == self.low)
+        return above and (number < self.high or (self.with_high and number == self.high))
 
     def __str__(self) -> str:
         return self.text
@@ -114,7 +118,7 @@ def option(
     """
     words = None if choices is None else tuple(sorted(choices) if isinstance(choices, set | frozenset) else choices)
     declared = Option(help, None if range is None else Interval.of(range), words, rising)
-    return cast(T, dataclasses.field(default=default, metadata={_KEY: declared}))
+    return dataclasses.field(default=default, metadata={_KEY: declared})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +152,7 @@ def declared(kind: type) -> dict[str, Declared]:
     found = {}
     for field in dataclasses.fields(kind):
         own = [
-            base.__dataclass_fields__[field.name].metadata.get(_KEY)
+            vars(base)["__dataclass_fields__"][field.name].metadata.get(_KEY)
             for base in kind.__mro__
             if "__dataclass_fields__" in vars(base) and field.name in inspect.get_annotations(base)
         ]

@@ -356,7 +356,7 @@ def test_a_range_with_whole_ends_has_fractions_where_the_option_takes_them(
         "algo.discount: {low: 0, high: 1, step: 1}\n"
     )
     words = ["algo=td3bc", "dataset=native/pendulum-mixed", "--trials", "1", "--space", "space.yaml"]
-    tuning, _ = command._asked(command._parser().parse_intermixed_args(words))
+    tuning, _ = command._asked(command.parser().parse_intermixed_args(words))
     made = tune.distributions(tuning.space)
     assert made["algo.alpha"] == optuna.distributions.FloatDistribution(1.0, 4.0)
     assert made["jacobian_penalty"] == optuna.distributions.FloatDistribution(0.0, 1.0)

@@ -51,6 +51,13 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="a system in C++: the folder NAME with a header, a module, a test; `surefoot build NAME` compiles it",
     )
+    parser.add_argument(
+        "--from",
+        dest="base",
+        metavar="ALGORITHM",
+        help="an algorithm that is a variant of another, such as iql: one of its losses is copied out, to be changed",
+    )
+    parser.add_argument("--loss", metavar="NAME", help="of --from: the loss that is copied out (default: its first)")
     parser.set_defaults(run=new)
 
 
@@ -65,9 +72,20 @@ def new(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{name!r} can't be a module's name; give small letters, digits and _, as in my_algorithm")
     if arguments.cpp and kind != "system":
         raise ConfigError(f"--cpp is of a system; `surefoot new {kind} {name}` writes python")
+    for option in ("base", "loss"):
+        if getattr(arguments, option) is not None and (kind != "algorithm" or arguments.base is None):
+            said = "--from is of an algorithm" if option == "base" else "--loss is of an algorithm with --from"
+            raise ConfigError(f"{said}: `surefoot new algorithm {name} --from iql`")
     folder = pathlib.Path(arguments.folder).expanduser()
     words = {"name": name, "Class": "".join(part.capitalize() for part in name.split("_"))}
-    texts = _cpp_project(folder / name, words) if arguments.cpp else _python_files(folder, kind, words)
+    if arguments.base is not None:
+        from surefoot.cli.support.variant import variant
+
+        texts = {
+            folder / file: text for file, text in variant(arguments.base, name, words["Class"], arguments.loss).items()
+        }
+    else:
+        texts = _cpp_project(folder / name, words) if arguments.cpp else _python_files(folder, kind, words)
     for path in [folder / name] if arguments.cpp else texts:
         if path.exists():
             raise ConfigError(f"{path} exists already; choose another name, or --folder")

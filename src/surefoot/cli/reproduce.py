@@ -191,7 +191,7 @@ def request(values: Mapping[str, Any], name: str) -> Request:
     try:
         return config.compose([f"algo={values['algo']}", *grammar.texts(said)])
     except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise error.inside(name, ConfigError) from error
 
 
 def _show(asked: Result, published: Result, place: pathlib.Path, as_json: bool) -> int:

@@ -133,7 +133,7 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
         try:
             corner = config.compose([*overrides, *grammar.texts(values)], known.trust)
         except ConfigError as error:
-            raise ConfigError(f"{known.space}: {error}") from error
+            raise error.inside(known.space, ConfigError) from error
         if isinstance(space[name], dict) and isinstance({**corner.fields, **_options(corner)}.get(name), float):
             space[name] |= {end: float(space[name][end]) for end in ("low", "high")}  # fractions between whole ends too
     return tuning, out

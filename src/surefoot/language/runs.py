@@ -135,7 +135,7 @@ def plan_of(folder: pathlib.Path) -> Plan:
     try:
         return Plan.from_json(read_json(path, CONFIG)["plan"])
     except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise error.inside(path, CheckpointError) from error
 
 
 def seed_folder(folder: pathlib.Path, seed: int) -> pathlib.Path:

@@ -49,7 +49,7 @@ class Settings(Options):
         0, "steps between checkpoints besides those after evaluations; 0: none besides", range="[0, 1e12]"
     )
     evaluate_episodes: int = option(10, "episodes of the evaluations while it trains, per seed", range="[1, 1e7]")
-    keep_best: bool = option(False, "keep the policy of the best of those evaluations too, measured on other episodes")
+    keep_best: bool = option(False, "keep the policy of the best of these evaluations, measured on other episodes")
     device: str = option(
         "auto", "auto, cpu or cuda; auto takes a GPU where there is one", choices=("auto", "cpu", "cuda")
     )
@@ -63,7 +63,7 @@ class Settings(Options):
     cameras: Any = option(None, "those of the dataset's cameras that are read, as [top,wrist]; null: all")
     init: str | None = option(None, "run folder whose trained networks are the start")
     reward: str | None = option(None, "module:function that rewards the dataset's steps, or a run of algo=classifier")
-    gap: str | None = option(None, "perturbed dynamics of the training environment (evaluation has none), as gravity2")
+    gap: str | None = option(None, "perturbed dynamics (training only), as gravity2")
     kernels: bool = option(True, "networks and updates in the native module, on a CPU; false: plain PyTorch")
     compiled: bool = option(False, "compile the training step with torch.compile")
     mixed_precision: bool = option(False, "bfloat16 where it is safe")
@@ -74,7 +74,7 @@ class Settings(Options):
     action_low: tuple[float, ...] | None = option(
         None, "lowest action without a simulator, one for all or for each; with action_high="
     )
-    action_high: tuple[float, ...] | None = option(None, "highest action, likewise; neither: as the data state or hold")
+    action_high: tuple[float, ...] | None = option(None, "highest action, likewise; neither: as in the data")
     jacobian_penalty: float = option(
         0.0, "weight of |d mean action / d observation|^2 in the policy's loss: smoother actions", range=">= 0"
     )
@@ -82,9 +82,7 @@ class Settings(Options):
         None, "who acts for one learner: processes or ray; null: the learner itself", choices=("processes", "ray")
     )
     workers: int = option(1, "collectors of each seed, which share its environments", range="[1, 1e5]")
-    staleness: int = option(
-        0, "maximum policy lag, in versions; above 0 collectors act while the learner learns", range="[0, 100]"
-    )
+    staleness: int = option(0, "maximum policy lag; above 0 collectors act while the learner learns", range="[0, 100]")
     collect_steps: int = option(
         32, "steps of each environment by one policy, where collectors fill a replay buffer", range="[1, 1e6]"
     )

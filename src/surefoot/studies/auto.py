@@ -102,7 +102,7 @@ class Auto:
         try:
             return cls(Plan.from_json(value["plan"]), tuple(value["portfolio"]), value.get("judge", "critics"))
         except ConfigError as error:
-            raise CheckpointError(f"{folder / FILE}: {error}") from error
+            raise error.inside(folder / FILE, CheckpointError) from error
 
 
 def begun(folder: pathlib.Path) -> bool:

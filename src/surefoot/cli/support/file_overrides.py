@@ -32,7 +32,7 @@ def said_by(source: object) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
+        raise error.inside(source, ConfigError) from error
 
 
 def check(overrides: Sequence[str], source: object, trust: bool) -> None:

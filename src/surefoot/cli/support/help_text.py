@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from surefoot.cli.support import config
 from surefoot.cli.support import presets as domain_presets
+from surefoot.cli.support.train_options import OPTIONS
 from surefoot.data import CATALOGUE
 from surefoot.runs.algorithms import ALGORITHMS
 from surefoot.runs.embedded import embedded
@@ -42,8 +43,6 @@ def usage() -> str:
 
 def _options() -> list[tuple[str, str]]:
     """The command's own options, and what each does."""
-    from surefoot.cli.train import OPTIONS
-
     return [(", ".join(names) + f" {how.get('metavar', '')}".rstrip(), what) for names, how, what in OPTIONS]
 
 

@@ -109,7 +109,15 @@ def main(arguments: list[str]) -> int:
     except SurefootError as error:
         if isinstance(error, SimulatorError):
             traceback.print_exc()
-        send({"kind": "error", "type": type(error).__name__, "text": str(error)})
+        send(
+            {
+                "kind": "error",
+                "type": type(error).__name__,
+                "text": str(error),
+                "field": error.field,
+                "code": error.code,
+            }
+        )
         return 2
     except Exception as error:
         traceback.print_exc()

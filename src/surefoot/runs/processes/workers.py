@@ -143,6 +143,6 @@ def _as_error(event: Event, worker: _Worker) -> Exception:
         error, text = SurefootError.__new__(kind), event["text"]
         if kind is errors.SimulatorError:
             text += f"; the traceback is in {worker.log}; if it had come to a checkpoint: {worker.run.resume_command}"
-        error.args = (text,)
+        error.args, error.field, error.code = (text,), event.get("field"), event.get("code")
         return error
     return RuntimeError(f"seed {worker.seeds[0]}: {event['text']}; the traceback is in {worker.log}")
