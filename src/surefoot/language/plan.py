@@ -25,8 +25,8 @@ Second = TypeVar("Second")
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples", "keep_best")
 """Settings of the loop that a run is not named after."""
 TOLD = (
-    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "write", "critic", "temperature", "dtype"),
-    *("lora", "lora_alpha", "lora_targets"),
+    *("reward_shares", "gate", "rule", "corrupt", "judge_learning_rate", "critic", "write", "environment"),
+    *("temperature", "dtype", "lora", "lora_alpha", "lora_targets"),
 )
 """Settings beside the loop's that it is."""
 
@@ -42,6 +42,8 @@ class Plan:
     rule: str = ""  # module:function; reward= is then a reward model that is trained beside the policy (Cooper)
     corrupt: str = ""  # module:function that makes wrong answers of right ones, for the reward model to tell apart
     judge_learning_rate: float = 1e-5  # of that reward model
+    gate: str = ""  # of several rewards: the others count where the first is this or more (G-RA); without it always
+    environment: str = ""  # module:function that replies between the turns of an answer, with turns
     write: str = ""  # module:function that makes new problems of weak prompts, with weak_share
     critic: str = ""  # folder of a reward model, as which the critic of method=ppo begins; else a copy of the model
     held_out: str = ""  # .jsonl of prompts to evaluate on; none without it
@@ -141,6 +143,10 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
             for name in rewards_of(first["reward"])
         )
     shares_of(first.get("reward", ""), first.get("reward_shares", ""))
+    if first.get("gate"):
+        _value("gate", first["gate"], "float")
+        if len(rewards_of(first.get("reward", ""))) < 2:
+            raise ConfigError(f"gate={first['gate']} is for several rewards, of which the first opens it: reward=a:b,c")
     made = Plan(**first, changes=changes, loop=TrainConfig(**second))
     method(made.method, **changes)
     return made, words.get("out")
