@@ -153,6 +153,11 @@ def test_a_run_from_the_command_line_is_evaluated_and_resumed_bit_for_bit(
     assert main(["llm", "train", "--resume", "part"]) == 0  # the user has named its functions already
     assert pathlib.Path("part/seeds/0/model/model.safetensors").read_bytes() == whole
     capsys.readouterr()
+    judged = ["llm", "evaluate", "run", "prompts.jsonl", "my_oracle:repeats", "--max-new-tokens", "2", "--json"]
+    assert main([*judged, "--turns", "2", "--environment", "my_oracle:oracle"]) == 0
+    assert json.loads(capsys.readouterr().out)["length"] > 2  # of two turns, without the reply
+    assert main([*judged, "--turns", "2"]) == 2
+    assert "go together" in capsys.readouterr().err
     alone = ["environment=my_oracle:oracle", "reward=my_oracle:repeats"]
     none = ["environment=my_oracle:nothing"]
     for more, said in (([], "go together"), (none, "has no function"), (alone, "gate=1 is for several")):
