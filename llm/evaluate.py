@@ -17,6 +17,7 @@ from surefoot.llm.policy import LMPolicy
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.reader import PolicyReader
 from surefoot.llm.rewards import RewardFunction, scores
+from surefoot.llm.turns import Turns
 
 
 def pass_at(k: int, right: Tensor, count: int) -> Tensor:
@@ -88,6 +89,7 @@ def evaluate(
     solved: float = 1.0,
     seed: int = 0,
     at_once: int = 256,
+    turns: Turns | None = None,
 ) -> Report:
     """Answer each prompt greedily once and by sampling `samples` times.
 
@@ -100,6 +102,7 @@ def evaluate(
         solved: threshold.
         seed: of the sampling.
         at_once: rows that are generated together.
+        turns: an environment that replies; `new` is then the most tokens of a turn.
 
     Raises:
         ConfigError: fewer than two prompts have answers that could be scored, or no sample or token is asked for.
@@ -110,7 +113,10 @@ def evaluate(
     encoded = policy.encode([prompt.text for prompt in prompts])
 
     def answers(count: int, greedy: bool) -> tuple[Tensor, Any]:
-        rollout = policy.generate(encoded, count, new, seed, greedy=greedy, at_once=at_once)
+        if turns is None:
+            rollout = policy.generate(encoded, count, new, seed, greedy=greedy, at_once=at_once)
+        else:
+            rollout = turns.generate(policy, prompts, encoded, count, new, seed, greedy=greedy, at_once=at_once)
         rows = [prompt for prompt in prompts for _ in range(count)]
         reader = PolicyReader(policy, at_once=at_once)
         return scores(reward, rows, policy.decode(rollout), rollout.answers(), reader).view(-1, count), rollout
@@ -118,11 +124,9 @@ def evaluate(
     once, _ = answers(1, True)
     found, rollout = answers(samples, False)
     with torch.no_grad():
-        parts = [
-            policy.log_probs(rollout.rows(slice(start, start + at_once)))[1].sum()
-            for start in range(0, len(rollout.finished), at_once)
-        ]
-    tokens = rollout.completion_mask.sum()
+        cuts = [rollout.rows(slice(start, start + at_once)) for start in range(0, len(rollout.finished), at_once)]
+        parts = [(policy.log_probs(part)[1] * part.trained).sum() for part in cuts]
+    tokens = rollout.trained.sum()
     right = (found >= solved).sum(1)
     same = 1 - mixed_groups(found.flatten(), samples).view(-1, samples)[:, 0].double()
     each = {

@@ -38,6 +38,7 @@ from surefoot.llm.rewards import Learning, RewardFunction, Weighted, ask, step_s
 from surefoot.llm.sage import Sage, SageSampler
 from surefoot.llm.same_run import check_same, deciding
 from surefoot.llm.token_critic import TokenCritic
+from surefoot.llm.turns import Environment, Turns
 
 LARGEST_GAP = 1e-2
 """In nats, between log-probabilities when a token was sampled and when it is trained, by the same float32 weights."""
@@ -59,6 +60,9 @@ class TrainConfig(Pace):
     prompts_per_step: int = option(32, "prompts of each batch", range="> 0")
     group: int = option(8, "answers to each prompt", range="> 0")
     max_new_tokens: int = option(64, "the most tokens of an answer", range="> 0")
+    turns: int = option(
+        1, "the most turns of an answer, between which environment= replies; max_new_tokens is of each", range="> 0"
+    )
     epochs: int = option(1, "times that a batch is gone through", range="> 0")
     minibatches: int = option(1, "optimizer steps of each time", range="> 0")
     learning_rate: float = option(1e-6, "learning rate of the optimizer", range=">= 0")
@@ -116,11 +120,13 @@ class Loop:
         config: TrainConfig,
         critic: RewardModel | None = None,
         write: Write | None = None,
+        environment: Environment | None = None,
     ) -> None:
         """Begin one; `reward` is None for methods whose own reward is enough (RLPR).
 
         `critic` is what the critic of `method.advantages=gae` begins as, which is trained; None for a copy of the
         policy with a head that gives 0. `write` makes new problems of weak prompts, which stand in for them.
+        `environment` replies between the turns of an answer (`llm.turns`), where `config.turns` is above 1.
 
         Raises:
             ConfigError: a prompt is longer than the model's context allows; the method needs rewards of steps, and
@@ -166,6 +172,7 @@ class Loop:
         if self.of_steps and isinstance(reward, RewardModel):
             reward.check_reads(policy)
         self.critic = self._critic(critic)
+        self.turns = self._turns(environment)
         self.entropy_gradient = method.entropy_coefficient > 0
         self.answered: list[Prompt] = []
         """The prompt of each answer of the last batch."""
@@ -173,6 +180,22 @@ class Loop:
         self.spread = 0.0  # running mean of groups' deviations; 0 before there is one
         self._ahead: tuple[Tensor, Forward] | None = None  # answers, and the forward pass that did not wait for rewards
         self._epoch: tuple[int, np.ndarray] | None = None  # its number, and the order of its prompts
+
+    def _turns(self, environment: Environment | None) -> Turns | None:
+        config, method = self.config, self.method
+        if (environment is None) != (config.turns == 1):
+            raise ConfigError(
+                f"turns={config.turns} and environment= go together: how often the policy may write, and what replies"
+            )
+        if environment is None:
+            return None
+        for name, value in (
+            ("method.sage", method.sage), ("method.nucleus", method.nucleus), ("continuous", config.continuous),
+            ("method.reads", method.reads != "none"), ("method.advantages=steps", self.of_steps),
+        ):  # fmt: skip
+            if value:
+                raise ConfigError(f"{name} is for answers of one turn: leave it out, or turns=1")
+        return Turns(environment, config.turns)
 
     def _critic(self, given: RewardModel | None) -> TokenCritic | None:
         config, method = self.config, self.method
@@ -217,7 +240,7 @@ class Loop:
                 prompts[row], encoded[row], numbers[row] = one, self.policy.encode([one.text])[0], NEW
             new += numbers.count(NEW)
             self.policy.check_lengths(encoded, config.max_new_tokens)
-            rollout = self._answers(encoded, seed)
+            rollout = self._answers(prompts, encoded, seed)
             rows = [prompt for prompt in prompts for _ in range(config.group)]
             rollout, found = self.score(rollout, rows, ahead=not method.mixed_groups and not method.spread)
             rewards_seen.append(found)
@@ -241,7 +264,7 @@ class Loop:
         self.answered = [prompt for prompt in asked for _ in range(config.group)]
         if self._ahead is None:
             rollout, found = joined([part for part, _ in kept], self.policy.pad), torch.cat([part for _, part in kept])
-        seen, mask = torch.cat(rewards_seen), rollout.completion_mask
+        seen, mask = torch.cat(rewards_seen), rollout.trained
         if bool(seen.isnan().all()):
             raise DataError(
                 f"step {self.step}: the reward function could score none of {len(seen)} answers (it gave None)"
@@ -283,9 +306,13 @@ class Loop:
                 if len(scored) and number != NEW:
                     self.weakness.note(number, float((scored >= self.config.solved).double().mean()))
 
-    def _answers(self, prompts: list[list[int]], seed: int) -> Rollout:
+    def _answers(self, asked: Sequence[Prompt], prompts: list[list[int]], seed: int) -> Rollout:
         """`config.group` answers to each prompt, `method.sage` of them by SAGE, the last ones."""
         config, sage = self.config, self.method.sage
+        if self.turns is not None:
+            return self.turns.generate(
+                self.sampler, asked, prompts, config.group, config.max_new_tokens, seed, at_once=config.rows_at_once
+            )
         plain = self.sampler.generate(
             prompts,
             config.group - sage,
@@ -365,7 +392,7 @@ class Loop:
             log_prob: (B, C) of the policy before its updates.
             entropy: (B, C).
         """
-        method, config, mask = self.method, self.config, rollout.completion_mask
+        method, config, mask = self.method, self.config, rollout.trained
         if method.overlong_share:
             buffer = max(1, round(method.overlong_share * config.max_new_tokens))
             returns = returns + overlong_penalty(mask.sum(-1), config.max_new_tokens, buffer)
@@ -494,7 +521,7 @@ class Loop:
         metrics |= {name: float(value) for name, value in gap.items()}
         metrics["entropy"] = float((batch.entropy * batch.mask).sum() / batch.mask.sum().clamp(min=1))
         metrics |= self.take(rollout, batch, forward)
-        metrics |= {"training_seconds": time.perf_counter() - began, "tokens": float(rollout.completion_mask.sum())}
+        metrics |= {"training_seconds": time.perf_counter() - began, "tokens": float(rollout.trained.sum())}
         self.end_step()
         return metrics
 

@@ -24,6 +24,8 @@ from surefoot.llm.losses.selection import completion_mask, masked_logits
 from surefoot.llm.models import quiet, read_model
 from surefoot.llm.nucleus import Follower, Nucleus
 
+OWN = "own"
+"""In `Rollout.kept` of answers of several turns: (B, C), 1 at tokens that the policy wrote."""
 LOWEST = -1e30
 """A logit whose probability is 0."""
 UNITS_AT_ONCE = 1 << 24
@@ -54,6 +56,11 @@ class Rollout:
         plain = [field.name for field in dataclasses.fields(self) if field.name != "kept"]
         values: dict[str, Any] = {name: getattr(self, name)[which] for name in plain}
         return Rollout(**values, kept={name: value[which] for name, value in self.kept.items()})
+
+    @property
+    def trained(self) -> Tensor:
+        """(B, C): the real tokens that the policy wrote, which are all but an environment's replies."""
+        return self.completion_mask * self.kept[OWN] if OWN in self.kept else self.completion_mask
 
     def answers(self) -> list[list[int]]:
         """The tokens of each answer without its end token and padding."""

@@ -29,7 +29,10 @@ from surefoot.llm.supervised import answered
 
 ABOUT, HEAD = "reward.json", "reward_head.safetensors"
 Kind = Literal["pairs", "steps"]
-LOSSES = {"preference": preference_terms, "demonstration": demonstration_terms}
+LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "preference": preference_terms,
+    "demonstration": demonstration_terms,
+}
 """Of pairs: (scores of the chosen, of the rejected, centre) -> terms."""
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import ConfigError, DataError, SurefootError
+from surefoot.llm.losses.reward_shaping import gated_reward
 from surefoot.llm.prompts import Prompt
 from surefoot.llm.reader import PolicyReader
 
@@ -162,12 +163,13 @@ def later(reward: RewardFunction, workers: int = 1) -> RewardFunction:
 class Weighted:
     """A weighted sum of several rewards; where one gives None, of the others, and None where all do."""
 
-    def __init__(self, parts: Sequence[RewardFunction], shares: Sequence[float]) -> None:
+    def __init__(self, parts: Sequence[RewardFunction], shares: Sequence[float], gate: float | None = None) -> None:
         """Put them together.
 
         Args:
             parts: by the convention above.
             shares: the weight of each; may be negative.
+            gate: the first counts in any case, and the others where it is this or more, before its weight (G-RA).
 
         Raises:
             ConfigError: there is not a finite weight for each, or one is trained beside the policy.
@@ -176,7 +178,7 @@ class Weighted:
             raise ConfigError("a reward that learns beside the policy stands alone: it can't be one of a sum")
         if len(parts) != len(shares) or not all(math.isfinite(share) for share in shares):
             raise ConfigError(f"reward_shares={list(shares)} must be {len(parts)} numbers, one for each reward")
-        self.shares = list(shares)
+        self.shares, self.gate = list(shares), gate
         self.parts: dict[str, RewardFunction] = {}
         for part in parts:
             name = str(getattr(part, "__name__", type(part).__name__)).replace(" ", "_")
@@ -200,7 +202,13 @@ class Weighted:
         columns = {name: one() for name, one in asked.items()}
         self.means = {name: float(one.nanmean()) for name, one in columns.items() if not one.isnan().all()}
         table = torch.stack(list(columns.values())).double()
-        total = (table * torch.tensor(self.shares, dtype=torch.float64).unsqueeze(1)).nansum(0)
+        weighed = table * torch.tensor(self.shares, dtype=torch.float64).unsqueeze(1)
+        if self.gate is None:
+            total = weighed.nansum(0)
+        else:  # by the first before its weight; where that can't score the gate is closed
+            first = table[0].nan_to_num(nan=-torch.inf)
+            dense = gated_reward(first, weighed[1:].nan_to_num(nan=0.0).T, self.gate) - first
+            total = weighed[0].nan_to_num(nan=0.0) + dense.nan_to_num(nan=0.0)
         none = table.isnan().all(0).tolist()
         return [None if lacking else value for value, lacking in zip(total.tolist(), none, strict=True)]
 

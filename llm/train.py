@@ -20,6 +20,7 @@ from surefoot.llm.prompts import Prompt
 from surefoot.llm.reward_models import RewardModel
 from surefoot.llm.rewards import RewardFunction
 from surefoot.llm.supervised import CHECKPOINT, METRICS, Stopped, metrics_until
+from surefoot.llm.turns import Environment
 
 MODEL, BEST = "model", "best"
 
@@ -34,6 +35,7 @@ def train(
     *,
     critic: RewardModel | None = None,
     write: Write | None = None,
+    environment: Environment | None = None,
     held_out: Sequence[Prompt] | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
@@ -52,6 +54,7 @@ def train(
             model before training.
         critic: what the critic of `method.advantages=gae` begins as, and is trained; None for a copy of the policy.
         write: makes new problems of weak prompts (`llm.curriculum`), with `config.weak_share`.
+        environment: replies between the turns of an answer (`llm.turns`), with `config.turns`.
         held_out: prompts to evaluate on, at the beginning, every `evaluate_every` steps and at the end.
         progress: called with each line of the metrics.
         stopping: asked after each step; once it is true the state is kept, and training ends.
@@ -68,7 +71,7 @@ def train(
     """
     if held_out is not None and reward is None:
         raise ConfigError("held_out needs a reward that tells right answers: give reward=, as my_rewards:exact")
-    loop = Loop(policy, prompts, reward, method, config, critic, write)
+    loop = Loop(policy, prompts, reward, method, config, critic, write, environment)
     path = None if folder is None else pathlib.Path(folder)
     lines: list[dict[str, Any]] = []
     if path is not None and (path / CHECKPOINT).is_file():
@@ -98,6 +101,7 @@ def train(
                 solved=config.solved,
                 seed=config.seed,
                 at_once=config.rows_at_once,
+                turns=loop.turns,
             )
             if loop.step in (0, config.steps):
                 warn_unreached(found, config.solved)

@@ -20,6 +20,7 @@ collect_ignore = (
         "test_team.py",
         "test_steps_and_nucleus.py",
         "test_token_critic.py",
+        "test_turns.py",
         "test_demonstrations.py",
     ]
 )

@@ -81,7 +81,7 @@ def test_a_groups_last_answers_are_sages_and_train() -> None:
     one = method("dr_grpo", sage=2, step_mark=";", think_mark="!")
     loop = Loop(tiny(), PROMPTS, sevens, one, SMALL)
     prompts = [loop.encoded[0], loop.encoded[1]]
-    rollout = loop._answers(prompts, 5)
+    rollout = loop._answers(PROMPTS, prompts, 5)
     assert loop.sage is not None
     sure = loop.sage.generate(prompts, 10, 5)
     for group in range(2):

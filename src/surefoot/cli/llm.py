@@ -53,6 +53,8 @@ def add_parsers(commands: Any) -> None:
     judge.add_argument("--best", action="store_true", help="a run's best model on its held-out prompts, not its last")
     judge.add_argument("--samples", type=int, default=8, help="k of pass@k (default 8)")
     judge.add_argument("--max-new-tokens", type=int, default=64, help="the most tokens of an answer (default 64)")
+    judge.add_argument("--environment", metavar="MODULE:FUNCTION", help="what replies between turns, with --turns")
+    judge.add_argument("--turns", type=int, default=1, help="the most turns of an answer (default 1)")
     judge.add_argument("--temperature", type=float, default=1.0, help="of sampling (default 1)")
     judge.add_argument("--seed", type=int, default=0, help="of sampling (default 0)")
     judge.add_argument("--policy-seed", type=int, metavar="K", help="which of a run's models (default: its first)")
@@ -252,10 +254,16 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from surefoot.language.runs import model_of
     from surefoot.llm import evaluate, load_policy, load_reward, read_prompts
     from surefoot.llm.evaluate import warn_unreached
+    from surefoot.llm.reward_models import load_function
+    from surefoot.llm.turns import Turns
     from surefoot.runs import trust
     from surefoot.runs.run import is_language
 
+    if (arguments.environment is None) != (arguments.turns == 1) or arguments.turns < 1:
+        raise ConfigError(f"--turns {arguments.turns} and --environment go together: turns above 1, and what replies")
     trust.allow(arguments.reward)
+    if arguments.environment is not None:
+        trust.allow(arguments.environment)
     folder = pathlib.Path(arguments.model).expanduser()
     if (folder / "config.json").is_file() and is_language(folder):
         folder = model_of(folder, arguments.policy_seed, arguments.best)
@@ -265,9 +273,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         folder = folder / "model"
     reward, prompts = load_reward(arguments.reward), read_prompts(arguments.prompts)
     policy = load_policy(folder, arguments.temperature, arguments.device)
+    turns = None
+    if arguments.environment is not None:
+        environment: Any = load_function(arguments.environment, "environment")
+        turns = Turns(environment, arguments.turns)
     found = evaluate(
         policy, prompts, reward, new=arguments.max_new_tokens, samples=arguments.samples, solved=arguments.solved,
-        seed=arguments.seed,
+        seed=arguments.seed, turns=turns,
     )  # fmt: skip
     warn_unreached(found, arguments.solved)
     if arguments.json:

@@ -26,8 +26,8 @@ Second = TypeVar("Second")
 TELLING_NOTHING = ("steps", "seed", "checkpoint_every", "evaluate_every", "samples", "keep_best")
 """Settings of the loop that a run is not named after."""
 TOLD = (
-    *("reward_shares", "rule", "corrupt", "judge_learning_rate", "write", "critic", "temperature", "dtype"),
-    *("lora", "lora_alpha", "lora_targets"),
+    *("reward_shares", "gate", "rule", "corrupt", "judge_learning_rate", "critic", "write", "environment"),
+    *("temperature", "dtype", "lora", "lora_alpha", "lora_targets"),
 )
 """Settings beside the loop's that it is."""
 
@@ -48,6 +48,10 @@ class Plan(Options):
         "", "module:function that makes wrong answers of right ones, for the reward model to tell apart"
     )
     judge_learning_rate: float = option(1e-5, "learning rate of that reward model")
+    gate: str = option(
+        "", "of several rewards: the others count where the first is this or more (G-RA); without it always"
+    )
+    environment: str = option("", "module:function that replies between the turns of an answer, with turns")
     write: str = option("", "module:function that makes new problems of weak prompts, with weak_share")
     critic: str = option(
         "", "folder of a reward model, as which the critic of method=ppo begins; else a copy of the model"
@@ -151,6 +155,10 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
             for name in rewards_of(first["reward"])
         )
     shares_of(first.get("reward", ""), first.get("reward_shares", ""))
+    if first.get("gate"):
+        _value("gate", first["gate"], "float")
+        if len(rewards_of(first.get("reward", ""))) < 2:
+            raise ConfigError(f"gate={first['gate']} is for several rewards, of which the first opens it: reward=a:b,c")
     made = Plan(**first, changes=changes, loop=TrainConfig(**second))
     method(made.method, **changes)
     return made, words.get("out")

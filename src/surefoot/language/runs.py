@@ -98,7 +98,9 @@ def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Prog
 def functions_of(made: Plan) -> list[trust.FunctionName]:
     """What a plan names that would be called."""
     return [
-        trust.FunctionName(name) for name in (*rewards_of(made.reward), made.rule, made.corrupt, made.write) if name
+        trust.FunctionName(name)
+        for name in (*rewards_of(made.reward), made.rule, made.corrupt, made.write, made.environment)
+        if name
     ]
 
 
@@ -110,7 +112,10 @@ def reward_of(made: Plan) -> RewardFunction | None:
     """
     parts = [load_reward(name, made.device) for name in rewards_of(made.reward)] if made.reward else []
     several = len(parts) > 1 or made.reward_shares
-    found = Weighted(parts, shares_of(made.reward, made.reward_shares)) if several else parts[0] if parts else None
+    gate = float(made.gate) if made.gate else None
+    found = (
+        Weighted(parts, shares_of(made.reward, made.reward_shares), gate) if several else parts[0] if parts else None
+    )
     if not made.rule:
         return found
     if not isinstance(found, RewardModel):
@@ -181,6 +186,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
             continue
         config, reward = dataclasses.replace(made.loop, seed=seed), reward_of(made)
         critic = load_reward_model(made.critic, made.device) if made.critic else None
+        environment: Any = load_function(made.environment, "environment") if made.environment else None
         write: Any = load_function(made.write, "write") if made.write else None
         policy = load_policy(made.model, made.temperature, made.device, made.dtype, seed)
         if made.lora:
@@ -198,7 +204,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
         with asked_to_stop() as stopping:
             try:
                 lines = train(
-                    policy, prompts, reward, chosen, config, place, critic=critic, write=write,
+                    policy, prompts, reward, chosen, config, place, critic=critic, write=write, environment=environment,
                     held_out=held_out, progress=heard, stopping=stopping.get,
                 )  # fmt: skip
             except Stopped:
