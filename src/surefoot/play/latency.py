@@ -114,12 +114,12 @@ def _of_arrays(policy: Policy, seed: int) -> Any:
     return [{key: drawn(one.shape, one.dtype) for key, one in policy.arrays.items()} for _ in range(IMAGES)]
 
 
-def aims(policy: Policy, seed: int = 0) -> dict[str, Array]:
+def aims(policy: Policy, seed: int = 0) -> dict[str, Any]:
     """A goal or a task, as `Policy.reset` takes it, of a policy that needs one and has none of its own.
 
     A goal is drawn around its normaliser's mean, a task uniformly among directions.
     """
-    found, memory = dict[str, Array](), policy.begin(1)
+    found, memory = dict[str, Any](), policy.begin(1)
     for name, kind in ((GOAL, GoalActor), (TASK, TaskActor)):
         if name in memory and bool(memory[name].isnan().any()):
             drawn = _normal(1, memory[name].shape[1], seed)
