@@ -16,6 +16,7 @@ from surefoot.core.actors.memory import Memory
 from surefoot.core.actors.memory_actors import ChunkActor, WrappingActor
 from surefoot.core.actors.residual_actor import StepResidualActor
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, Batch, require
 from surefoot.online.base.frozen import described, head_of, seen_as, take_base
 from surefoot.online.base.on_policy_agent import in_parts, kept_of
@@ -26,11 +27,11 @@ from surefoot.online.ppo import PPO, PPOConfig
 class ResidualPPOConfig(PPOConfig):
     """Settings of a residual policy that PPO learns."""
 
-    scale: float = 0.1  # alpha, of the change, in units of half the range of an action
-    base: str | None = None  # of what the base's head is made, as JSON; null: as the run that it starts from
+    scale: float = option(0.1, "alpha, size of the change in units of half the range of an action", range=">= 0")
+    base: str | None = option(None, "description of the base's head, as JSON; null: as the run that it starts from")
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
-    initial_log_std: float = -1.0  # of the change
+    initial_log_std: float = option(-1.0, "log standard deviation of the change at first")
     discount: float = 0.999
     target_kl: float | None = 0.1
     normalise_observations: bool = False  # the base's normaliser stays
@@ -38,7 +39,6 @@ class ResidualPPOConfig(PPOConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        require(self.scale >= 0, "residual_ppo", "scale", self.scale, ">= 0")
         require(self.chunk in (None, 1), "residual_ppo", "chunk", self.chunk, "1: each step's action is changed")
 
 

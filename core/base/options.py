@@ -133,6 +133,8 @@ class Declared:
 
     def check(self, value: Any, owner: str) -> None:
         """Raise a ConfigError unless a value may be this option's; `owner` is the algorithm that the message names."""
+        if isinstance(self.hint, type) and dataclasses.is_dataclass(self.hint) and isinstance(value, self.hint):
+            return  # options of its own, which were checked when it was made
         place = f"{owner}.{self.name}" if owner else self.name
         try:
             self.kind.check(value, place)

@@ -441,6 +441,7 @@ class Agent(nn.Module):
         """Whether training changes the encoder: it has parameters, and `encoder_trains` does not hold them."""
         return (
             self.encoder is not None
+            and self.trains_encoder
             and getattr(self.config, "encoder_trains", True)
             and any(True for _ in self.encoder.parameters())
         )

@@ -146,5 +146,5 @@ def test_a_reward_model_is_trained_and_used_from_the_command_line(
     assert main(["llm", "train", "model=base", "prompts=prompts.jsonl", "reward=rm", *settings]) == 0
     assert pathlib.Path(json.loads(pathlib.Path("run/config.json").read_text())["plan"]["reward"]) == tmp_path / "rm"
     assert main(["llm", "reward", "model=base", "data=pairs.jsonl", "out=other", "steps=0"]) == 2
-    assert "steps=0 must be above 0" in capsys.readouterr().err
+    assert "steps is 0, must be > 0" in capsys.readouterr().err
     assert not pathlib.Path("other").exists()

@@ -148,7 +148,7 @@ def test_ppo_begins_its_critic_as_a_reward_model(place: pathlib.Path, capsys: py
         (words("method=grpo", "critic=judge"), "critic is for method.advantages=gae"),
         (words("method=ppo", "critic=nowhere"), "nowhere: is no reward model"),
         (words("method=ppo", "critic=tiny"), "tiny: is no reward model"),
-        (words("method=ppo", "method.trace=2"), "method.trace=2.0 must be a share"),
+        (words("method=ppo", "method.trace=2"), "method.trace is 2.0, must be in [0, 1]"),
     ):
         assert main([*wrong, "out=wrong", "--quiet"]) == 2
         assert said in capsys.readouterr().err

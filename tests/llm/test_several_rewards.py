@@ -137,7 +137,7 @@ def test_a_threshold_that_no_reward_reaches_is_told() -> None:
     assert [line["evaluation"]["pass_k"][0] for line in lines if "evaluation" in line] == [1.0, 1.0]
     found = evaluate(tiny(), PROMPTS, half, new=2, samples=2, solved=0.4)
     assert (found.pass_1[0], found.highest) == (1.0, 0.5)
-    with pytest.raises(ConfigError, match="solved=nan must be a finite number"):
+    with pytest.raises(ConfigError, match="solved is nan, must be a finite number"):
         TrainConfig(solved=math.nan)
 
 

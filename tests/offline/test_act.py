@@ -168,6 +168,17 @@ def test_it_learns_chunks_and_stacked_seeds_are_single_seeds() -> None:
     assert not torch.allclose(mine.actor.act(seen), ACT(dataset, **SMALL).fresh(1).actor.act(seen), atol=1e-3)
 
 
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() -> None:
+    dataset = data((12, 12))
+    whole, part, rest = (learner(dataset, dropout=0.1) for _ in range(3))
+    whole.run(9)
+    part.run(4)
+    rest.restore([{name: value.clone() for name, value in part.state(0).items()}], 4)
+    rest.run(5)
+    found = rest.state(0)
+    assert all(torch.equal(value, found[name]) for name, value in whole.state(0).items())
+
+
 def test_pictures_are_tokens_and_their_trunk_is_trained() -> None:
     dataset = data((6, 6), pictures=True)
     made = learner(dataset, encoder="small", shift=0)

@@ -135,13 +135,13 @@ def test_hil_learns_from_demonstrations_beside_a_collector(tmp_path: pathlib.Pat
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ([*SAC, "collect=episode"], "who acts is not said: add collectors=processes or ray"),
+        ([*SAC, "collect=episode"], "who acts is not given: add collectors=processes or ray"),
         ([*SAC, *EPISODES, "envs=2"], "an order is one episode of one environment, and envs=2: set envs=1"),
         (
             ["algo=ppo", "algo.horizon=128", *SAC[1:3], *BASE, *EPISODES],
             "ppo learns from blocks of steps: leave it out",
         ),
-        ([*SAC, "collectors=processes", "collect=epoch"], "collect='epoch' is unknown: give steps or episode"),
+        ([*SAC, "collectors=processes", "collect=epoch"], "collect is 'epoch', must be one of steps, episode"),
     ],
 )
 def test_what_can_not_be_is_refused(settings: list[str], words: str, tmp_path: pathlib.Path, capsys: Any) -> None:

@@ -360,9 +360,9 @@ def test_a_collector_whose_environment_hangs_ends_with_its_learner() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["workers=2"], "who acts is not said"),
+        (["workers=2"], "who acts is not given"),
         (["collectors=processes", "workers=3"], "can't be shared equally"),
-        (["collectors=threads"], "give processes or ray"),
+        (["collectors=threads"], "must be one of processes, ray or null"),
         (["collectors=processes", "dataset=native/pendulum-mixed", "algo=iql"], "does not learn from blocks"),
         (["collectors=processes", "algo=a2c", "staleness=1"], "newest policy only"),
     ],

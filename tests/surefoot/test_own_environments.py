@@ -86,7 +86,7 @@ def test_arguments_on_the_command_line_become_part_of_the_environment_s_name() -
     assert compose(said).fields["env"] == f"{OWN}:Own?gain=2&length=5&max_episode_steps=4"
     for wrong, words in (
         (["algo=ppo", "env=none", "env_options.gain=2"], "env_options.gain is an argument of an environment, and none"),
-        (["algo=ppo", "env=Pendulum-v1", "max_episode_steps=0"], "max_episode_steps=0"),
+        (["algo=ppo", "env=Pendulum-v1", "max_episode_steps=0"], "max_episode_steps is 0"),
         (["algo=ppo", "env=Pendulum-v1", "env_options=3"], r"as in env_options\.gain=2"),
     ):
         with pytest.raises(ConfigError, match=words):

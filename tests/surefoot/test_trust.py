@@ -349,13 +349,13 @@ def test_agents_of_ours_may_be_named_and_functions_may_not(finished_run: pathlib
 def test_every_setting_that_may_name_code_is_asked_for() -> None:
     rooms = [path.resolve() for path in pathlib.Path(surefoot.__file__).parent.iterdir() if path.is_dir()]
     files = [path for room in rooms for path in room.rglob("*.py")]
-    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
-    told = [re.match(r"    (\w+): .*=.*#.*\bmodule:\w", line) for line in lines]
-    found = {match[1] for match in told if match}
+    option = re.compile(r"^    (\w+): [^\n]*= option\((?:(?!^    \w).)*?\bmodule:\w", re.M | re.S)
+    found = {name for path in files for name in option.findall(path.read_text(encoding="utf-8"))}
     assert {"env", "listener", "reward", "termination", "reward_function"} <= found
-    plan = LanguagePlan(model="m", prompts="p", reward="a:reward", rule="a:rule", corrupt="a:corrupt")
-    assert functions_of(plan) == ["a:reward", "a:rule", "a:corrupt"]  # of runs of language models
-    assert found - {"rule", "corrupt"} <= {key.removeprefix("algo.") for key in received.NAMING}
+    of_language = ("reward", "rule", "corrupt", "write", "environment")
+    plan = LanguagePlan(model="m", prompts="p", **{name: f"a:{name}" for name in of_language})
+    assert functions_of(plan) == [f"a:{name}" for name in of_language]
+    assert found - set(of_language[1:]) <= {key.removeprefix("algo.") for key in received.NAMING}
 
 
 @pytest.mark.parametrize("key", received.CALLED)

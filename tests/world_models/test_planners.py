@@ -342,7 +342,7 @@ def test_settings_out_of_range_are_named() -> None:
     for aim, said in (
         ({"futures": 2.5}, "futures is 2.5, must be a whole number"),
         ({"futures": 3, "risk": "cvar:0.1"}, "risk is 'cvar:0.1'; it is a measure"),
-        ({"cost_limit": "0"}, "cost_limit is '0'; it is a number"),
+        ({"cost_limit": "0"}, "cost_limit is '0', must be a finite number"),
         ({"cost_limit": math.nan}, "cost_limit is nan"),
     ):
         with pytest.raises(ConfigError, match=said):
