@@ -65,7 +65,7 @@ def test_a_model_learns_the_demonstrated_answers_within_its_bounds() -> None:
     scores = model(["1=", "2=", "1=", "2="], ["7", "7", "2", "3"])
     assert scores == pytest.approx([1, 1, -1, -1], abs=0.15)
     for wrong in ({"loss": "irl"}, {"loss": "demonstration", "centre": 0.0}):
-        with pytest.raises(ConfigError, match="loss(=| is )"):
+        with pytest.raises(ConfigError, match=r"loss(=| is )"):
             RewardTraining(**wrong)
     with pytest.raises(ConfigError, match="is of pairs, and this reward model is of steps"):
         RewardLearner(RewardModel(tiny(), "steps"), training)

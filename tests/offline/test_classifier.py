@@ -53,6 +53,19 @@ def test_it_finds_success_on_episodes_that_it_never_saw() -> None:
     found = agent.judged_on(others, 0)["classifier"]
     assert found["failing"] + found["success"] == 600
     assert found["positives_at_half"] <= 0.03 * found["failing"]
+    right = (agent.probability(torch.from_numpy(others.next_observations)).numpy() >= 0.5) == others.extras["success"]
+    assert right.mean() > 0.97
+    assert agent.judged_words({"classifier": found})[0].startswith("held-out episodes: ")
+
+
+def test_it_learns_from_pictures_and_its_encoder_with_it() -> None:
+    dataset = frames(20, pictures=True)
+    options: dict[str, Any] = {"encoder": "small", "encoder_features": 16, "shift": 1}
+    agent, others = trained(dataset, 80, **options), frames(20, seed=1, pictures=True)
+    before = Classifier(Spec.of(dataset, [-1.0], [1.0]), hidden=(32,), **options).fresh(0)
+    assert not all(
+        torch.equal(a, b) for a, b in zip(agent.encoder.parameters(), before.encoder.parameters(), strict=True)
+    )
     found = agent.probability(torch.from_numpy(np.asarray(others.extras[f"next_{NAME}"]))).numpy()
     right = (found >= 0.5) == others.extras["success"]
     assert right.mean() > 0.95
