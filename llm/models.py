@@ -16,6 +16,8 @@ from surefoot.core.base.schema import Plain, Table
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
 """Files of which a tokenizer has one or more."""
+ADAPTERS = "adapter_config.json"
+"""What adapters of peft are described by: the model that they belong to, by path or by name."""
 
 
 def missing_of(error: ImportError, package: str) -> str:
@@ -72,6 +74,11 @@ def read_model(
     weights = not alone and any(path.glob("*.safetensors"))
     if not (weights or alone) and any(path.glob("*.bin")):
         raise CheckpointError(f"{path}: weights are a pickle (.bin), which is not read; convert them to safetensors")
+    if not alone and (path / ADAPTERS).exists():  # transformers would read the model that it names, wherever that lies
+        raise CheckpointError(
+            f"{path}: {ADAPTERS} names another model, and weights are read from this folder alone; merge the adapters "
+            "into it (merge_and_unload of peft) and save what that gives"
+        )
     if not any((path / name).is_file() for name in TOKENIZERS):  # transformers would make up an empty one
         raise CheckpointError(f"{path}: has no tokenizer ({TOKENIZERS[0]}); save it beside the model")
     for index in () if alone else sorted(path.glob("*.safetensors.index.json")):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
+import zipfile
 from typing import Any
 
 import pytest
@@ -116,3 +118,55 @@ def test_files_that_are_no_resnet_are_refused(tmp_path: pathlib.Path) -> None:
     stacked = Spec({"image": Array((72, 72, 9), "uint8")}, 1, (-1.0,), (1.0,))
     with pytest.raises(ConfigError, match=r"reads images of 3 channels, and these have 9"):
         BC(stacked, encoder="resnet18", encoder_weights=str(path))
+
+
+class Executes:
+    """What leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: pathlib.Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return pathlib.Path.touch, (self.mark,)
+
+
+def refused(path: pathlib.Path, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        BC(SPEC, encoder="resnet18", encoder_weights=str(path))
+
+
+def test_no_object_of_a_file_of_weights_is_executed(tmp_path: pathlib.Path) -> None:
+    path, mark = tmp_path / "w.pth", tmp_path / "executed"
+    torch.save({"conv1.weight": Executes(mark)}, path)
+    refused(path, r"w\.pth: can't be read as weights \(UnpicklingError\)")
+    path.write_bytes(pickle.dumps({"conv1.weight": Executes(mark)}, protocol=2))
+    refused(path, r"w\.pth: can't be read as weights \(UnpicklingError\)")
+    assert not mark.exists()
+
+
+def test_a_small_file_of_weights_takes_no_large_memory(tmp_path: pathlib.Path) -> None:
+    path, plain = tmp_path / "w.pth", tmp_path / "plain.pth"
+    torch.save({"conv1.weight": torch.zeros(300 << 20, dtype=torch.uint8)}, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for member in source.infolist():
+            packed.writestr(member.filename, source.read(member))
+    plain.unlink()
+    refused(path, r"w\.pth: unpacks to \d+ bytes, more than the 268435456")
+    good = pretrained().state_dict()
+    repeated = torch.zeros(1, dtype=torch.half).as_strided((1 << 24, 1 << 24), (0, 0))  # a petabyte as float32
+    for name in ("fc.weight", "bn1.bias"):
+        torch.save({**good, name: repeated}, path)
+        if name == "fc.weight":  # which is not read
+            BC(SPEC, encoder="resnet18", encoder_weights=str(path))
+        else:
+            refused(path, r"bn1\.bias is \(16777216, 16777216\), must be \(64,\)")
+
+
+def test_tensors_that_are_no_plain_numbers_are_refused(tmp_path: pathlib.Path) -> None:
+    path, good = tmp_path / "w.pth", pretrained().state_dict()
+    first = good["conv1.weight"]
+    for odd in (first.to_sparse(), first.to("meta"), first.to(torch.complex64), first.to(torch.int32)):
+        torch.save({**good, "conv1.weight": odd}, path)
+        refused(path, r"w\.pth: conv1\.weight is .*, must be plain floating-point numbers")
+    torch.save({1: first}, path)
+    refused(path, "something else than named tensors")

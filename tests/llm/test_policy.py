@@ -236,6 +236,29 @@ def test_a_pickle_is_not_read_and_a_config_alone_gives_random_weights(tmp_path: 
         load_policy(tmp_path)
 
 
+def test_a_folder_of_adapters_does_not_name_another_model(tmp_path: pathlib.Path) -> None:
+    tiny().save(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/elsewhere"}))
+    with pytest.raises(
+        CheckpointError, match=r"adapter_config\.json names another model, and weights are read"
+    ):
+        load_policy(tmp_path)
+    load_policy(tmp_path / "config.json")  # random weights, whatever lies beside it
+
+
+def test_code_in_the_folder_of_a_model_is_not_executed(tmp_path: pathlib.Path) -> None:
+    tiny().save(tmp_path)
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nclass Own: pass\n")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    load_policy(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "own"}))
+    with pytest.raises(CheckpointError, match="custom code"):
+        load_policy(tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
 @pytest.mark.parametrize("named", ["../outside.safetensors", "/dev/zero", "gone.safetensors"])
 def test_parts_of_a_model_are_files_beside_their_list(named: str, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "model"
