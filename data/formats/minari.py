@@ -30,6 +30,7 @@ from surefoot.core.base.errors import (
     MissingExtraError,
     SurefootError,
     nearest,
+    printable,
 )
 from surefoot.core.base.files import why
 from surefoot.core.base.library_output import held_output
@@ -123,13 +124,15 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
     arrays = {}
     for key in columns:  # each part goes as soon as it is joined: images would not fit the memory twice
         arrays[key] = concatenated(name, key, [episode.pop(key) for episode in episodes])
-    attributes: dict[str, Any] = {"minari_id": loaded.spec.dataset_id, "kind": "minari"}
+    attributes: dict[str, Any] = {"minari_id": printable(str(loaded.spec.dataset_id)), "kind": "minari"}
     if keys and not apart:
-        attributes["observation_keys"] = ",".join(keys)
+        attributes["observation_keys"] = printable(",".join(keys))
     with _refusals(name):
         metadata = loaded.storage.metadata
         attributes |= {
-            key: str(metadata[key]) for key in ("author", "code_permalink", "algorithm_name") if key in metadata
+            key: printable(str(metadata[key]))
+            for key in ("author", "code_permalink", "algorithm_name")
+            if key in metadata
         }
         if metadata.get(REWARDS_KEY) in WITHOUT:
             attributes[REWARDS] = str(metadata[REWARDS_KEY])
@@ -144,7 +147,7 @@ def _convert(loaded: Any, source: Source, view: str) -> Dataset:
         unit = bool(np.all(actions.low == -1) and np.all(actions.high == 1))
     known = Source(
         name=name,
-        env_id=source.env_id or (loaded.env_spec.id if loaded.env_spec is not None else None),
+        env_id=source.env_id or (printable(loaded.env_spec.id) if loaded.env_spec is not None else None),
         unit_actions=unit,
         sha256=digest,
         attributes=attributes,

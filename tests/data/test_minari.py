@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
@@ -219,6 +220,23 @@ def test_damaged_folders_are_refused(tmp_path: pathlib.Path) -> None:
     inside.write_bytes(inside.read_bytes()[:1000])
     with pytest.raises(DataError, match=r"d-v0"):
         load("minari/test/d-v0")
+
+
+def test_what_a_folder_says_of_itself_is_text_that_a_terminal_can_hold_and_executes_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces_of = spaces.Box(-9, 9, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
+    create("test/odd-v0", [steps(4, True) | {"observations": np.zeros((5, 2), np.float32)}], *spaces_of)
+    told = tmp_path / "minari" / "test" / "odd-v0" / "data" / "metadata.json"
+    (tmp_path / "trap_of_minari.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = {"id": "trap_of_minari:T-v0", "entry_point": "trap_of_minari:T", "additional_wrappers": []}
+    odd = {"algorithm_name": "a\x1b[2J", "env_spec": json.dumps(named)}
+    told.write_text(json.dumps(json.loads(told.read_text()) | odd))
+    data = load("minari/test/odd-v0")
+    assert data.attributes["algorithm_name"] == "a\\x1b[2J"
+    assert data.env_id == "trap_of_minari:T-v0"  # for which who trains asks for trust
+    assert not (tmp_path / "executed").exists()
 
 
 def _chained() -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,24 @@ def test_what_a_run_acts_in_is_rewarded_by_it(run: pathlib.Path) -> None:
     other = dataclasses.replace(plan, environment="native/pendulum")
     with pytest.raises(DataError, match=r"was trained on 2 numbers, and native/pendulum has 3 numbers"):
         training_environment(other, HIL(inputs_of(other, None, lambda event: None).spec))
+
+
+def test_a_received_classifier_has_nothing_executed(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "received"
+    shutil.copytree(run, folder)
+    config = json.loads((folder / "config.json").read_text())
+
+    def names(**changes: Any) -> str:
+        (folder / "config.json").write_text(json.dumps(config | {"plan": config["plan"] | changes}))
+        return str(folder)
+
+    with pytest.raises(ConfigError, match="is a run of no_such_module:Own; train one with algo=classifier"):
+        SuccessReward(names(algorithm="no_such_module:Own"))
+    labelled = SuccessReward(names(reward="no_such_module:labels"))  # which its own data had, and nobody calls now
+    made = frames()
+    np.testing.assert_array_equal(
+        labelled.success(made.next_observations), SuccessReward(str(run)).success(made.next_observations)
+    )
 
 
 def test_mistakes_are_named(run: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +44,7 @@ class SuccessReward:
         run = Run.open(folder)
         if run.plan.algorithm != Classifier.name:
             raise ConfigError(f"reward={folder}: is a run of {run.plan.algorithm}; train one with algo=classifier")
-        agent = load_agent(run)
+        agent = load_agent(dataclasses.replace(run, plan=dataclasses.replace(run.plan, reward=None)))  # never called
         assert isinstance(agent, Classifier)
         self.name, self.agent = str(folder), agent.eval()
         result = read_json(run.seed_folder(run.plan.seeds[0]) / "result.json", RESULT)
