@@ -108,7 +108,8 @@ class LMPolicy:
         """Tokens of each prompt: a text, or messages by the tokenizer's chat template.
 
         Raises:
-            ConfigError: messages where the tokenizer has no template, or a prompt without a token.
+            ConfigError: messages where the tokenizer has no template, or one that can't be rendered; a prompt without a
+                token.
         """
         found = []
         for number, prompt in enumerate(prompts):
@@ -117,12 +118,23 @@ class LMPolicy:
             elif self.tokenizer.chat_template is None:
                 raise ConfigError(f"prompt {number} is a list of messages, and the tokenizer has no chat template")
             else:
-                chat = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-                ids = chat["input_ids"]
+                ids = self._chat_ids(prompt, number)
             if not ids:
                 raise ConfigError(f"prompt {number} has no tokens: give it a text, or a first token of its own")
             found.append(list(ids))
         return found
+
+    def _chat_ids(self, messages: list[dict[str, str]], number: int) -> list[int]:
+        """Tokens of messages; the template is the model's own and is rendered in Jinja's sandbox."""
+        try:
+            chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        except Exception as error:  # whatever a template raises
+            raise ConfigError(
+                f"prompt {number}: the tokenizer's chat template can't be rendered ({type(error).__name__}: {error}); "
+                "give prompts that it takes, or texts"
+            ) from error
+        ids: list[int] = chat["input_ids"]
+        return ids
 
     def decode(self, rollout: Rollout) -> list[str]:
         """The text of each answer, without special tokens."""

@@ -239,9 +239,7 @@ def test_a_pickle_is_not_read_and_a_config_alone_gives_random_weights(tmp_path: 
 def test_a_folder_of_adapters_does_not_name_another_model(tmp_path: pathlib.Path) -> None:
     tiny().save(tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/elsewhere"}))
-    with pytest.raises(
-        CheckpointError, match=r"adapter_config\.json names another model, and weights are read"
-    ):
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json names another model, and weights are read"):
         load_policy(tmp_path)
     load_policy(tmp_path / "config.json")  # random weights, whatever lies beside it
 
@@ -257,6 +255,19 @@ def test_code_in_the_folder_of_a_model_is_not_executed(tmp_path: pathlib.Path) -
     with pytest.raises(CheckpointError, match="custom code"):
         load_policy(tmp_path)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_chat_template_reaches_nothing_outside_of_its_sandbox(tmp_path: pathlib.Path) -> None:
+    policy, mark = tiny(), tmp_path / "executed"
+    for reach in (
+        f"cycler.__init__.__globals__.os.system('touch {mark}')",
+        "''.__class__.__mro__",
+        "raise_exception('no')",
+    ):
+        policy.tokenizer.chat_template = "{{ " + reach + " }}"
+        with pytest.raises(ConfigError, match=r"prompt 1: the tokenizer's chat template can't be rendered"):
+            policy.encode(["3", [{"role": "user", "content": "3"}]])
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("named", ["../outside.safetensors", "/dev/zero", "gone.safetensors"])

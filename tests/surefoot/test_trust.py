@@ -399,6 +399,40 @@ def test_a_run_folder_with_links_in_it_is_not_written_to(received_run: pathlib.P
     assert (tmp_path / "precious").read_text() == "mine"
 
 
+@pytest.mark.parametrize("kind", ["sweep", "study", "portfolio"])
+def test_no_run_elsewhere_is_gone_on_with_by_a_received_sweep_or_study(
+    kind: str, tmp_path: pathlib.Path, capsys: Capture
+) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    if kind == "sweep":
+        said = {"format": 1, "overrides": ["algo=bc", *SETTINGS[:-1]], "folder": str(tmp_path)}
+        (theirs / "sweep.json").write_text(json.dumps(said))
+    elif kind == "study":
+        tuning = tune.Tuning(("algo=bc", *SETTINGS[:-1]), {"batch_size": [8, 9]}, 1, (0,), (1, 2, 3, 4))
+        (theirs / "tune.json").write_text(json.dumps(tuning.to_json()))
+    else:
+        (theirs / "auto.json").write_text(json.dumps(Auto(Plan("bc", {}, "native/pendulum-mixed", None)).to_json()))
+    (theirs / "runs").mkdir()
+    (theirs / "runs" / "00-bc").symlink_to(mine)
+    assert main(["tune" if kind == "study" else "train", "--resume", str(theirs)]) == 2
+    assert "00-bc: is a symbolic link, through which" in capsys.readouterr().err
+    assert not list(mine.iterdir())
+
+
+def test_links_inside_of_runs_are_those_of_their_own_resumption(tmp_path: pathlib.Path) -> None:
+    run = tmp_path / "00-bc"
+    run.mkdir()
+    (run / "config.json").touch()
+    (run / "latest").symlink_to(run / "config.json")  # as W&B makes them, which go before the run is asked
+    trust.refuse_links_to_runs(tmp_path)
+    (tmp_path / "more").symlink_to(run)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        trust.refuse_links_to_runs(tmp_path)
+    trust.refuse_links_to_runs(tmp_path, trust=True)
+
+
 def test_workers_find_a_trusted_module_last_and_nothing_in_the_working_directory(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     from surefoot.cli.support.training import Style
     from surefoot.core.base.files import write_json
     from surefoot.runs.folders import claim_begun, claim_named, claim_new
+    from surefoot.runs.trust import refuse_links_to_runs
     from surefoot.studies.tune import TUNING, Tuning
 
     known = parser().parse_intermixed_args(list(arguments))
@@ -67,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
         folder = pathlib.Path(known.resume).resolve()
         tuning = Tuning.read(folder)
         received.check(tuning.overrides, folder / TUNING, known.trust)  # a file says them, and not who resumes
+        refuse_links_to_runs(folder, known.trust)
         if not pathlib.Path(tuning.folder).is_dir():
             raise ConfigError(
                 f"{folder}: was begun in {tuning.folder}, which its relative paths are meant from and which is not "

@@ -139,11 +139,31 @@ def refuse_links(folder: pathlib.Path, trust: bool = False) -> None:
         trust: allow them.
     """
     for path in () if trust else folder.rglob("*"):
-        if path.is_symlink():
-            raise CheckpointError(
-                f"{path}: is a symbolic link, through which a file elsewhere would be written; put what it leads to in "
-                "its place, or add --trust (trust=True in python)"
-            )
+        _refuse_link(path)
+
+
+def refuse_links_to_runs(folder: pathlib.Path, trust: bool = False) -> None:
+    """As `refuse_links`, for the folder of a sweep or a study, but for what lies in its runs: each is asked by itself.
+
+    Args:
+        folder: of the sweep or study.
+        trust: allow them.
+    """
+    for place, folders, files in () if trust else os.walk(folder):
+        here = pathlib.Path(place)
+        if here != folder and "config.json" in files:
+            folders.clear()
+            continue
+        for name in sorted((*folders, *files)):
+            _refuse_link(here / name)
+
+
+def _refuse_link(path: pathlib.Path) -> None:
+    if path.is_symlink():
+        raise CheckpointError(
+            f"{path}: is a symbolic link, through which a file elsewhere would be written; put what it leads to in its "
+            "place, or add --trust (trust=True in python)"
+        )
 
 
 def for_workers(names: Iterable[str | None]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from surefoot.runs.folders import SWEEP as FILE
 from surefoot.runs.folders import FolderInUseError, claim_begun, claim_named, claim_new
 from surefoot.runs.processes.stopping import resumable
 from surefoot.runs.start import resume as resume_run
+from surefoot.runs.trust import refuse_links_to_runs
 
 FAILED = "-failed.json"
 """Behind a job's number: the name of the file that says why it failed."""
@@ -98,6 +99,7 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False, skip: bool =
     config.register()
     config.register_algorithms(ALGORITHMS)  # a sweeper may choose among them
     asked = _asked(folder, trust)
+    refuse_links_to_runs(folder, trust)
     rest = list(asked["overrides"])
     if not pathlib.Path(asked["folder"]).is_dir():
         raise ConfigError(
