@@ -1,4 +1,4 @@
-"""Options: each is declared once, and its check, its help and its documentation come of that.
+"""Options: each is declared once, and its check, its help and its documentation come of that::
 
     @dataclasses.dataclass(frozen=True)
     class IQLConfig(Options):

@@ -1,4 +1,4 @@
-"""Stores on disk: a folder with one file of raw numbers for each column, which is mapped and never read whole.
+"""Stores on disk: a folder with one file of raw numbers for each column, which is mapped and never read whole::
 
     big.store/store.json     rows, columns with dtype, shape and SHA-256, attributes, and a SHA-256 of all that
     big.store/0.bin ...      the columns in the order of store.json: rows after rows, little-endian, nothing else; of

@@ -141,12 +141,12 @@ def _imports(agent: type[Agent], method: FunctionType, source: str) -> str:
 def _sorted(lines: Iterable[str]) -> str:
     """Imports as a linter wants them: the standard library, others, ours; one line for each module."""
     plain = sorted({line for line in lines if line.startswith("import ")})
-    froms: dict[str, set[str]] = {}
+    listed: dict[str, set[str]] = {}
     for line in lines:
         if line.startswith("from "):
             module, _, name = line.removeprefix("from ").partition(" import ")
-            froms.setdefault(module, set()).add(name)
-    rows = [(module, f"from {module} import {', '.join(sorted(names, key=_case))}") for module, names in froms.items()]
+            listed.setdefault(module, set()).add(name)
+    rows = [(module, f"from {module} import {', '.join(sorted(names, key=_case))}") for module, names in listed.items()]
     rows += [(line.removeprefix("import ").split(" ")[0], line) for line in plain]
     groups: list[list[str]] = [[], [], []]
     for module, line in sorted(rows, key=lambda row: (row[1].startswith("from"), row[0])):
