@@ -11,26 +11,19 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.diffusion import DiffusionActor, Schedule, denoising_loss
-from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
-from surefoot.core.engine.averages import SCHEDULES, count_averages
-from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.averages import count_averages
 from surefoot.core.nn.noise_networks import PlainNoise, ResidualNoise
-from surefoot.data.prepare import NORMALIZATIONS
 from surefoot.offline.chunked import ChunkedAgent
-from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, averaged, check_execute
+from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, CloningConfig, averaged
 
 
 @dataclasses.dataclass(frozen=True)
-class DiffusionBCConfig(EncoderConfig, HistoryConfig):
+class DiffusionBCConfig(CloningConfig):
     """Settings of diffusion cloning; the defaults are DPPO's for problems of vectors, but for the network."""
 
-    chunk: int = option(1, "C: actions that are cloned and played at once; 4 in DPPO's locomotion", range=">= 1")
-    execute: int | None = option(
-        None, "actions of a chunk that are played before the next is planned; null: all", range=">= 1"
-    )
     diffusion_steps: int = option(20, "steps of diffusion that the network is trained for, T", range=">= 1")
     noise_schedule: str = option(
         "cosine", "schedule of the noise: cosine (DPPO, Diffusion Policy) or vp (IDQL, FISOR)", choices=("cosine", "vp")
@@ -43,18 +36,6 @@ class DiffusionBCConfig(EncoderConfig, HistoryConfig):
     )
     hidden: tuple[int, ...] = option((512, 512, 512), "widths of the hidden layers")
     dropout: float = option(0.0, "dropout of the residual network", range="[0, 1)")
-    average_rate: float = option(
-        0.005, "rate of the network's average, which acts; with average_schedule=constant", range="[0, 1]"
-    )
-    average_schedule: str = option(
-        "constant",
-        "constant, or power: from 1 at first down to .0001, as in Diffusion Policy",
-        choices=SCHEDULES,
-    )
-    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
-    schedule: str = option("constant", "schedule of the learning rate: constant or cosine, to 0 over the run")
-    weight_decay: float = option(0.0, "weight decay", range=">= 0")
-    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -64,7 +45,6 @@ class DiffusionBCConfig(EncoderConfig, HistoryConfig):
         require(0 <= few <= self.diffusion_steps, name, "sampler_steps", few, f"in 0 .. {self.diffusion_steps}")
         kept = self.dropout == 0 or self.network == "residual"
         require(kept, name, "dropout", self.dropout, "0 for network=mlp, which has none; network=residual has it")
-        check_execute(self, name)
 
 
 class DiffusionBC(ChunkedAgent):

@@ -12,12 +12,10 @@ from torch import Tensor
 from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.flow_actor import FlowActor
-from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.engine.averages import SCHEDULES, count_averages
-from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.averages import count_averages
 from surefoot.core.losses.flow import (
     LAWS,
     REST,
@@ -32,10 +30,9 @@ from surefoot.core.losses.flow import (
     shortcut_target,
 )
 from surefoot.core.nn.velocity import VelocityNetwork, network_of
-from surefoot.data.prepare import NORMALIZATIONS
 from surefoot.offline import chunked
 from surefoot.offline.chunked import ChunkedAgent
-from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, averaged, check_execute
+from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, CloningConfig, averaged
 
 OBJECTIVES = ("rectified", "shortcut", "mean_flow")
 SHORTCUTS = tuple(2**k for k in range(7))
@@ -48,17 +45,13 @@ VISUAL_FLOW: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowBCConfig(EncoderConfig, HistoryConfig):
+class FlowBCConfig(CloningConfig):
     """Settings of flow cloning; the defaults are those of the flow within FQL and Q-chunking."""
 
     objective: str = option(
         "rectified",
         "objective: rectified (flow matching); shortcut or mean_flow, for one or a few steps",
         choices=OBJECTIVES,
-    )
-    chunk: int = option(1, "C: actions that are cloned and played at once", range=">= 1")
-    execute: int | None = option(
-        None, "actions of a chunk that are played before the next is planned; null: all", range=">= 1"
     )
     flow_steps: int = option(10, "steps of the sampler; a power of 2 with shortcut, 1 with mean_flow", range=">= 1")
     times: str = option(
@@ -68,18 +61,6 @@ class FlowBCConfig(EncoderConfig, HistoryConfig):
         "mlp", "network: mlp, embedded (ReinFlow's); shortcut, for the objectives shortcut and mean_flow"
     )
     hidden: tuple[int, ...] = option((512, 512, 512, 512), "widths of the hidden layers")
-    average_rate: float = option(
-        0.005, "rate of the network's average, which acts; with average_schedule=constant", range="[0, 1]"
-    )
-    average_schedule: str = option(
-        "constant",
-        "constant, or power: from 1 at first down to .0001, as in Diffusion Policy",
-        choices=SCHEDULES,
-    )
-    learning_rate: float = option(3e-4, "learning rate", range=">= 0")
-    schedule: str = option("constant", "schedule of the learning rate: constant or cosine: to 0 over the run")
-    weight_decay: float = option(0.0, "weight decay", range=">= 0")
-    normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -87,7 +68,6 @@ class FlowBCConfig(EncoderConfig, HistoryConfig):
         name = algorithm_of(self)
         used = self.objective == "rectified" or self.times == "uniform"
         require(used, name, "times", self.times, f"uniform: {self.objective} has times of its own")
-        check_execute(self, name)
         fine = self.objective != "shortcut" or self.flow_steps in SHORTCUTS
         require(fine, name, "flow_steps", self.flow_steps, f"one of {SHORTCUTS}, whose sizes a shortcut learns")
         sized = VelocityNetwork.of_kind(self.network).sized
