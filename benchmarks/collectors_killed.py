@@ -230,7 +230,7 @@ def table(found: Results) -> list[str]:
         "",
         "## Learning",
         "",
-        "Environments of Gymnasium's that can't give their state: a collector that is begun again begins new episodes.",
+        "Environments of Gymnasium's that can't give their state: a collector that is restarted begins new episodes.",
         "",
         "| run | collectors | steps | restarts | return, 20 episodes a seed | each seed | wanted | reached |",
         "|---|---|---|---|---|---|---|---|",

@@ -1,11 +1,11 @@
-"""Do algorithms that learn from data and by acting get further than the data? On the pendulum, small networks.
+"""Do algorithms that learn from data and online get further than the data? On the pendulum, small networks.
 
     python benchmarks/data_and_acting.py              # compute what is missing, then write the table
     python benchmarks/data_and_acting.py --only rlpd
     python benchmarks/data_and_acting.py --table      # only the table
     python benchmarks/data_and_acting.py --quick      # one small cell, for CI
 
-pendulum-mixed-sb3 in Pendulum-v1: those that are begun from a pre-trained policy get 5,000 updates on the data first.
+pendulum-mixed-sb3 in Pendulum-v1: those that are started from a pre-trained policy get 5,000 updates on the data first.
 DARC learns from data of native/pendulum and acts in one with doubled gravity; it is evaluated in the former. `family-*`
 are FamO2O on that file alone with a range of coefficients, and with each of some fixed ones (which is IQL); `long-*`
 the same for three times as many updates, after which IQL's values have come to rest; `medium-*` on data of
@@ -141,7 +141,7 @@ def family_table(found: dict[str, dict[str, Any]]) -> list[str]:
     lines = [
         "## FamO2O: one policy for all coefficients",
         "",
-        "On the data alone, for as many updates as is said. Wanted: within noise of the best fixed coefficient.",
+        "On the data alone, for as many updates as stated. Wanted: within noise of the best fixed coefficient.",
         "",
         "| coefficient of the advantage | " + " | ".join(titles) + " |",
         "|---" * (1 + len(titles)) + "|",

@@ -70,21 +70,21 @@ def rows_of(count: int, first: int) -> Dataset:
 
 def built(path: pathlib.Path, rows: int) -> dict[str, Any]:
     """A store of so many rows, unless it is there."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     if not path.is_dir():
         with Building(path, ["synthetic", rows]) as building:
             building.require_disk(rows, 176)
             while building.rows < rows:
                 building.append(rows_of(min(BLOCK, rows - building.rows), building.rows))
             building.finish([])
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     size = sum(one.stat().st_size for one in path.glob("*.bin"))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     load(path)
-    first = time.perf_counter() - begun
-    begun = time.perf_counter()
+    first = time.perf_counter() - started
+    started = time.perf_counter()
     load(path)
-    again = time.perf_counter() - begun
+    again = time.perf_counter() - started
     return {"rows": rows, "gigabytes": size / 1e9, "build_s": seconds, "first_load_s": first, "next_load_s": again}
 
 
@@ -150,20 +150,20 @@ def trained(path: pathlib.Path, rounds: int, steps: int) -> dict[str, Any]:
     with watched(own) as used:
         times = []
         for _ in range(2):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             data = load(path)
             agent = IQL(Spec.of(data, -np.ones(ACTION), np.ones(ACTION)))
             ready = agent.fresh(0).prepare(data)
             store = store_from_dataset(ready, agent.reads)
-            times.append(time.perf_counter() - begun)
+            times.append(time.perf_counter() - started)
         learner = learner_of(agent.fresh(0), ready, store)
         learner.run(100)
     found: dict[str, Any] = {"prepare_s": times[0], "prepare_again_s": times[1], **used}
     found["prepared_gigabytes"] = sum(one.stat().st_size for one in (path / "prepared").glob("*.bin")) / 1e9
     rows = store.groups["rows"]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     copied = Store({"rows": rows.clone()}, store.fields, len(store))  # reads all: the pages are cached then
-    found["pass_s"] = time.perf_counter() - begun
+    found["pass_s"] = time.perf_counter() - started
     rng = torch.Generator().manual_seed(0)
     for batch in BATCHES:
         spaces = [one.workspace(batch) for one in (store, copied)]
@@ -171,18 +171,18 @@ def trained(path: pathlib.Path, rounds: int, steps: int) -> dict[str, Any]:
         for _ in range(rounds * 40):
             indices = torch.randint(0, len(store), (batch,), generator=rng)
             for which, one in enumerate((store, copied)):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 one.gather(indices, spaces[which])
-                timed[which].append(time.perf_counter() - begun)
+                timed[which].append(time.perf_counter() - started)
         found[f"gather_{batch}_us"] = [statistics.median(one) * 1e6 for one in timed]
     memory = learner_of(agent.fresh(0), ready, copied)
     memory.run(100)
     rates: list[list[float]] = [[], []]
     for _ in range(rounds):
         for which, one in enumerate((learner, memory)):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             one.run(steps)
-            rates[which].append(steps / (time.perf_counter() - begun))
+            rates[which].append(steps / (time.perf_counter() - started))
     same = [torch.equal(a, b) for a, b in zip(learner.state(0).values(), memory.state(0).values(), strict=True)]
     found |= {
         "updates_per_s_mapped": statistics.median(rates[0]),
@@ -202,7 +202,7 @@ def command(
     variables = {**os.environ, "PYTHONPATH": source} if source else dict(os.environ)
     names = ",".join(map(str, range(seeds)))
     arguments = ["algo=iql", f"dataset={data}", "env=none", f"steps={steps}", f"seeds=[{names}]", f"out={out}"]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with subprocess.Popen(
         [python, "-P", "-m", "surefoot", "train", *arguments],
         env=variables,
@@ -232,7 +232,7 @@ def command(
     if process.returncode:
         sys.exit(text)
     shutil.rmtree(out, ignore_errors=True)
-    return {"data": data.name, "seeds": seeds, "steps": steps, "seconds": time.perf_counter() - begun, **found}
+    return {"data": data.name, "seeds": seeds, "steps": steps, "seconds": time.perf_counter() - started, **found}
 
 
 def page(record: dict[str, Any]) -> str:

@@ -83,7 +83,7 @@ class Base(ImaginedSAC):
 
 
 class Patched(Base):
-    """The base that is told the optimal values beyond the states that rollouts of five steps leave."""
+    """The base that is given the optimal values beyond the states that rollouts of five steps leave."""
 
     name = "plane_patched"
 
@@ -164,22 +164,27 @@ def cell(learner: str, seed: int, updates: int = UPDATES, **options: Any) -> dic
     ready = agent.prepare(dataset)
     sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
     training = Learner([agent], [seed], sources, planned_steps=updates, kernels=True)
-    alarm, begun, curve, diverged = Alarm(agent.config), time.perf_counter(), [], None
+    alarm, started, curve, diverged = Alarm(agent.config), time.perf_counter(), [], None
     while training.step < updates:
-        told = {name: values[0] for name, values in training.run(min(EVERY, updates - training.step)).items()}
-        alarm.hear(training.step, told)
+        reported = {name: values[0] for name, values in training.run(min(EVERY, updates - training.step)).items()}
+        alarm.hear(training.step, reported)
         now = training.extract(0)
         asked = sources["batch"].gather(sources["batch"].rows(training.step)[0])["next_observations"]  # type: ignore[index]
         value, share = highest_value(now), float(beyond(asked).float().mean())
         diverged = training.step if diverged is None and value > DIVERGED else diverged
         if training.step % 1000 == 0 or training.step == updates:
-            entry = {"value": value, "share_beyond": share, "edge_share": told["edge_share"], "score": score(now.act)}
-            curve.append({"step": training.step, "q": told["q"], "excess": told["value_excess"], **entry})
+            entry = {
+                "value": value,
+                "share_beyond": share,
+                "edge_share": reported["edge_share"],
+                "score": score(now.act),
+            }
+            curve.append({"step": training.step, "q": reported["q"], "excess": reported["value_excess"], **entry})
     return {
         "learner": learner, "seed": seed, "updates": updates, "score": curve[-1]["score"], "value": curve[-1]["value"],
         "highest_value": max(point["value"] for point in curve), "diverged": diverged,
         "rings": [ring.to_json() for ring in alarm.rings], "curve": curve,
-        "seconds": round(time.perf_counter() - begun, 1), "git": git_commit(),
+        "seconds": round(time.perf_counter() - started, 1), "git": git_commit(),
     }  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def cell(name: str, seed: int, steps: int | None = None) -> dict[str, Any]:
 def from_data(name: str, seed: int, steps: int | None = None) -> dict[str, Any]:
     """From the data alone, in this process."""
     torch.set_num_threads(1)
-    task, begun = TASKS[name], time.perf_counter()
+    task, started = TASKS[name], time.perf_counter()
     kind = agent_class(name)
     low, high = action_bounds(SYSTEM)
     agent = kind(Spec.of(data(), low, high), kind.configure(**task.options)).fresh(seed)
@@ -187,7 +187,7 @@ def from_data(name: str, seed: int, steps: int | None = None) -> dict[str, Any]:
     count = steps or task.steps
     learner = Learner([agent], [seed], sources, batch_size=task.batch_size, planned_steps=count, kernels=True)
     learner.run(count)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     (found,) = evaluate([learner.extract(0).policy()], SYSTEM, task.episodes)
     return {
         "algorithm": name,
@@ -201,7 +201,7 @@ def from_data(name: str, seed: int, steps: int | None = None) -> dict[str, Any]:
 
 
 def acting(name: str, seed: int) -> dict[str, Any]:
-    """By acting, after the run that it begins with."""
+    """Online, after the run that it begins with."""
     task = TASKS[name]
     facts = functools.partial(training_cell, environment=SYSTEM, seed=seed, episodes=task.episodes, evaluations=1)
     end = functools.partial(facts, name, task.options, None, steps=task.steps, batch_size=task.batch_size)
@@ -217,14 +217,14 @@ def planned(name: str, seed: int) -> dict[str, Any]:
     """Learn a model of the data, plan in it, and carry the plans out; the same planner in the system itself beside."""
     task, kind = TASKS[name], agent_class(name)
     options: Any = kind.configure(**task.options)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="surefoot-study-", ignore_cleanup_errors=True) as folder:
         run = pathlib.Path(folder) / "run"
         config = {key: getattr(options, key) for key in options.__dataclass_fields__}
         plan = Plan(algorithm=name, config=config, dataset="<memory>", steps=task.steps, seeds=(seed,),
                     batch_size=task.batch_size)  # fmt: skip
         train(plan, run, dataset=data())
-        seconds, shown = time.perf_counter() - begun, {}
+        seconds, shown = time.perf_counter() - started, {}
         low, high = (torch.from_numpy(bound) for bound in action_bounds(SYSTEM))
         for label, world in {"model": world_for(str(run), SYSTEM), "exact": world_for(SYSTEM, None)}.items():
             planner = MPPI(samples=64, iterations=2, horizon=10)

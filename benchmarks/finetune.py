@@ -117,9 +117,9 @@ def cell(
     loop: Any = make_loop([agent], [seed], env, planned_steps=steps, kernels=True)
     curve, seconds = [point(loop, 0.0, episodes)], 0.0
     while loop.step < steps:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         loop.run(min(every, steps - loop.step))
-        seconds += time.perf_counter() - begun
+        seconds += time.perf_counter() - started
         curve.append(point(loop, seconds, episodes))
     return {
         "method": method,

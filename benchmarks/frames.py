@@ -85,9 +85,9 @@ def timed(stores: dict[str, Store], rounds: int) -> dict[str, float]:
     for _ in range(rounds):
         indices = torch.randint(0, rows, (BATCH,), generator=rng)
         for name, store in stores.items():
-            begun = time.thread_time()
+            started = time.thread_time()
             store.gather(indices, spaces[name])
-            found[name].append((time.thread_time() - begun) * 1e3)
+            found[name].append((time.thread_time() - started) * 1e3)
     return {name: statistics.median(times) for name, times in found.items()}
 
 
@@ -161,7 +161,7 @@ def main() -> None:
         print(json.dumps(mapped_alone(arguments.alone, arguments.frames, arguments.rounds)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         places = []
         for seed, key in enumerate(CAMERAS):
 
@@ -170,11 +170,11 @@ def main() -> None:
 
             cached("synthetic", f"{seed}", key, arguments.frames, None, each, folder)
             places += sorted(str(path) for path in pathlib.Path(folder).iterdir() if str(path) not in places)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         disk = sum(path.stat().st_size for path in pathlib.Path(folder).rglob("*") if path.is_file()) / 1e9
-        told = ["--frames", str(arguments.frames), "--rounds", str(arguments.rounds)]
+        reported = ["--frames", str(arguments.frames), "--rounds", str(arguments.rounds)]
         alone = subprocess.run(
-            [sys.executable, __file__, "--alone", *places, *told], capture_output=True, text=True, check=True
+            [sys.executable, __file__, "--alone", *places, *reported], capture_output=True, text=True, check=True
         )
         found = {
             "frames": arguments.frames,

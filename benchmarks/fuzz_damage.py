@@ -48,7 +48,7 @@ def bytes_damaged(path: Path, rng: random.Random) -> str:
 
 
 def replaced_by_no_file(path: Path, rng: random.Random) -> str:
-    """A pipe that nobody writes to, a device without an end, or a folder, in a file's place."""
+    """A pipe that no one writes to, a device without an end, or a folder, in a file's place."""
     path.unlink()
     what = rng.choice(["pipe", "device", "folder"])
     if what == "pipe":

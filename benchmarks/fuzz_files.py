@@ -1,8 +1,8 @@
 """Damages, distorts and forges files of every kind that surefoot reads, and counts what reading them does.
 
 Usage: `python benchmarks/fuzz_files.py [--cases 10000 | --quick] [--minutes 60] [--seed 0] [--record FILE]`. With
-`--record`, a line of JSON a case, the same command goes on where it was stopped; `--again KIND` moves the failures of a
-kind among the mended ones and has all its cases done again, after its reader was changed. `--page` writes
+`--record`, a line of JSON a case, the same command continues where it was stopped; `--again KIND` moves the failures of
+a kind among the fixed ones and has all its cases done again, after its reader was changed. `--page` writes
 results/fuzz_files.json and its table from the record.
 
 A case is a sound file of one kind with one thing done to it: bytes flipped, cut, zeroed or made huge numbers; a value
@@ -82,35 +82,35 @@ def one(target: Target, originals: list[Path], seed: int, mark: Path) -> dict[st
     path = rng.choice(originals)
     pair = [path, *([path.with_suffix(".json")] if path.suffix == ".safetensors" else [])]
     before = {one: one.read_bytes() for one in pair if one.is_file()}
-    told: dict[str, Any] = {"target": target.name, "seed": seed}
+    reported: dict[str, Any] = {"target": target.name, "seed": seed}
     try:
         try:
             what = target.damage(path, rng)
         except Exception as error:  # the sound writer would not write such a thing: no case
-            return {**told, "outcome": "unchanged", "what": f"not written: {type(error).__name__}", "seconds": 0.0}
+            return {**reported, "outcome": "unchanged", "what": f"not written: {type(error).__name__}", "seconds": 0.0}
         same = all(one.is_file() and one.read_bytes() == content for one, content in before.items())
         size, resident, start = stated(path), forget_peak(), time.monotonic()
-        told |= {"what": f"{path.name}, {what}"}
+        reported |= {"what": f"{path.name}, {what}"}
         try:
             target.read(path)
             outcome = "unchanged" if same else "loaded"
             if outcome == "loaded" and target.ours:
-                outcome, told["why"] = "failed", "loaded although its checksum can't fit"
+                outcome, reported["why"] = "failed", "loaded although its checksum can't fit"
         except SurefootError as error:
             wrong = one_sentence(error, path)
             outcome = "refused" if wrong is None else "failed"
-            told["why"] = wrong or str(error)
+            reported["why"] = wrong or str(error)
         except BaseException as error:  # the point of this program: anything else is a failure to report
-            outcome, told["why"] = "failed", f"{type(error).__name__}: {printable(str(error))[:300]}"
+            outcome, reported["why"] = "failed", f"{type(error).__name__}: {printable(str(error))[:300]}"
         seconds, grown = time.monotonic() - start, peak() - resident
         if seconds > SECONDS:
-            outcome, told["why"] = "failed", f"took {seconds:.0f} s"
+            outcome, reported["why"] = "failed", f"took {seconds:.0f} s"
         if grown > 2 * size + SLACK:
-            outcome, told["why"] = "failed", f"took {grown >> 20} MB for a file of {size >> 20} MB"
+            outcome, reported["why"] = "failed", f"took {grown >> 20} MB for a file of {size >> 20} MB"
         if mark.exists():
             mark.unlink()
-            outcome, told["why"] = "failed", "code that the file names was executed"
-        return {**told, "outcome": outcome, "seconds": round(seconds, 3), "megabytes": max(0, grown >> 20)}
+            outcome, reported["why"] = "failed", "code that the file names was executed"
+        return {**reported, "outcome": outcome, "seconds": round(seconds, 3), "megabytes": max(0, grown >> 20)}
     finally:
         for one_path, content in before.items():
             if one_path.is_dir():
@@ -139,7 +139,7 @@ def worker(name: str, seeds: list[int], folder: Path) -> None:
 
 
 def batch(target: Target, seeds: list[int]) -> list[dict[str, Any]]:
-    """Cases of one process; where it dies or hangs, the case that it was at is a failure and the rest goes on."""
+    """Cases of one process; where it dies or hangs, the case that it was at is a failure and the rest continues."""
     found: list[dict[str, Any]] = []
     while len(found) < len(seeds):
         rest = seeds[len(found) :]
@@ -184,7 +184,7 @@ class Record:
         return {case["seed"] for case in self.cases if case["target"] == target.name and "mended" not in case}
 
     def again(self, name: str) -> None:
-        """Drop the cases of a kind whose reader was changed; its failures stay, as ones that were mended."""
+        """Drop the cases of a kind whose reader was changed; its failures stay, as ones that were fixed."""
         kept = []
         for case in self.cases:
             if case["target"] != name or "mended" in case:
@@ -210,8 +210,8 @@ def summed(every: list[dict[str, Any]]) -> dict[str, Any]:
             {"kind of file": target.name, "cases": len(own), **kinds, "slowest, s": slowest, "most memory, MB": most}
         )
     failures = [case for case in cases if case["outcome"] == "failed"]
-    mended = [case for case in every if "mended" in case]
-    return {"cases": len(cases), "rows": rows, "failures": failures, "mended": mended}
+    fixed = [case for case in every if "mended" in case]
+    return {"cases": len(cases), "rows": rows, "failures": failures, "mended": fixed}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -220,12 +220,12 @@ def table(result: dict[str, Any]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(f"{value}" for value in row.values()) + " |" for row in result["rows"]]
     if result["mended"]:
-        lines += ["", "Failures that were found on the way and mended:", ""]
+        lines += ["", "Failures that were found on the way and fixed:", ""]
         lines += [f"- {case['target']}: {case['what']}: {printable(case['why'])[:200]}" for case in result["mended"]]
     total = sum(row["failed"] for row in result["rows"])
     return (
         f"# Damaged and hostile files\n\n{result['cases']:,} generated cases, {total} failed. "
-        "`benchmarks/fuzz_files.py` says what a case is and what counts as\na failure. After a failure was mended, all "
+        "`benchmarks/fuzz_files.py` says what a case is and what counts as\na failure. After a failure was fixed, all "
         "cases of the kinds that the changed code reads were done again from the first;\ncases of other kinds count as "
         "they were.\n\n" + "\n".join(lines) + "\n"
     )

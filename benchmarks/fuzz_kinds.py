@@ -400,7 +400,7 @@ def read_line_file(path: Path) -> None:
 
 
 def study_files(folder: Path) -> list[Path]:
-    """What a sweep, a study and an entry of a suite say before they go on."""
+    """What a sweep, a study and an entry of a suite say before they continue."""
     from surefoot.studies.tune import Tuning
 
     space = {"algo.expectile": {"low": 0.6, "high": 0.9}}

@@ -7,7 +7,7 @@ A case is two to six processes that begin within milliseconds of each other, at 
 
 one new folder      each asks for it as a new run's; at most one may be inside at any time, one run comes to be there
 default folders     each asks for a folder of its own; each must get one that no other has
-one begun run       each resumes it and adds 1 to a number in it; no addition may be lost
+one started run       each resumes it and adds 1 to a number in it; no addition may be lost
 a JSON file         some write it over and over, others read it: each reading is what one of them wrote
 a checkpoint        likewise
 a policy            likewise; where a process was killed between its two files, that must be refused in a sentence
@@ -122,12 +122,12 @@ def prepare(folder: Path) -> None:
 KINDS: dict[str, Act] = {
     "one new folder": new_folder,
     "default folders": default_folder,
-    "one begun run": begun_run,
+    "one started run": begun_run,
     "a JSON file": json_file,
     "a checkpoint": one_checkpoint,
     "a policy": one_policy,
 }
-MAY_REFUSE = ("one new folder", "one begun run", "a policy")
+MAY_REFUSE = ("one new folder", "one started run", "a policy")
 
 
 def child(act: Act, folder: Path, number: int, seed: int) -> None:
@@ -140,22 +140,22 @@ def child(act: Act, folder: Path, number: int, seed: int) -> None:
         code = DONE
     except SurefootError as error:
         code = REFUSED if "\n" not in str(error) and printable(str(error)) == str(error) else BROKEN
-        (folder / f"said-{number}").write_text(str(error))
+        (folder / f"stated-{number}").write_text(str(error))
     except BaseException:  # the point of this program: anything else is a failure to report
-        (folder / f"said-{number}").write_text(traceback.format_exc())
+        (folder / f"stated-{number}").write_text(traceback.format_exc())
     finally:
         os._exit(code)
 
 
 def wrong(kind: str, folder: Path, codes: list[int]) -> str | None:
     """What is not as it should be after the processes have ended; None where all is well."""
-    said = " | ".join(path.read_text()[-400:] for path in sorted(folder.glob("said-*")))
+    given = " | ".join(path.read_text()[-400:] for path in sorted(folder.glob("stated-*")))
     if BROKEN in codes or not set(codes) <= {DONE, REFUSED, KILLED}:
-        return f"ended with {codes}: {said}"
+        return f"ended with {codes}: {given}"
     if REFUSED in codes and kind not in MAY_REFUSE:
-        return f"refused: {said}"
+        return f"refused: {given}"
     done, killed = codes.count(DONE), codes.count(KILLED)
-    if kind == "one begun run" and not done <= read_json(folder / "run" / "config.json") <= done + killed:
+    if kind == "one started run" and not done <= read_json(folder / "run" / "config.json") <= done + killed:
         return f"{done} added 1 and {killed} were killed, and there is {read_json(folder / 'run' / 'config.json')}"
     if kind == "default folders":
         numbers = [read_json(path) for path in folder.glob("runs/*/config.json")]
@@ -175,7 +175,7 @@ def case(seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         folder, start = Path(place).resolve(), time.monotonic()
         prepare(folder)
-        if kind == "one begun run":
+        if kind == "one started run":
             write_json(folder / "run" / "config.json", 0)
         if kind == "default folders":
             shutil.rmtree(folder / "run")

@@ -5,7 +5,7 @@
     python benchmarks/group_control.py --quick      # one small cell, for CI
 
 Native systems whose episodes all end at their time limit. 32 environments a seed: at the beginning of each block, which
-is one whole episode, each eight are set to the state of the first of them, and go on with noise of their own. All
+is one whole episode, each eight are set to the state of the first of them, and continue with noise of their own. All
 methods have the same actor, environments, states, epochs, minibatches and steps of Adam (1e-3); PPO has a critic beside
 (GAE 0.95). GRPO and RLOO give each step of a rollout the advantage of its undiscounted return against its group; "to
 come" is that of the discounted rewards to come against the group's at the same time. VESPO weighs whole rollouts by the

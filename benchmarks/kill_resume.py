@@ -208,9 +208,9 @@ def chain(
     found["seconds_until_workers_ended"] = 0.0
     process = None
     while process is None or process.exitcode != 0:
-        begun = (killed / "config.json").exists()
+        started = (killed / "config.json").exists()
         disturbed, before = found["kills"] + found["asked"], written(killed)
-        process = commands.start(["--resume", str(killed)] if begun else [*plan, f"out={killed}"], alone=alone)
+        process = commands.start(["--resume", str(killed)] if started else [*plan, f"out={killed}"], alone=alone)
         moments.wait(process, killed, kill=disturbed < kills)
         if process.exitcode is None:
             assert process.pid is not None

@@ -7,7 +7,7 @@
 One cell of 64 trials and ten kills for `surefoot train -m` and one for `surefoot tune`; beside them short chains of
 these and of `surefoot bench`, each with random numbers and a seed of its own. A kill is SIGKILL to the command and all
 that it has started, when a number of trials drawn beforehand is finished and a random moment later; then `--resume`
-goes on, and `bench` by the same command. Trials are BC runs of 40 steps, a suite's of four seeds. Command and workers
+continues, and `bench` by the same command. Trials are BC runs of 40 steps, a suite's of four seeds. Command and workers
 are forks of a process that has imported them, pictures are not drawn and git is not asked, since each of these takes
 longer than a trial; all else is the command line's own.
 """
@@ -191,7 +191,7 @@ def chosen(kind: str, folder: pathlib.Path) -> Any:
 
 def killed_sweep(kind: str, count: int, kills: int, seed: int = 0) -> dict[str, Any]:
     """One sweep undisturbed and one killed again and again."""
-    draw, begun = random.Random(seed), time.perf_counter()
+    draw, was_started = random.Random(seed), time.perf_counter()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         root = pathlib.Path(temporary).resolve()
         save(generate("native/pendulum-mixed", 0, transitions=400), root / "small.hdf5")
@@ -200,7 +200,7 @@ def killed_sweep(kind: str, count: int, kills: int, seed: int = 0) -> dict[str, 
         process.join()
         if process.exitcode != 0:
             raise SystemExit((root / "log.txt").read_text()[-2000:])
-        each = (time.perf_counter() - begun) / count
+        each = (time.perf_counter() - was_started) / count
         moments = sorted(draw.sample(range(count), kills))
         ended, line = 0, asked(kind, root / "small.hdf5", count, seed, root, killed)
         for moment in [*moments, None]:
@@ -233,7 +233,7 @@ def killed_sweep(kind: str, count: int, kills: int, seed: int = 0) -> dict[str, 
             "stored_by_optuna": stored if kind == "tune" else None,
             "left_running": running if kind == "tune" else None,
             "same_result": None if results[0] is None else results[0] == results[1],
-            "seconds": round(time.perf_counter() - begun),
+            "seconds": round(time.perf_counter() - was_started),
             "git": git_commit(),
         }
 
@@ -271,8 +271,8 @@ def table(found: dict[str, dict[str, Any]]) -> list[str]:
             sums |= {key: sum(one[key] for one in several) for key in ("lost", "besides")}
             count, equal = (sum(one[key] for one in several) for key in ("trials", "same_bits"))
             results = [one["same_result"] for one in several]
-            said = "-" if None in results else f"{sum(results)} of {len(results)} equal"
-            cells = [f"`{kind}`", len(several), count, *sums.values(), f"{equal} of {count}", said]
+            given = "-" if None in results else f"{sum(results)} of {len(results)} equal"
+            cells = [f"`{kind}`", len(several), count, *sums.values(), f"{equal} of {count}", given]
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
 

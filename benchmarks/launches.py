@@ -5,8 +5,8 @@
 
 With the same `out=` one must train, and the others be refused in one sentence with exit code 2. With default folders
 each must end well, in a folder that no other has, whole and with its own settings in it: each has a seed of its own.
-The commands are forks of one process (commands.py), for memory. All are begun at once; where there is no memory for as
-many workers, those that have not started theirs are halted for a while, and below 2 GB all are ended.
+The commands are forks of one process (commands.py), for memory. All are started at once; where there is no memory for
+as many workers, those that have not started theirs are halted for a while, and below 2 GB all are ended.
 """
 
 from __future__ import annotations

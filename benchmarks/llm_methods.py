@@ -5,7 +5,7 @@
     python benchmarks/llm_methods.py --quick      # one small cell, for CI
 
 One warm start a seed, the same for all methods; 32 prompts with 8 answers a step, temperature 1, 512 prompts held out.
-Where nothing else is said AdamW takes steps of 3e-4 and there is no KL to a reference; "with KL" is k2 as a loss, 0.1.
+By default AdamW takes steps of 3e-4 and there is no KL to a reference; "with KL" is k2 as a loss, 0.1.
 Controls get the rewards of each batch shuffled, so that there is nothing to learn.
 """
 

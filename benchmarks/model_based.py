@@ -130,9 +130,10 @@ def table(found: Results) -> list[str]:
         f"and at most {MODEL_UPDATES:,} of the model; one setting for all. Score: 100 (return - low) / (high - low). "
         "Published scores are NeoRL-2's own, of the best setting for each task, after 3,000,000 updates; "
         "their range is that of all its settings. Alarm: seeds in which it rang, and at which signals. Where "
-        "Simglucose's episodes end in a model is told by the sensor's reading (`glucose_ends`: below 40 or above 600), "
+        "Simglucose's episodes end in a model is encoded by the sensor's reading (`glucose_ends`: below 40, above 600) "
         "as by NeoRL-2's own rule; its simulator ends them by the glucose itself, so that 35 of the file's 111 "
-        "terminations have readings of 40 or more, where models go on. Written by `python benchmarks/model_based.py`.",
+        "terminations have readings of 40 or more, where models continue. Written by "
+        "`python benchmarks/model_based.py`.",
         "",
         "| task | method | seeds | return | score | published score | lowest, highest | alarm | updates a second |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -155,8 +156,8 @@ def table(found: Results) -> list[str]:
             speed = f"{np.mean([one['updates_per_second'] for one in rows]):.0f}" if rows else ""
             ends = ranges.get((task.published, method))
             span = "" if ends is None else ", ".join(f"{normalized_score(end, reference):.1f}" for end in ends)
-            told = f"{len(rows)} of {SEEDS} | {entry(returns, SEEDS)} | {score} | {row.get(method, '')} | {span}"
-            lines.append(f"| {task.name} | {method} | {told} | {_alarm(rows)} | {speed} |")
+            reported = f"{len(rows)} of {SEEDS} | {entry(returns, SEEDS)} | {score} | {row.get(method, '')} | {span}"
+            lines.append(f"| {task.name} | {method} | {reported} | {_alarm(rows)} | {speed} |")
     return lines
 
 

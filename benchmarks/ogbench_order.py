@@ -127,7 +127,7 @@ def cell(task: Task, method: str, seed: int, steps: int = STEPS, episodes: int =
     path = DATA / task.data
     if not path.is_file():
         raise SystemExit(f"{path} is not there: generate it as this script's first lines say, or set SUREFOOT_OGBENCH")
-    begun = time.perf_counter()
+    started = time.perf_counter()
     plan = Plan(
         algorithm=algorithm,
         config=dataclasses.asdict(agent_class(algorithm).configure(**options)),
@@ -151,7 +151,7 @@ def cell(task: Task, method: str, seed: int, steps: int = STEPS, episodes: int =
         "steps": steps,
         "solved": {str(at): [int(one) for one in solved] for at, solved in during.items() if at < steps}
         | {str(steps): [int(one) for one in result["evaluation"]["successes"]]},
-        "seconds": round(time.perf_counter() - begun, 1),
+        "seconds": round(time.perf_counter() - started, 1),
         "updates_per_second": round(result["updates_per_second"], 1),
         "engine": result.get("engine"),
         "git": git_commit(),

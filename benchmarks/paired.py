@@ -12,7 +12,7 @@ Equal losses and updates don't make equal runs: a run has more parts. Each cell 
   they learn, what the collection hands over in a scripted environment, and after which steps it learns;
 - weights: mean, deviation, range and norm of each layer in 100 initialisations;
 - steps: rates, losses and networks, targets too, after steps 1, 2, 10 and 1,000 from equal weights on equal batches
-  (after 100 instead of 1,000 where a step is dear);
+  (after 100 instead of 1,000 where a step is expensive);
 - acting: the same weights' actions on 1,000 recorded observations, and their returns in 50 episodes, fewer where slow;
 - curves: whole runs from each code's own weights and draws; returns on the way, and losses, mean Q and entropy, which
   our code measures of both sides' networks on the same rows.
@@ -132,9 +132,13 @@ def checkout(pair: Pair) -> pathlib.Path:
         if cloned.returncode:
             raise SystemExit(f"{address} could not be cloned to {folder}; clone it there by hand")
         subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", pair.commit], check=True)
-    told = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if told.stdout.strip() != pair.commit:
-        raise SystemExit(f"{folder} is at {told.stdout.strip() or 'no commit'}, wanted is {pair.commit}: check it out")
+    reported = subprocess.run(
+        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    if reported.stdout.strip() != pair.commit:
+        raise SystemExit(
+            f"{folder} is at {reported.stdout.strip() or 'no commit'}, wanted is {pair.commit}: check it out"
+        )
     return folder
 
 
@@ -318,9 +322,9 @@ def compare_steps(pair: Pair) -> dict[str, Any]:
         for network in pair.part or pair.networks:
             names = [name for name in mine if name.startswith(f"{step}/{network}.")]
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
-            begun = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
-            moved, mine_moved = (float(np.linalg.norm(side - begun)) for side in (right, left))
-            apart, rounding = float(np.linalg.norm(left - right)), ROUNDING * float(np.linalg.norm(begun))
+            started = np.concatenate([ours.start[name.split("/", 1)[1]].ravel() for name in names])
+            moved, mine_moved = (float(np.linalg.norm(side - started)) for side in (right, left))
+            apart, rounding = float(np.linalg.norm(left - right)), ROUNDING * float(np.linalg.norm(started))
             still = max(moved, mine_moved) < rounding  # what lags has not moved yet, but for rounding
             distances.setdefault(str(step), {})[network] = 0.0 if still else apart / max(moved, 1e-30)
     return {"distances": distances, **line}

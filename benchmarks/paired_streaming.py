@@ -89,8 +89,8 @@ def compare(
         for network in sorted({name.split("/")[1].split(".")[0] for name in mine}):
             names = [name for name in mine if name.startswith(f"{step}/{network}.")]
             left, right = (np.concatenate([side[name].ravel() for name in names]) for side in (mine, theirs))
-            begun = np.concatenate([given[f"weights/{name.split('/')[1]}"].ravel() for name in names])
-            moved = max(float(np.linalg.norm(right - begun)), 1e-30)
+            started = np.concatenate([given[f"weights/{name.split('/')[1]}"].ravel() for name in names])
+            moved = max(float(np.linalg.norm(right - started)), 1e-30)
             distances.setdefault(str(step), {})[network] = float(np.linalg.norm(left - right)) / moved
     rates = {str(step): {"critic": float(options.get("step_size", 1.0))} for step in at}
     return rows, {"distances": distances, "theirs": {"rates": rates}, "ours": {"rates": rates}}

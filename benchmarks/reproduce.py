@@ -134,9 +134,9 @@ def trained(plan: Plan, folder: pathlib.Path, data: Dataset | None) -> float:
     spent: list[float] = []
 
     def timed(run: Any, groups: list[list[int]], notify: Callable[[dict[str, Any]], Any], *unused: Any) -> None:
-        begun = time.process_time()
+        started = time.process_time()
         work_here(run, groups, notify)
-        spent.append(time.process_time() - begun)
+        spent.append(time.process_time() - started)
 
     before = start.work
     start.work = timed  # type: ignore[assignment]

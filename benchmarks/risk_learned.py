@@ -9,7 +9,7 @@ constraint lies are known, as functions of predicted states. iCEM plans anew at 
 arms plan for the mean return of the five, "cvar" arms for the worst member's; limits are steps with a violation within
 the horizon, at the same risk as the return. All arms have the same model, initial states and random numbers. An episode
 is a violation where the constraint is broken at any step; the shares' intervals are Clopper-Pearson's, the certificate
-of `surefoot certify`. Cells are blocks of episodes, and go on where they ended.
+of `surefoot certify`. Cells are blocks of episodes, and continue where they ended.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ TASKS = (
 
 
 def train(task: Task, seed: int) -> dict[str, Any]:
-    """Train one seed, or go on with it, and evaluate its last policy's mean action."""
+    """Train one seed, or continue it, and evaluate its last policy's mean action."""
     options = {**task.options, "cost_limit": LIMIT}
     facts = functools.partial(training_cell, task.algorithm, options, None, ENVIRONMENT, seed, task.steps, EPISODES)
     return facts(evaluations=10, out=str(RUNS / f"{task.algorithm}-s{seed}"))

@@ -69,7 +69,7 @@ def environment(task: str) -> str:
 
 
 def acted(task: str, algorithm: str, seed: int, limit: float, name: str) -> dict[str, Any]:
-    """An online run, begun or gone on with."""
+    """An online run, started or continued."""
     options, out = {"cost_limit": limit}, str(KEPT / name)
     return training_cell(algorithm, options, None, environment(task), seed, STEPS, EPISODES, evaluations=10, out=out)
 
@@ -160,7 +160,7 @@ def table(found: Results) -> list[str]:
         f"{EPISODES} episodes a seed, seeds {', '.join(map(str, SEEDS))}, intervals of 95 % over seeds and initial "
         "states. Written by `python benchmarks/safety_gymnasium.py`, which says what was trained how long.",
         "",
-        f"## Learning by acting, {STEPS:,} steps, limit {LIMIT:g}",
+        f"## Online learning, {STEPS:,} steps, limit {LIMIT:g}",
         "",
         "| task | algorithm | seeds | return [95 %] | cost [95 %] | OmniSafe, 1e7 steps: return / cost |",
         "|---|---|---|---|---|---|",

@@ -182,10 +182,10 @@ def table(found: Results) -> list[str]:
         first = cell["policies"][0]
         robust = truth.get("rank_correlation_doubly_robust")
         shown.append("" if robust is None else f"{robust:.2f}")
-        told = "cannot tell it from " + f"{len(cell['tied'])} of 19" if cell["tied"] else "the best of these"
+        reported = "cannot tell it from " + f"{len(cell['tied'])} of 19" if cell["tied"] else "the best of these"
         lines.append(
             f"| {system} | {method} | {' | '.join(shown)} | {first['label']} ({first['truth']:.0f}) | "
-            f"{max(values):.0f}, {min(values):.0f} | {told} |"
+            f"{max(values):.0f}, {min(values):.0f} | {reported} |"
         )
     lines += [
         "",

@@ -1,4 +1,5 @@
-"""Is a filter safe at the margin that it is said to need, and unsafe below? A million episodes where it should be safe.
+"""Is a filter safe at the margin that it is claimed to need, and unsafe below? A million episodes where it should be
+safe.
 
     python benchmarks/shield.py            # compute what is missing, then write the table
     python benchmarks/shield.py --quick    # few episodes, for CI

@@ -54,9 +54,9 @@ def imported(python: str) -> dict[str, float]:
     """
     words = COMMANDS["a wrong option, refused"].split()
     command = [python, "-X", "importtime", "-P", "-m", "surefoot", *words]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    reported = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     found: dict[str, float] = {}
-    for line in told.splitlines():
+    for line in reported.splitlines():
         parts = line.removeprefix("import time:").split("|")
         if line.startswith("import time:") and parts[0].strip().isdigit():
             package = parts[2].strip().split(".")[0]

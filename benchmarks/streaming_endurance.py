@@ -126,7 +126,7 @@ def table(found: Results) -> list[str]:
         "After each tenth: mean training return, the largest weight, resident memory, and whether a copy through a "
         "file went on equal bit for bit. Written by `python benchmarks/streaming_endurance.py`.",
         "",
-        "| stream | environment | steps | return | all finite | largest weight | resident MB | goes on equal |",
+        "| stream | environment | steps | return | all finite | largest weight | resident MB | continues equal |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, one in found.items():

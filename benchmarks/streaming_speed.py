@@ -99,7 +99,7 @@ def child(what: str, steps: int) -> list[str]:
 
 
 def official(steps: int) -> list[str] | None:
-    """The command that measures the official code; None, and said so, where it is not there."""
+    """The command that measures the official code; None, and stated so, where it is not there."""
     source = os.environ.get("SUREFOOT_STREAMING_OFFICIAL", "/tmp/streaming-official")
     python = pathlib.Path(os.environ.get("SUREFOOT_PEERS", "/tmp/surefoot-peers")) / "sb3" / "bin" / "python"
     if not (pathlib.Path(source) / "stream_ac_continuous.py").is_file() or not python.exists():

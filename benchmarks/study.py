@@ -130,7 +130,7 @@ def training_cell(
     out: str | None = None,
     batch_size: int = 256,
 ) -> dict[str, Any]:
-    """Train one seed, begun from the run `init`, and return its score and settings as JSON values.
+    """Train one seed, started from the run `init`, and return its score and settings as JSON values.
 
     The run folder is temporary unless it is named with `out`; a run that is there already is resumed.
 
@@ -190,10 +190,10 @@ def carried_out(plan: Plan, folder: pathlib.Path, dataset: Dataset | None) -> Ru
     """The run of a plan in this folder: started, resumed, or finished already."""
     if not (folder / "config.json").is_file():
         return train(plan, folder, dataset=dataset)
-    begun, wanted = Run.open(folder).plan.to_json(), plan.to_json()
+    started, wanted = Run.open(folder).plan.to_json(), plan.to_json()
     usual = dataclasses.asdict(agent_class(plan.algorithm).configure())
-    begun["config"] = usual | begun["config"]  # which may be older than an option
-    other = [name for name in wanted if json.dumps(begun.get(name)) != json.dumps(wanted[name])]
+    started["config"] = usual | started["config"]  # which may be older than an option
+    other = [name for name in wanted if json.dumps(started.get(name)) != json.dumps(wanted[name])]
     if other:
         sys.exit(f"{folder} is a run of other settings than this cell's ({', '.join(other)}): remove it")
     return resume(folder, trust=True)  # the study itself began it

@@ -5,7 +5,7 @@
     python benchmarks/tuning.py --table
 
 A cell is one study of `surefoot tune`: 32 trials of three tuning seeds, then incumbent and default on ten test seeds,
-compared by the group-sequential test. Its folder is kept, so that a killed one goes on. Processes are started as in
+compared by the group-sequential test. Its folder is kept, so that a killed one continues. Processes are started as in
 killed_sweeps.py.
 """
 
@@ -93,7 +93,7 @@ def table(found: dict[str, dict[str, Any]]) -> list[str]:
             f"{test['default']['mean']:.1f} ({test['default']['seeds']} seeds) | {test['incumbent']['mean']:.1f} "
             f"({test['incumbent']['seeds']} seeds) | {gap['mean']:.1f} [{gap['low']:.1f}, {gap['high']:.1f}], "
             f"[{wide['low']:.1f}, {wide['high']:.1f}] | "
-            f"{words.get(one['answer'], 'not said to be better')} | {one['tuning']['mean']:.1f} | "
+            f"{words.get(one['answer'], 'not given to be better')} | {one['tuning']['mean']:.1f} | "
             f"{curse['measured']:.1f} | {'-' if luck is None else f'{luck:.1f}'} | "
             f"{one['minutes']:.0f} ({one['cpu_minutes']:.0f}) |"
         )

@@ -197,8 +197,8 @@ def cells() -> list[Cell]:
 
 def lowest(arm: dict[str, Any], early: int) -> float:
     """Lowest mean return of the evaluations within the first `early` training steps."""
-    begun = arm["config"]["initial_steps"]
-    return min(value for step, value in arm["curve"] if begun < step <= begun + early)
+    started = arm["config"]["initial_steps"]
+    return min(value for step, value in arm["curve"] if started < step <= started + early)
 
 
 def before(cell: dict[str, Any]) -> float:

@@ -19,7 +19,7 @@ FLOATS = ("returns", "costs", "margins", "finished_returns", "finished_costs")
 COUNTS = ("lengths", "terminated", "truncated", "diverged", "finished", "finished_lengths")
 """Rows of the (7, N) array of counts."""
 RUNNING = len(COUNTS)
-"""Its last row: 1 while an environment's episode goes on."""
+"""Its last row: 1 while an environment's episode continues."""
 NUMBERS = ("envs", "horizon", "limit", "many", "shared", "noisy", "source", "sampling")
 """Of a rollout, int64."""
 REWARD, MARGIN, ENDED, FINITE, RAN = range(5)

@@ -294,9 +294,9 @@ class _Arrays:
         self.views[name] = array = (np.zeros if zeros else np.empty)(shape, NUMPY[dtype])
         return torch.from_numpy(array)
 
-    def carry(self, name: str, shape: Sequence[int], dtype: torch.dtype, begun: Tensor | None) -> Tensor:
-        """Let it go on from a copy of these, or from zeros."""
-        return self.room(name, shape, dtype, True) if begun is None else self.give(name, begun.to(dtype, copy=True))
+    def carry(self, name: str, shape: Sequence[int], dtype: torch.dtype, started: Tensor | None) -> Tensor:
+        """Let it continue from a copy of these, or from zeros."""
+        return self.room(name, shape, dtype, True) if started is None else self.give(name, started.to(dtype, copy=True))
 
 
 def _native(

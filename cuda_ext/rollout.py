@@ -48,7 +48,7 @@ class Carry:
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """Results of one call, tensors on its device; all (N,) where nothing else is said."""
+    """Results of one call, tensors on its device; all (N,) by default."""
 
     returns: Tensor
     """Sums of rewards."""
@@ -70,8 +70,8 @@ class Rollout:
     finished_returns: Tensor
     finished_costs: Tensor
     carry: Carry
-    """To go on from, with `rollout(..., episodes="many", carry=...)` and the same seeds. Of rollouts of one episode its
-    states are the last ones, and there is nothing to go on from: the horizon has ended the episodes."""
+    """To continue from, with `rollout(..., episodes="many", carry=...)` and the same seeds. Of rollouts of one episode
+    its states are the last ones, and there is nothing to continue from: the horizon has ended the episodes."""
     records: dict[str, Tensor]
     """Name -> (T, N, ...) float32 or bool. In rollouts of one episode, rows t >= lengths are 0."""
 
@@ -132,7 +132,7 @@ def rollout(
     if episodes not in ("one", "many"):
         raise ValueError(f"episodes is {episodes!r}, must be 'one' or 'many'")
     if carry is not None and episodes == "one":
-        raise ValueError("carry goes on with rollouts of episodes='many'; one episode begins in states")
+        raise ValueError("carry continues rollouts of episodes='many'; one episode begins in states")
     device = torch.device(device)
     on_gpu = gpu.is_gpu(device)
     if on_gpu:

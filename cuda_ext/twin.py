@@ -210,7 +210,7 @@ class _Totals:
         self.margins = torch.full_like(like, 3.4e38)
         self.horizon = horizon
         self.lengths = torch.full_like(none, horizon)
-        self.begun = none.clone()
+        self.started = none.clone()
         self.before = {"returns": zero.clone(), "costs": zero.clone()}
 
     def add(self, t: int, moment: Moment, running: Tensor) -> None:
@@ -222,11 +222,11 @@ class _Totals:
         for name in ("terminated", "truncated", "diverged"):
             self.counts[name] += getattr(moment, name)
         self.counts["finished"] += ended
-        self.counts["finished_lengths"] += torch.where(ended, t + 1 - self.begun, 0)
+        self.counts["finished_lengths"] += torch.where(ended, t + 1 - self.started, 0)
         for name, before in self.before.items():
             self.sums["finished_" + name] += torch.where(ended, self.sums[name] - before, 0)
             self.before[name] = torch.where(ended, self.sums[name], before)
-        self.begun = torch.where(ended, t + 1, self.begun)
+        self.started = torch.where(ended, t + 1, self.started)
         self.lengths = torch.where(ended, t + 1, self.lengths)
 
     def result(self, many: bool) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """A store on disk as it is built: block after block, each on the disk before the next begins.
 
 What is built lies in a hidden folder beside the store, `.NAME.building`, without the file that makes a store of it, and
-takes the store's name when it is whole. `journal.json` in it says how many rows are safe: whoever goes on cuts the
+takes the store's name when it is whole. `journal.json` in it says how many rows are safe: whoever continues cuts the
 files there. So neither a kill nor a full disk leaves anything that could be taken for a store.
 """
 
@@ -94,7 +94,7 @@ class Building:
     """A store that is being built; a context, in which no other process builds it."""
 
     def __init__(self, destination: pathlib.Path, request: Sequence[Any]) -> None:
-        """Begin, or go on where the same request was stopped.
+        """Begin, or continue where the same request was stopped.
 
         Args:
             destination: of the store; nothing is there.
@@ -144,7 +144,7 @@ class Building:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        """Let others go on; nothing stays of what has no row."""
+        """Let others continue; nothing stays of what has no row."""
         if self.folder.is_dir() and not self.state.get("rows"):
             shutil.rmtree(self.folder, ignore_errors=True)
         self._stack.close()
@@ -217,7 +217,7 @@ class Building:
                 self._cut(self.state)
             raise DataError(
                 f"{self.destination}: can't be written: {why(failure)}; {self.rows:,} rows are kept in {self.folder}, "
-                "and the same command goes on behind them"
+                "and the same command continues behind them"
             ) from failure
         state |= {
             "parts": self.parts + 1,
@@ -250,7 +250,7 @@ class Building:
                 if hashed is not None:
                     hashed(number + 1, len(held))
             # Whether data look like choices is asked of all of them: of a block that does it says nothing.
-            told = {w: n for w, n in self.state["warnings"].items() if w != LIKE_CHOICES or n == self.rows}
+            reported = {w: n for w, n in self.state["warnings"].items() if w != LIKE_CHOICES or n == self.rows}
             header = {
                 "format": on_disk.FORMAT if self.state["further"] else on_disk.WITHOUT_PICTURES,
                 "kind": KIND,
@@ -258,7 +258,7 @@ class Building:
                 "columns": columns,
                 "env_id": self.state["env_id"],
                 "attributes": self.state["attributes"],
-                "warnings": told,
+                "warnings": reported,
                 "sources": [dict(one) for one in sources],
             }
             header = on_disk.checked_header(header, self.destination)

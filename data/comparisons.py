@@ -1,4 +1,4 @@
-"""Comparisons of stretches of episodes: which of two has more of an attribute, told by people or by words."""
+"""Comparisons of stretches of episodes: which of two has more of an attribute, stated by people or in words."""
 
 from __future__ import annotations
 

@@ -11,9 +11,10 @@ what was solved and lost again is not counted. The rules without one are of task
 
 Source: Fu, Kumar, Nachum, Tucker and Levine, "D4RL: datasets for deep data-driven reinforcement learning" (2020); for
 r - 1: Kostrikov, Nair and Levine, "Offline reinforcement learning with implicit Q-learning" (2022). An AntMaze episode
-of D4RL ends at the goal. gymnasium-robotics' tasks of those names go on there, so that their returns are other numbers.
-D4RL's kitchen pays for a sub-task once, where an agent acts in it; its files were labelled anew, with the number that
-is done at each step, so that a reward follows from the state. Their returns are no score: they grow with every step.
+of D4RL ends at the goal. gymnasium-robotics' tasks of those names continue there, so that their returns are other
+numbers. D4RL's kitchen pays for a sub-task once, where an agent acts in it; its files were labelled anew, with the
+number that is done at each step, so that a reward follows from the state. Their returns are no score: they grow with
+every step.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ def _goal_reward(dataset: Dataset) -> float | None:
 
 
 def notes(dataset: Dataset, options: Mapping[str, Any]) -> list[str]:
-    """What an algorithm with these options should be told about the task's conventions.
+    """What an algorithm with these options should be given about the task's conventions.
 
     Args:
         dataset: to train on.
-        options: of the algorithm; those without `rewards` are told nothing.
+        options: of the algorithm; those without `rewards` are given nothing.
     """
     found = []
     raw = family(dataset) == "antmaze" and _goal_reward(dataset) == 1

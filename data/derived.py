@@ -126,8 +126,8 @@ class Derived:
         Raises:
             DataError: the disk is full, or the folder can't be written.
         """
-        told = [*what, [self.key_of(one) for one in inputs], np.dtype(dtype).str, [int(size) for size in shape]]
-        key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        reported = [*what, [self.key_of(one) for one in inputs], np.dtype(dtype).str, [int(size) for size in shape]]
+        key = hashlib.sha256(json.dumps(reported).encode()).hexdigest()
         path = self.folder / f"{key[:40]}.bin"
         size = math.prod(shape) * np.dtype(dtype).itemsize
         try:
@@ -189,10 +189,10 @@ def _sound(path: pathlib.Path, size: int) -> bool:
     if not path.is_file() or path.is_symlink() or not side.is_file() or side.is_symlink():
         return False
     try:
-        told = read_json(side, _SIDE)
+        reported = read_json(side, _SIDE)
     except CheckpointError:
         return False
     facts = path.stat()
-    if told["bytes"] != size or facts.st_size != size:
+    if reported["bytes"] != size or facts.st_size != size:
         return False
-    return facts.st_mtime_ns == told["changed_ns"] or sha256_of(path) == told["sha256"]
+    return facts.st_mtime_ns == reported["changed_ns"] or sha256_of(path) == reported["sha256"]

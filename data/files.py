@@ -39,14 +39,14 @@ def digest_of(path: pathlib.Path) -> str:
     lines = []
     for one in sorted(one for one in path.rglob("*") if one.is_file()):
         name, facts = one.relative_to(path).as_posix(), one.stat()
-        told = [facts.st_size, facts.st_mtime_ns]
+        reported = [facts.st_size, facts.st_mtime_ns]
         before = known.get(name)
-        if isinstance(before, list) and len(before) == 3 and before[:2] == told and _HASH.fullmatch(str(before[2])):
+        if isinstance(before, list) and len(before) == 3 and before[:2] == reported and _HASH.fullmatch(str(before[2])):
             digest = str(before[2])
         else:
             digest = sha256_of(one)
         if time.time_ns() - facts.st_mtime_ns > RACY * 10**9:
-            found[name] = [*told, digest]
+            found[name] = [*reported, digest]
         lines.append(f"{digest}  {name}")
     if found != known:
         with contextlib.suppress(OSError):  # a cache that can't be written costs time and nothing else

@@ -5,7 +5,7 @@
 
 KEY is a digest of the source's content, the camera, the size and the rule: other data, or another rule, are other
 files. What is built lies in `.KEY.building` beside it and takes the name when it is whole; `journal.json` in it says
-how many pictures are safe, and the same call goes on behind them.
+how many pictures are safe, and the same call continues behind them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VERSION = 1
 PLACE = "surefoot_cache"
 """Attribute of an array that is a whole cache: where that is, and its SHA-256."""
 BLOCK_BYTES = 64 << 20
-"""Bytes of pictures that are on the disk before the next are begun."""
+"""Bytes of pictures that are on the disk before the next are started."""
 SPARE = 64 << 20
 """Bytes of the disk that a cache leaves free."""
 _SHAPE = Many(Number(1, 2**31, whole=True), 2, 5)
@@ -92,8 +92,8 @@ def cached(
             scaled by another rule, or changed.
     """
     root = frames_folder() if folder is None else pathlib.Path(folder)
-    told = [source, camera, frames, None if size is None else list(size), RULE, VERSION]
-    key = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:40]
+    reported = [source, camera, frames, None if size is None else list(size), RULE, VERSION]
+    key = hashlib.sha256(json.dumps(reported).encode()).hexdigest()[:40]
     place = root / key
     if not (place / INDEX).is_file():
         try:
@@ -102,7 +102,7 @@ def cached(
         except OSError as failure:
             raise DataError(
                 f"{name}: its pictures of {camera!r} can't be kept in {root}: {why(failure)}; what was written is "
-                "kept, and the same call goes on behind it: free some space, or set SUREFOOT_CACHE to another disk"
+                "kept, and the same call continues behind it: free some space, or set SUREFOOT_CACHE to another disk"
             ) from failure
     return opened(place)
 

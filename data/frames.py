@@ -61,7 +61,7 @@ def framed(columns: Mapping[str, Pictures], rows: Array, device: torch.device) -
     """Columns of a dataset's pictures, for batches on a device.
 
     Args:
-        columns: name -> column; those that share pictures go on to do so.
+        columns: name -> column; those that share pictures continue to do so.
         rows: (n,) int64 rows of the dataset that are taken.
         device: where batches come out; on a GPU it gets what these rows show and nothing else.
     """

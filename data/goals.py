@@ -86,7 +86,7 @@ class GoalRows(Drawn):
     the episode's end; and `subgoals` (B, O), the same, but not past the actor's goal where that is a later row of the
     episode.
 
-    Whether a goal is met is told by rows, never by comparing observations. An episode's observation after its last
+    Whether a goal is met is encoded by rows, never by comparing observations. An episode's observation after its last
     action is no goal.
 
     Source: Park, Frans, Eysenbach and Levine, "OGBench: Benchmarking Offline Goal-Conditioned RL" (ICLR 2025), appendix

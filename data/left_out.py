@@ -12,9 +12,9 @@ from surefoot.data.dataset import Dataset
 LEFT_OUT = "left_out"
 """Attribute: a JSON list of [name, what it is] of features of the source that were not read."""
 PICTURES = ("image", "video", "pictures")
-"""What columns are said to hold that are pictures."""
+"""What columns are reported to hold that are pictures."""
 ARRAYS = ("an array", "uint8", "list")
-"""What columns are said to hold that may be pictures."""
+"""What columns are reported to hold that may be pictures."""
 _CAMERA = re.compile(r"image|camera|(?:^|[^a-z])(?:cam|rgb|depth)(?![a-z])", re.IGNORECASE)
 MOST = 12
 """Features beside cameras that a note names; `datasets info` names all."""
@@ -43,7 +43,7 @@ def features(dataset: Dataset) -> list[tuple[str, str]]:
         return []
 
 
-def told(dataset: Dataset) -> list[str]:
+def reported(dataset: Dataset) -> list[str]:
     """Each feature in words, as `datasets info` lists them."""
     return [_told(*one) for one in features(dataset)]
 

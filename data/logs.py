@@ -1,4 +1,4 @@
-"""Logs of several files read by a mapping, part by part, so that a long conversion goes on where it was stopped."""
+"""Logs of several files read by a mapping, part by part, so that a long conversion continues where it was stopped."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def _gap_lines(tables: Sequence[columns.Table], names: Sequence[str]) -> list[st
     for table in tables:
         if table.sampled or not table.path.is_file() or table.path.stat().st_size > MOST_READ:
             continue
-        with contextlib.suppress(DataError):  # what is wrong with it is said where it is read as a dataset
+        with contextlib.suppress(DataError):  # what is wrong with it is reported where it is read as a dataset
             for name, array in table.read(list(names), None, frozenset(names)).items():
                 if array.dtype.kind == "f" and (
                     count := int((~np.isfinite(array)).reshape(len(array), -1).any(1).sum())
@@ -363,9 +363,9 @@ def _gap_lines(tables: Sequence[columns.Table], names: Sequence[str]) -> list[st
     if not lacking:
         return []
     listed = ", ".join(map(_quoted, lacking))
-    told = ", ".join(f"{_quoted(name)} in {count:,}" for name, count in lacking.items())
+    reported = ", ".join(f"{_quoted(name)} in {count:,}" for name, count in lacking.items())
     return [
-        f"# Numbers are missing in some rows: {told}; one of these rules, or each for some of the columns, is needed:",
+        f"# Numbers are missing in some rows: {reported}; one of these rules is needed, or each for some columns:",
         f"# interpolate: [{listed}]  # between the known numbers around them; fill_at_most: 5 leaves longer gaps",
         f"# hold: [{listed}]  # the last known number",
         f"# drop: [{listed}]  # the rows, at which an episode ends",
@@ -393,7 +393,7 @@ def _counting(table: columns.Table, names: Sequence[str]) -> list[str]:
     if table.sampled or not table.path.is_file() or table.path.stat().st_size > MOST_READ:
         return []
     found = []
-    with contextlib.suppress(DataError):  # what is wrong with it is said where it is read as a dataset
+    with contextlib.suppress(DataError):  # what is wrong with it is reported where it is read as a dataset
         for name, array in table.read(names).items():
             if array.ndim == 1 and len(array) >= LEAST_ROWS and array[0] in (0, 1):
                 found += [name] if np.array_equal(array, array[0] + np.arange(len(array))) else []

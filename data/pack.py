@@ -63,7 +63,7 @@ class Packed:
     """Of the columns' files."""
     sha256: str
     seconds: float
-    """That this process took; less than the whole where it went on with what another had begun."""
+    """That this process took; less than the whole where it went on with what another had started."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ def pack(
     tell: Tell = lambda text: None,
     progress: Done = lambda done, total: None,
 ) -> Packed:
-    """Make a store on disk of files, which `load` then maps; where that is stopped, the same call goes on.
+    """Make a store on disk of files, which `load` then maps; where that is stopped, the same call continues.
 
     Args:
         sources: as of `load`, one or several, whose columns are the same; their episodes stand one after another.
@@ -113,7 +113,7 @@ def pack(
         ConfigError: the destination exists, another process builds it, or a source is unknown.
         DataError: a source can't be read, they don't fit together, or the disk is too small.
     """
-    begun, path = time.monotonic(), pathlib.Path(destination)
+    started, path = time.monotonic(), pathlib.Path(destination)
     if not sources:
         raise ConfigError("pack needs at least one file")
     if path.name in ("", "..") or "\0" in str(path):
@@ -154,11 +154,11 @@ def pack(
         sha256 = building.finish([{"name": name} for name in names])
         episodes = int(building.state["episodes"])
     nbytes = sum(one.stat().st_size for one in path.glob("*.bin"))
-    return Packed(str(path), rows, episodes, nbytes, sha256, time.monotonic() - begun)
+    return Packed(str(path), rows, episodes, nbytes, sha256, time.monotonic() - started)
 
 
 def _tell_size(path: pathlib.Path, building: Building, known: list[_Origin], all_known: bool, tell: Tell) -> None:
-    """What a store takes, before it is begun."""
+    """What a store takes, before it is started."""
     rows = sum(origin.rows for origin in known)
     size = sum(origin.rows * origin.per_row for origin in known)
     seconds = sum(origin.rows * origin.per_row / BYTES_PER_SECOND[origin.kind] for origin in known)

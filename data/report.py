@@ -24,7 +24,7 @@ from surefoot.data.formats.lerobot import is_lerobot
 from surefoot.data.formats.mapping import SUFFIXES
 from surefoot.data.formats.named import NAMES, PREFIXES
 from surefoot.data.formats.repairs import REPAIRS, applied
-from surefoot.data.left_out import told
+from surefoot.data.left_out import reported
 from surefoot.data.load import load
 from surefoot.data.measures import measures, reference_of
 from surefoot.data.pictures import shown
@@ -75,7 +75,7 @@ def info(dataset: Dataset) -> dict[str, Any]:
         "rows_never_sampled": int((~dataset.valid).sum()),
         "rows_without_next": int((dataset.valid & ~dataset.transitions).sum()),
         "warnings": dict(dataset.warnings),
-        "left_out": told(dataset),
+        "left_out": reported(dataset),
         REPAIRS: applied(dataset.attributes) or None,
         "sha256": dataset.sha256,
     }

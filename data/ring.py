@@ -196,7 +196,7 @@ class RingBuffer:
         return self._store.workspace(shape)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to go on: contiguous copies of the written rows, and where to write next."""
+        """Everything needed to continue: contiguous copies of the written rows, and where to write next."""
         state = {COLUMN_PREFIX + key: self[key][: self._size].clone(memory_format=torch.contiguous_format)
                  for key in self._columns}  # fmt: skip
         return state | {
@@ -207,7 +207,7 @@ class RingBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state_dict()` of a buffer of the same columns and environments.
+        """Continue from `state_dict()` of a buffer of the same columns and environments.
 
         Its capacity may be smaller, if its rows still lie in the order in which they came: steps are then added behind
         them, as if there had been as much room from the beginning.
@@ -258,7 +258,7 @@ class RingBuffer:
             raise CheckpointError(
                 f"the state is of a ring buffer of {capacity} rows, not {self.capacity}"
                 + (", and its newest rows have replaced the oldest" if capacity < self.capacity else "")
-                + ": go on with the capacity that it was filled with, or begin with an empty buffer"
+                + ": continue the capacity that it was filled with, or begin with an empty buffer"
             )
         shapes = {COLUMN_PREFIX + key: (size, *self.fields[key].shape) for key in self._columns}
         shapes |= {"newest_done": (self.num_envs,)}

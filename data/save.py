@@ -105,8 +105,8 @@ def not_held(dataset: Dataset, destination: str | os.PathLike[str], layout: str 
     held = {*ogbench.STATES} if layout == "ogbench" else set()
     found: list[str] = [key for key in ("env_id", "costs") if key in lacks and getattr(dataset, key) is not None]
     found += sorted({*dataset.extras} - held) if "extras" in lacks else []
-    told = {REWARDS} if minari_id and not dataset.has_rewards else set()
-    found += sorted({*dataset.attributes} - OF_FILES - told) if "attributes" in lacks else []
+    reported = {REWARDS} if minari_id and not dataset.has_rewards else set()
+    found += sorted({*dataset.attributes} - OF_FILES - reported) if "attributes" in lacks else []
     return found + ([CUT_OFF] if layout == "dppo" and (dataset.truncations & dataset.transitions).any() else [])
 
 
@@ -126,7 +126,7 @@ def convert(
     """Load `source` and store it as `destination`: a file or folder, or `minari/<id>`; gives what was loaded.
 
     Logs of several files that a mapping reads are kept, file by file, in a folder beside the destination until all are
-    read: a conversion that was stopped goes on there, if files and mapping are as they were.
+    read: a conversion that was stopped continues there, if files and mapping are as they were.
 
     Args:
         source: as of `load`.

@@ -383,7 +383,7 @@ def checked_device(device: str | torch.device) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise DeviceError(
             f"device {str(found)!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA GPUs: "
-            "use device='cpu' or mend the CUDA installation"
+            "use device='cpu' or fix the CUDA installation"
         )
     return found
 

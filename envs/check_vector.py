@@ -16,7 +16,7 @@ from surefoot.envs.interface import Array, as_numpy, autoreset_mode, final_obser
 from surefoot.envs.returned import WrongReturnError, step_parts
 from surefoot.envs.spaces import mapped
 
-GOES_ON = "terminate or truncate an episode that can't go on, and raise nothing"
+GOES_ON = "terminate or truncate an episode that can't continue, and raise nothing"
 Level = Literal["error", "warning"]
 T = TypeVar("T")
 

@@ -134,14 +134,14 @@ class Chunked(VectorEnvironment):
             if place > 0 and not moved.any():
                 break
             now = played[:, place]
-            observations, reward, terminated, truncated, told = env.step(
+            observations, reward, terminated, truncated, reported = env.step(
                 now if self.tensors == "numpy" else self.give(now)
             )
             rewards[moved] += self.discount**place * as_numpy(reward)[moved]
             terminations |= moved & as_numpy(terminated)
             truncations |= moved & as_numpy(truncated)
             steps += moved
-            given = {key: step_values(told, key, count) for key in ("cost", "margin", "diverged")}
+            given = {key: step_values(reported, key, count) for key in ("cost", "margin", "diverged")}
             if given["cost"] is not None:
                 costs[moved] += as_numpy(given["cost"])[moved]
                 info["cost"] = costs
@@ -151,13 +151,13 @@ class Chunked(VectorEnvironment):
             if given["diverged"] is not None:
                 diverged |= moved & as_numpy(given["diverged"]).astype(np.bool_)
                 info["diverged"] = diverged
-            _note(info, told, moved)
-            for name, term in reward_terms(told, count).items():
+            _note(info, reported, moved)
+            for name, term in reward_terms(reported, count).items():
                 summed = info.setdefault(DECLARED, {}).setdefault(name, np.zeros(count))
                 summed[moved] += as_numpy(term)[moved]
             over = moved & (terminations | truncations)
             if over.any():
-                after = mapped(as_numpy, final_observations(observations, told))
+                after = mapped(as_numpy, final_observations(observations, reported))
                 final = mapped(np.zeros_like, after) if final is None else final
                 mapped(lambda kept, new, rows=over: kept.__setitem__(rows, new[rows]), final, after)
                 env.active[over] = False
@@ -185,9 +185,9 @@ class Chunked(VectorEnvironment):
         self.env.close(**kwargs)
 
 
-def _note(info: dict[str, Any], told: Mapping[str, Any], moved: Array) -> None:
+def _note(info: dict[str, Any], reported: Mapping[str, Any], moved: Array) -> None:
     """Keep the numbers (N, ...) of an inner step's info in the rows that it moved."""
-    for key, value in told.items():
+    for key, value in reported.items():
         if key in OWN or key.startswith(PREFIXES) or not is_numeric(value) or np.shape(value)[:1] != moved.shape:
             continue
         new = as_numpy(value)

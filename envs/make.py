@@ -199,7 +199,9 @@ def settled(name: str) -> str:
         raise ConfigError(f"environment {str(file)!r}: there is no such file")
     path = str(file.expanduser().resolve())
     if _OPTIONS in path:
-        raise ConfigError(f"environment {path!r}: a path with {_OPTIONS} in it can't be told from arguments; rename it")
+        raise ConfigError(
+            f"environment {path!r}: a path with {_OPTIONS} in it can't be distinguished from arguments; rename it"
+        )
     return with_options(path, split_options(name)[1])
 
 

@@ -94,7 +94,7 @@ class NativeVectorEnv(VectorEnvironment):
         """Episodes that ended because their state diverged, since construction; those of rollouts on a GPU are counted
         when the environments are next used on the CPU."""
         self._seeds = np.zeros(num_envs, np.int64)
-        self.begun = False
+        self.started = False
         """Whether there was a reset; steps before the first one are refused."""
         self._threads = threads
         self._away: Carry | None = None
@@ -108,7 +108,7 @@ class NativeVectorEnv(VectorEnvironment):
         """Begin an episode in all rows (or those of `options["reset_mask"]`; the first time all) and activate them all.
 
         Args:
-            seed: an int seeds row i with seed + i, a sequence gives each row its own; None goes on with the row's
+            seed: an int seeds row i with seed + i, a sequence gives each row its own; None continues the row's
                 own random numbers, which the operating system seeds at first.
             options: `{"reset_mask": (N,) bool}` or None.
 
@@ -118,10 +118,10 @@ class NativeVectorEnv(VectorEnvironment):
         mask = reset_mask(options, self.num_envs)
         seeds = row_seeds(seed, self.num_envs)
         self._come_home()
-        if not self.begun:
+        if not self.started:
             mask, drawn = None, int(np.random.SeedSequence().generate_state(1)[0])
             seeds = [drawn + row if one is None else one for row, one in enumerate(seeds)]
-        if seed is None and self.begun:
+        if seed is None and self.started:
             self._simulator.reset(mask=mask)
         else:
             rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
@@ -129,7 +129,7 @@ class NativeVectorEnv(VectorEnvironment):
             if own.any():
                 self._simulator.reset(mask=np.isin(np.arange(self.num_envs), rows[own]))
             self._begin(rows, [seeds[row] for row in rows])
-        self.begun = True
+        self.started = True
         self.active[:] = True
         return self._given(self._simulator.observations), {}
 
@@ -170,7 +170,7 @@ class NativeVectorEnv(VectorEnvironment):
         return (*given_back, self.give_info(info))
 
     def _check_begun(self, what: str) -> None:
-        if not self.begun:
+        if not self.started:
             raise EnvironmentMismatchError(f"{what} was called before the first reset: call reset first")
 
     def _actions(self, given: Any) -> Array:
@@ -195,7 +195,7 @@ class NativeVectorEnv(VectorEnvironment):
 
     @property
     def state(self) -> Numbers:
-        """(N, S) states of the systems, a copy; assign (N, S) to go on from other states of the same episodes."""
+        """(N, S) states of the systems, a copy; assign (N, S) to continue from other states of the same episodes."""
         self._come_home()
         return self.give(self._simulator.state.states.numpy())
 
@@ -233,7 +233,7 @@ class NativeVectorEnv(VectorEnvironment):
         }
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        """Go on from a state of `get_state`.
+        """Continue from a state of `get_state`.
 
         Raises:
             EnvironmentMismatchError: it is of another system or number of environments; nothing is changed then.
@@ -242,7 +242,7 @@ class NativeVectorEnv(VectorEnvironment):
             if key not in state or np.shape(state[key]) != value.shape:
                 found = np.shape(state[key]) if key in state else "absent"
                 raise EnvironmentMismatchError(f"the state's {key!r} is {found}; this environment needs {value.shape}")
-        self._seeds[:], self._table, self.begun = state["seeds"], np.array(state["parameters"], np.float32), True
+        self._seeds[:], self._table, self.started = state["seeds"], np.array(state["parameters"], np.float32), True
         self._away, self._diverged_away = None, 0
         self._simulator.set_parameters(_rows(self._table))
         self._simulator.reset(self._seeds)
@@ -286,15 +286,15 @@ class NativeVectorEnv(VectorEnvironment):
         if self.num_envs % len(policies) or not self.active.all() or any(seed is not None for seed in self.next_seeds):
             raise ConfigError(f"{len(policies)} policies can't act in {self.num_envs} rows, all active and seeded once")
         device = torch.device(device)
-        begun = self._away or self._simulator.state
-        if device != begun.states.device:
-            begun = begun.map(lambda values: values.to(device))
+        started = self._away or self._simulator.state
+        if device != started.states.device:
+            started = started.map(lambda values: values.to(device))
         seeds = on_device(torch.from_numpy(self._seeds), device)
         found = roll_out(
             self.system,
             policy=[native_policy(policy, sampling=True) for policy in policies],
             seeds=seeds,
-            carry=begun,
+            carry=started,
             horizon=horizon,
             parameters=_rows(self._table),
             episodes="many",
@@ -312,11 +312,11 @@ class NativeVectorEnv(VectorEnvironment):
         else:
             self._away, self._diverged_away = carry, self._diverged_away + diverged
         terminations, truncations = joined.pop("terminated"), joined.pop("truncated")
-        noise = policy_noise(seeds, begun, terminations | truncations, len(self.system.actions))
+        noise = policy_noise(seeds, started, terminations | truncations, len(self.system.actions))
         return PolicyBlock(terminations=terminations, truncations=truncations, noise=noise, **joined)
 
     def _come_home(self) -> None:
-        """Go on here from where a rollout on a GPU stopped, and count what diverged there."""
+        """Continue here from where a rollout on a GPU stopped, and count what diverged there."""
         if self._away is not None:
             away, self._away = self._away, None
             self._simulator.state = away.map(torch.Tensor.cpu)

@@ -145,14 +145,14 @@ def evaluates(policy: Policy, sampling: bool = False) -> bool:
     return known and not (policy.discrete or isinstance(policy.actor, (SoftplusGaussianActor, FamilyActor)))
 
 
-def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tensor:
+def policy_noise(seeds: Tensor, started: Carry, ended: Tensor, width: int) -> Tensor:
     """The standard normal numbers by which policies sampled in a rollout of many episodes: (T, N, A) float32.
 
     They are counted from (seed, episode, step), so they are found again instead of being recorded.
 
     Args:
         seeds: (N,) int64.
-        begun: where the environments stood before.
+        started: where the environments stood before.
         ended: (T, N) bool, whether an episode ended in a step.
         width: A.
     """
@@ -161,12 +161,12 @@ def policy_noise(seeds: Tensor, begun: Carry, ended: Tensor, width: int) -> Tens
     ends = ended.long().cumsum(0) - ended.long()  # before this step
     last = torch.where(ended, times + 1, 0).cummax(0).values.roll(1, 0)
     last[0] = 0  # of the step that the present episode began in
-    elapsed = times - last + torch.where(ends == 0, begun.elapsed.long(), 0)
+    elapsed = times - last + torch.where(ends == 0, started.elapsed.long(), 0)
     noise = torch.empty(steps, count, width, device=ended.device)
     rows = steps if ended.device.type != "cpu" else max(1, NOISE_ROWS // count)  # a part stays in the cache
     for first in range(0, steps, rows):
         part = slice(first, first + rows)
-        key = twin.episode_key(seeds.expand_as(ends[part]), begun.episodes.long() + ends[part], twin.POLICY)
+        key = twin.episode_key(seeds.expand_as(ends[part]), started.episodes.long() + ends[part], twin.POLICY)
         drawn = twin.normal(key.reshape(-1), elapsed[part].reshape(-1), width, torch.float32)
         noise[part] = drawn.view(-1, count, width)
     return noise
@@ -207,7 +207,7 @@ def rollout(
         gap: preset of altered dynamics, or a list of one (or None) for each environment.
         parameters: physical constants, each one number or (N,); they go over those of `gap`.
         states: (N, S) to begin in.
-        carry: to go on from where another rollout of many episodes with these seeds stopped; of many too.
+        carry: to continue from where another rollout of many episodes with these seeds stopped; of many too.
         sampling: draw actions of a stochastic policy instead of taking its mean ones.
         threads: None: all processors. No result depends on it.
         record_limit: most bytes of records; half of the free memory by default.
@@ -218,7 +218,7 @@ def rollout(
 
     Raises:
         ConfigError: an unknown name (nearest ones given) or a value out of its range; records too large for the
-            memory (how much they need is said).
+            memory (how much they need is reported).
         EnvironmentMismatchError: policy or actions don't fit the system.
         CheckpointError: weights that are not finite.
         DeviceError: a GPU was asked for where there is none.

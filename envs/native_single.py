@@ -36,7 +36,7 @@ class NativeEnv(gymnasium.Env[Array, Array]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Begin an episode: (O,) observation and an empty info."""
         super().reset(seed=seed)
-        if seed is None and not self._rows.begun:
+        if seed is None and not self._rows.started:
             seed = int(self.np_random.integers(SEEDS))
         return self._rows.reset(seed=seed)[0][0], {}
 
@@ -57,7 +57,7 @@ class NativeEnv(gymnasium.Env[Array, Array]):
 
     @property
     def state(self) -> Array:
-        """(S,) state of the system, a copy; assign to it to go on from another."""
+        """(S,) state of the system, a copy; assign to it to continue from another."""
         return np.asarray(self._rows.state)[0]
 
     @state.setter

@@ -175,7 +175,7 @@ class PixelVectorEnv(VectorEnvironment):
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all rows, or in those of `options["reset_mask"]` (the first time in all)."""
-        mask = (options or {}).get("reset_mask") if self.inner.begun else None
+        mask = (options or {}).get("reset_mask") if self.inner.started else None
         rows = np.ones(self.num_envs, np.bool_) if mask is None else as_numpy(mask).astype(np.bool_)
         seen, info = self.inner.reset(seed=seed, options=options)
         self._seen = np.asarray(seen)
@@ -212,7 +212,7 @@ class PixelVectorEnv(VectorEnvironment):
         return {**self.inner.get_state(), "frames": self._stack.copy(), "seen": self._seen.copy()}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        """Go on from a state of `get_state`.
+        """Continue from a state of `get_state`.
 
         Raises:
             EnvironmentMismatchError: it is of another system, size or number of environments.
@@ -271,7 +271,7 @@ class PixelEnv(gymnasium.Env[Any, Array]):
         """The newest frame, (H, W, 3) uint8: its grey three times.
 
         Raises:
-            ConfigError: it was made without render_mode="rgb_array", or no episode has begun.
+            ConfigError: it was made without render_mode="rgb_array", or no episode has started.
         """
         if self.render_mode is None:
             raise ConfigError("render() needs render_mode='rgb_array': give it to gymnasium.make")

@@ -157,7 +157,7 @@ def reason(error: Exception) -> str:
     """The first telling line of numba's message, with the line of the user's file where it knows it."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line.strip(" -*>") for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Failed in", "During", "File", "<source"))]
+    reported = [line for line in lines if line and not line.startswith(("Failed in", "During", "File", "<source"))]
     where = re.search(r'File "([^"]+)", line (\d+)', text)
     place = f" (line {where[2]} of {where[1]})" if where else ""
-    return (told[0].rstrip(".") if told else type(error).__name__) + place
+    return (reported[0].rstrip(".") if reported else type(error).__name__) + place

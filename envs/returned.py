@@ -18,7 +18,7 @@ NUMBERS = (float, int, np.floating, np.integer, *FLAGS)
 CONSTRAINTS = ("cost", "margin")
 """Entries of a step's info that must be a number where they are."""
 EXECUTED, EXECUTED_FLAG, EXECUTED_WITH_FLAG = "intervene_action", "is_intervention", "teleop_action"
-"""Entries of a step's info by which a person's action is told (`envs.acting.interventions`)."""
+"""Entries of a step's info by which a person's action is given (`envs.acting.interventions`)."""
 AGREE = "make the observation space and the observations agree"
 
 

@@ -70,12 +70,12 @@ class Rewarded(VectorEnvironment):
         following = final_observations(observations, info)
         over, cut = as_numpy(terminations).astype(np.bool_), as_numpy(truncations).astype(np.bool_)
         success = self.judge(mapped(as_numpy, following)) & as_numpy(valid_rows(info, self.num_envs)).astype(np.bool_)
-        begun = success & ~(over | cut)
-        if begun.any():
+        started = success & ~(over | cut)
+        if started.any():
             following = mapped(lambda rows: np.array(as_numpy(rows)), following)
             active = np.array(self.env.active) if hasattr(self.env, "active") else None
             try:
-                observations, _ = self.env.reset(options={"reset_mask": begun})
+                observations, _ = self.env.reset(options={"reset_mask": started})
             except Exception as error:
                 raise EnvironmentMismatchError(
                     f"{name_of(self.env)}: a success ends an episode, and its row can't be reset alone ({error}): make "
@@ -83,7 +83,7 @@ class Rewarded(VectorEnvironment):
                 ) from error
             if active is not None:  # a reset activates all rows
                 self.env.active[:] = active
-            info = {**info, "final_obs": mapped(self.give, following), "_final_obs": begun | over | cut}
+            info = {**info, "final_obs": mapped(self.give, following), "_final_obs": started | over | cut}
         info = {**info, "success": self.give(success)}
         return observations, self.give(success.astype(np.float32)), self.give(over | success), self.give(cut), info
 

@@ -33,7 +33,7 @@ class Command:
     action: Any = None
     """(A,) in [-1, 1], scaled to the environment's bounds; None: the policy acts."""
     end: str | None = None
-    """One of `ENDS`, or None: the episode goes on."""
+    """One of `ENDS`, or None: the episode continues."""
 
 
 class Device(Protocol):

@@ -124,7 +124,7 @@ class TermSums:
         return found | {f"{name}/summed": value[:, position].clone() for name, value in self._summed.items()}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         names = [key.removesuffix("/running") for key in state if key.endswith("/running")]
         self._know(dict.fromkeys(names))
         for name in names:

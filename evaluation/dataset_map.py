@@ -34,7 +34,7 @@ def mapped(datasets: Sequence[Dataset], reference: Dataset | None = None) -> lis
     Without a reference, one that is alone of its task has no SACo: it would be 1 whatever it covers.
 
     Args:
-        datasets: of one task or of several, told apart by environment and sizes.
+        datasets: of one task or of several, distinguished by environment and sizes.
         reference: of all of them; None: of each task the one among them that visits most cells, all being cut by the
             range that they span together.
 

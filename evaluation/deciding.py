@@ -167,7 +167,7 @@ class Look:
         words = {
             "larger": f"{first} has a larger {what} than {second}",
             "smaller": f"{first} has a smaller {what} than {second}",
-            "open": f"{first} and {second} are not told apart yet",
+            "open": f"{first} and {second} are not distinguished yet",
             "not separated": f"{first} and {second} are not separated: too few seeds for this difference, which is not "
             "to say that they are equal",
         }[self.answer]
@@ -228,7 +228,7 @@ def anytime_looks(first: Array, second: Array, most: int, level: float = 0.05) -
     """Looks after each pair of seeds by the t e-process, up to the one that decides.
 
     The k-th seeds of both are paired. Evidence of at least 1 / level decides, at whatever look, and one may also stop
-    without an answer, or go on beyond `most`. For differences near normal; it takes more seeds than `looks`.
+    without an answer, or continue beyond `most`. For differences near normal; it takes more seeds than `looks`.
 
     Args:
         first: scores of independently trained seeds in the order in which they were planned.

@@ -49,7 +49,7 @@ def dsrl_score(name: str, found: Sequence[Episodes] | Mapping[float, Sequence[Ep
     Args:
         name: the task, any id or file name that `data.dsrl.task` knows.
         found: limit -> episodes of policies trained for it, one entry a seed; or one sequence, of policies to which no
-            limit was told, which are judged by each.
+            limit was given, which are judged by each.
 
     Raises:
         ConfigError: no such task; other limits than the task's; no costs, or unequal numbers of seeds or episodes.

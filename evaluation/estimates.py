@@ -49,8 +49,8 @@ def estimate_rows(group: Sequence[RunData]) -> tuple[list[tuple[str, str]], list
             f"the data's initial states, beside the data's own{cut}. It is an estimate by extrapolation: where it "
             "still moves, or lies far above the best episode, do not rely on it."
         )
-    said = [f" {label}: {sentence}." for label, run in known for sentence in run.missing]
-    return head, body, note + "".join(dict.fromkeys(said))
+    given = [f" {label}: {sentence}." for label, run in known for sentence in run.missing]
+    return head, body, note + "".join(dict.fromkeys(given))
 
 
 def _loss(value: float | None) -> str:

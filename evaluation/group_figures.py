@@ -98,7 +98,7 @@ def _curves(
     figure = plots.curve_panels(panels, RunData.steps_of_all(every), size, across, plots.PRINT)
     counts = sorted({len(units(runs)) for mine in lines.values() for runs in mine.values()})
     caption = f"Mean {SHORT[metric.name]} of evaluations during training; {_bands(counts)}"
-    return figure, f"{caption} Triangles: an interval goes on beyond the axis." if any(
+    return figure, f"{caption} Triangles: an interval continues beyond the axis." if any(
         map(plots.is_cut, panels)
     ) else caption
 

@@ -450,12 +450,12 @@ def _marks(one: Group, cell: Pooled, metric: Metric) -> str:
 
 
 def _mark_notes(marks: set[str]) -> list[str]:
-    told = {
+    reported = {
         ONE_SEED: "one training seed, so the interval is over its episodes and says nothing of other seeds.",
         ONLY_SEEDS: "the interval is over seeds alone and says nothing of other initial states.",
         OVER_LIMIT: "its mean cost is above its limit.",
     }
-    return [f"{mark} {_capital(text)}" for mark, text in told.items() if mark in marks]
+    return [f"{mark} {_capital(text)}" for mark, text in reported.items() if mark in marks]
 
 
 # -- notes ---------------------------------------------------------------------------------------------------
@@ -471,9 +471,9 @@ def _hints(listed: Sequence[Group]) -> list[str]:
         for runs in one.tasks.values():
             different = varied([settings(run) for run in _first_of_each(runs)])
             if different and different[0]:
-                told = [_listed(key, [each[key] for each in different]) for key in different[0]]
+                reported = [_listed(key, [each[key] for each in different]) for key in different[0]]
                 keys = ",".join(_key(key) for key in different[0])
-                notes.append(f"{one.label}: pools runs that differ in {'; '.join(told)}: add {keys} to --group-by")
+                notes.append(f"{one.label}: pools runs that differ in {'; '.join(reported)}: add {keys} to --group-by")
     if any(len(one.tasks) > 1 for one in listed):
         without = [metric.heading for metric in METRICS.values() if not metric.common and _has(listed, metric)]
         if without:
@@ -486,7 +486,7 @@ def _hints(listed: Sequence[Group]) -> list[str]:
             if len(one.tasks) > 1 and (len(counts) > 1 or counts == [1]):
                 why = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else "one seed each"
                 notes.append(f"{one.label}: its tasks have {why}, so there is no interval over tasks and seeds")
-    notes += [f"{one.label}: {said}" for one in listed for runs in one.tasks.values() for said in repeated(runs)]
+    notes += [f"{one.label}: {stated}" for one in listed for runs in one.tasks.values() for stated in repeated(runs)]
     return notes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST = 4
-"""Options that a name holds; of more the number is told."""
+"""Options that a name holds; of more the number is given."""
 LONGEST = 40
 """Characters of a text that a name holds; of a longer one the beginning."""
 

@@ -35,7 +35,7 @@ def labels(runs: Sequence[RunData]) -> list[str]:
     """A name for each run that no other of these has.
 
     Of runs of one algorithm on one task the names tell the options in which they differ; of a run that has nothing to
-    be told apart from, its preset or the options that were changed. Equal ones get the names of their folders. Where
+    be distinguished from, its preset or the options that were changed. Equal ones get the names of their folders. Where
     scores are not those of the last policies, the names say of which.
     """
     groups: dict[tuple[str | None, ...], list[int]] = {}

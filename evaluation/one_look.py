@@ -87,7 +87,7 @@ def too_few(seeds: int, level: float = 0.05, others: int | None = None) -> str |
     ways, tied = math.comb(seeds + others, seeds), 2 if seeds == others else 1  # the mirror image is as large
     if ways * level + SLACK >= tied:
         return None
-    shuffles = "even the largest difference can't be told from luck" if ways < 3 else (
+    shuffles = "even the largest difference can't be distinguished from chance" if ways < 3 else (
         f"even if every seed of one beat every seed of the other, {tied} of the {ways} ways of giving the "
         "labels would do as well"
     )  # fmt: skip

@@ -115,7 +115,7 @@ def _task(settings: Mapping[str, list[RunData]]) -> list[str]:
         "episodes are missing, or over the episodes of one seed, which say nothing of others. The best of many "
         f"settings is too high on the seeds that chose it. Which of two is better: surefoot compare.{more}"
     )
-    twice = [f"{rank}. {label}: {said}" for rank, label in enumerate(order, 1) for said in repeated(settings[label])]
+    twice = [f"{rank}. {label}: {given}" for rank, label in enumerate(order, 1) for given in repeated(settings[label])]
     notes = "".join(f'<p class="note">{html.escape(one)}</p>' for one in (note, *twice))
     return [*parts, f'{notes}<div class="figures">', *figures, "</div>"]
 
@@ -188,7 +188,7 @@ def _profiles(scores: Mapping[str, Array]) -> str:
 
 
 def _few(seeds: Sequence[int]) -> str:
-    """What is to be said of percentile bands over so many seeds of each setting, after a caption."""
+    """What is to be reported of percentile bands over so many seeds of each setting, after a caption."""
     if min(seeds) >= statistics.ENOUGH:
         return ""
     alone = " One seed has none." if min(seeds) == 1 else ""

@@ -25,8 +25,8 @@ def pass_rows(
     head += [("after, in % [95 %]", "right"), ("change, in points [95 %]", "right")]
     body = []
     for label, _, found in known:
-        said = {"greedy": "greedy", "pass_1": "pass@1", "pass_k": f"pass@{found['samples']}"}
-        for which, name in said.items() if found["samples"] > 1 else list(said.items())[:2]:
+        given = {"greedy": "greedy", "pass_1": "pass@1", "pass_k": f"pass@{found['samples']}"}
+        for which, name in given.items() if found["samples"] > 1 else list(given.items())[:2]:
             cells = [format_share(found[when][which]) for when in ("before", "after", "change")]
             body.append(([label, name, *cells], False))
     note = (

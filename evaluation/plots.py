@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# Okabe and Ito, "Color universal design", 2008: told apart with any kind of colour vision.
+# Okabe and Ito, "Color universal design", 2008: distinguished with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
@@ -93,7 +93,7 @@ def learning_curves(
 ) -> Figure:
     """Mean return, or what `label` says, against steps: a line per label with its 95 % band; `behaviour` is dashed.
 
-    The axes show the range of the means and at most half as much beyond it on either side. A band that goes on beyond
+    The axes show the range of the means and at most half as much beyond it on either side. A band that continues beyond
     is cut there, with a triangle at the edge.
 
     Args:
@@ -145,7 +145,7 @@ def curve_panels(
     return figure
 
 
-CUT = "▲ ▼: an interval goes on beyond the picture"
+CUT = "▲ ▼: an interval continues beyond the picture"
 ROOM = 0.5
 """Share of the range of means that bands may take up beyond it, above and below."""
 FINAL = "final evaluation"
@@ -154,7 +154,7 @@ BEYOND = 0.035
 
 
 def is_cut(panel: Panel) -> bool:
-    """Whether an interval goes on beyond the picture, where a triangle says so."""
+    """Whether an interval continues beyond the picture, where a triangle says so."""
     bottom, top = _frame(panel)
     ends = [end for points in panel.curves.values() for p in points for end in (p.low, p.high)]
     ends += [float(one[key]) for one in panel.finals.values() for key in ("low", "high") if one.get(key) is not None]
@@ -196,7 +196,7 @@ def _draw_final(axes: Axes, step: float, bounds: Mapping[str, Any], colour: str)
 
 
 def mark_cuts(axes: Axes, steps: Array, low: Array, high: Array, colour: str) -> bool:
-    """Triangles at the edges of the axes where an interval goes on beyond; whether there are some."""
+    """Triangles at the edges of the axes where an interval continues beyond; whether there are some."""
     bottom, top = axes.get_ylim()
     for edge, marker, beyond in ((bottom, "v", low < bottom), (top, "^", high > top)):
         if beyond.any():

@@ -101,10 +101,10 @@ def repeated(runs: Sequence[RunData]) -> list[str]:
 def repeated_seeds(results: Results) -> list[str]:
     """A sentence for each setting's seeds that several folders hold, with its task."""
     return [
-        f"{task}, {label}: {said}"
+        f"{task}, {label}: {given}"
         for task, settings in groups(results).items()
         for label, runs in settings.items()
-        for said in repeated(runs)
+        for given in repeated(runs)
     ]
 
 
@@ -118,9 +118,9 @@ def pooled_interval(runs: Sequence[RunData], field: str) -> Pooled:
     holders = list({id(run): run for run in units(runs).values()}.values())
     scores = np.array(list(pooled(runs, field).values()))
     if field in OF_THE_RUN:
-        if len(holders) == 1 and (said := getattr(holders[0], OF_THE_RUN[field])) is not None:
+        if len(holders) == 1 and (given := getattr(holders[0], OF_THE_RUN[field])) is not None:
             within = holders[0].bounds if field == "per_seed_returns" else ANY
-            return Pooled(_cut(said, within), over=_over(said, EPISODES if len(scores) == 1 else STATES))
+            return Pooled(_cut(given, within), over=_over(given, EPISODES if len(scores) == 1 else STATES))
         if len(holders) > 1 and (found := _of_episodes(runs, field)) is not None:
             return Pooled(found.to_json(), over=_over(found.to_json(), STATES))
     if len(scores) == 0:
@@ -178,9 +178,9 @@ def _of_episodes(runs: Sequence[RunData], field: str) -> Interval | None:
         for unit, run in units(runs).items():
             if run.folder is None or run.environment is None:
                 continue
-            said = last_evaluation(run.folder, unit[1])
-            if said is not None:
-                episodes[unit] = Episodes.from_json(said)
+            given = last_evaluation(run.folder, unit[1])
+            if given is not None:
+                episodes[unit] = Episodes.from_json(given)
     except SurefootError:  # damaged; the page is of what the summaries say
         return None
     found = list(episodes.values())

@@ -191,8 +191,8 @@ def _figures(group: list[RunData]) -> list[str]:
     if costs:
         ends = {label: run.cost for label, run in named if run.cost}
         figure = plots.learning_curves(costs, "Cost", None, steps_of, plots.COST, limits, ends)
-        said = f" {_limit_words(limits)}" if limits else ""
-        drawn.append(_figure(figure, f"Mean cost of an evaluation episode, {over}.{said}"))
+        stated = f" {_limit_words(limits)}" if limits else ""
+        drawn.append(_figure(figure, f"Mean cost of an evaluation episode, {over}.{stated}"))
     if final:
         figure = plots.interval_plot(final, "Final return", reference=behaviour)
         drawn.append(_figure(figure, f"Mean final return {over.replace('band', 'bar')}."))
@@ -289,7 +289,7 @@ def _comparisons(group: list[RunData]) -> list[str]:
     alone = [label for label, run in scored if len(run.per_seed_returns) < 2]
     if alone:
         note = (
-            f"Of one training seed ({', '.join(alone)}) nothing can be said about other seeds: neither whether one "
+            f"Of one training seed ({', '.join(alone)}) nothing can be reported about other seeds: neither whether one "
             "run is better than another nor how sure that is. Train with seeds=5 or more, or let surefoot compare "
             "decide how many it takes."
         )

@@ -123,17 +123,17 @@ def identity(folder: str | os.PathLike[str]) -> bytes:
 def without_copies(runs: Sequence[RunData]) -> tuple[list[RunData], list[str]]:
     """Runs that were loaded, without copies of those before them, and a sentence for each copy."""
     kept: dict[bytes, RunData] = {}
-    told = []
+    reported = []
     for run in runs:
         assert run.folder is not None
         first = kept.setdefault(identity(run.folder), run)
         if first is not run:
-            told.append(copied(str(run.folder), str(first.folder)))
-    return list(kept.values()), told
+            reported.append(copied(str(run.folder), str(first.folder)))
+    return list(kept.values()), reported
 
 
 def copied(folder: str, first: str) -> str:
-    """What is to be said of a copy."""
+    """What is to be reported of a copy."""
     return f"{folder} is a copy of the run {first}: counted once"
 
 

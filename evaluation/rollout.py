@@ -48,7 +48,7 @@ class Episodes:
     loop: str = "steps"
     """What ran them: "native", the native loop with the policy inside, or "steps", one call a step."""
     successes: Array | None = None
-    """(E,) float64, 0 or 1: whether the environment said at the last step that the task is solved (`success`, else
+    """(E,) float64, 0 or 1: whether the environment reported at the last step that the task is solved (`success`, else
     `is_success`, of its info); None where it says nothing of it."""
     reward_terms: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     """Term of the reward -> (E,) float64 its sum over each episode; empty where the environment tells none."""
@@ -160,8 +160,8 @@ def evaluate(
         progress: called with (finished, all) episodes, counted over the policies, whenever some finish.
         watch: called at each step with a policy's position and the (n, observation dim) observations that it acts on in
             episodes that are under way; they must be copied to be kept.
-        first: the number of the first episode, to go on after `first` of them. Noise that a trained policy draws for
-            itself is that of the seed `first`, so that episodes which go on don't repeat what was drawn before.
+        first: the number of the first episode, to continue after `first` of them. Noise that a trained policy draws for
+            itself is that of the seed `first`, so that episodes which continue don't repeat what was drawn before.
 
     Returns:
         P `Episodes`, in the order of `policies`.
@@ -195,9 +195,9 @@ def evaluate(
             vector = make_vec(env_id, len(acting) * num_envs, **dict(env_kwargs or {}))
             try:
                 runner = EpisodeRunner(vector, acting, env_id, episodes, watch=watch, positions=stepped)
-                begun, total = len(inside) * episodes, len(policies) * episodes
-                told = None if progress is None else lambda done, _: progress(begun + done, total)
-                sums = runner.run(seeds, [_begun(policy, num_envs, first) for policy in acting], told)
+                started, total = len(inside) * episodes, len(policies) * episodes
+                reported = None if progress is None else lambda done, _: progress(started + done, total)
+                sums = runner.run(seeds, [_begun(policy, num_envs, first) for policy in acting], reported)
                 found |= {
                     p: _episodes(sums, i, "steps", {name: term[i] for name, term in runner.terms.items()})
                     for i, p in enumerate(stepped)

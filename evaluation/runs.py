@@ -211,7 +211,7 @@ class RunData:
 
     name: str  # of the run folder
     algorithm: str
-    dataset: str | None  # None: it learned by acting alone
+    dataset: str | None  # None: it learned online alone
     environment: str | None  # under its short name: surefoot/Quadrotor2D-v0 is native/quadrotor-2d
     steps: int  # of the kind that `steps_of` says
     seeds: tuple[int, ...]

@@ -96,7 +96,7 @@ class Bandit:
 
     @property
     def episodes(self) -> int:
-        """How many were told."""
+        """How many were given."""
         return sum(map(len, self.returns))
 
     def next(self) -> int:

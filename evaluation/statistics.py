@@ -206,7 +206,7 @@ def hierarchical_interval(
 def bounded_interval(
     values: Sequence[Array], bounds: tuple[float, float], confidence: float = 0.95, shared_episodes: bool = True
 ) -> Interval:
-    """`hierarchical_interval` of values that are said to lie within `bounds`, such as those of an episode's return.
+    """`hierarchical_interval` of values that are reported to lie within `bounds`, such as those of an episode's return.
 
     A bound that some value is beyond, by more than rounding, is wrong, and is not used.
 
@@ -243,7 +243,7 @@ def difference_interval(
 
     With shared episodes (both evaluated with the same evaluation seed) the variance between initial states
     is that of the difference, as in `hierarchical_interval`. Where one side has several seeds and the other a single
-    one, whose spread between seeds nobody knows, there are no bounds. Arguments and errors as there.
+    one, whose spread between seeds no one knows, there are no bounds. Arguments and errors as there.
     """
     _check(1, confidence)
     sides = [(1.0, _groups(first, shared_episodes)), (-1.0, _groups(second, shared_episodes))]

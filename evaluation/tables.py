@@ -43,7 +43,7 @@ class Row:
     preset: str | None = None  # of the algorithm, where it has several
     success: Bounds = None  # share of the episodes that end solved, 0 to 1
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the algorithm, that were changed
-    name: str | None = None  # of the run, where several are told apart by more than algorithm, preset and options
+    name: str | None = None  # of the run, where several are distinguished by more than algorithm, preset and options
     passes: Mapping[str, Any] | None = None  # of a language model: samples (k), and greedy, pass_1 and pass_k
 
     @property
@@ -107,7 +107,7 @@ ONE_SEED = "intervals of one seed are over its episodes, and say nothing of othe
 
 
 def alone(listed: Sequence[Row]) -> bool:
-    """Whether a row of one seed has an interval, of which `ONE_SEED` is to be said."""
+    """Whether a row of one seed has an interval, of which `ONE_SEED` is to be reported."""
     return any(row.seeds == 1 and any("[" in format_small(one) for one in (row.returns, row.cost)) for row in listed)
 
 

@@ -114,10 +114,10 @@ def to_text(table: Tabular) -> str:
     lines = [[column.text for column in table.columns]]
     lines += [[printable(_plain(value)) for value in row] for row in table.rows]
     widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
-    return "\n".join([*(_aligned(line, widths, table.columns) for line in lines), *map(printable, told(table))])
+    return "\n".join([*(_aligned(line, widths, table.columns) for line in lines), *map(printable, reported(table))])
 
 
-def told(table: Tabular) -> list[str]:
+def reported(table: Tabular) -> list[str]:
     """Notes and hints where letters have no weight: what is in bold elsewhere has an asterisk."""
     notes = [f"*: {note.removeprefix(BOLD)}" if note.startswith(BOLD) else note for note in table.notes]
     return [*notes, *(f"note: {hint}" for hint in table.hints)]

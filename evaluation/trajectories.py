@@ -213,18 +213,18 @@ def page(episodes: Sequence[Played], title: str, ground: tuple[Array, Array, Arr
             cells += [f"{one.costs.sum():.1f}", "-" if one.margins is None else f"{one.margins.min():.3g}"]
         body.append((cells, False))
     broken = sum(one.violates for one in episodes)
-    said = f"{len(episodes)} episodes, mean return {np.mean([one.rewards.sum() for one in episodes]):.1f}."
+    given = f"{len(episodes)} episodes, mean return {np.mean([one.rewards.sum() for one in episodes]):.1f}."
     if costs:
-        said += f" {broken} of them break the constraint (orange), {len(episodes) - broken} keep it (blue)."
+        given += f" {broken} of them break the constraint (orange), {len(episodes) - broken} keep it (blue)."
     if episodes[0].goal:
         counts = f", the circle where it counts as reached ({episodes[0].goal_radius:g})"
-        said += f" The green star or line is the goal{counts if episodes[0].goal_radius > 0 else ''}."
+        given += f" The green star or line is the goal{counts if episodes[0].goal_radius > 0 else ''}."
     return "\n".join(
         [
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body><h1>{html.escape(title)}</h1>",
-            f'<p class="note">{html.escape(said)}</p>',
+            f'<p class="note">{html.escape(given)}</p>',
             f"<figure>{plots.to_svg(figure(episodes, '', ground))}</figure>",
             table(head, body),
             "</body></html>",

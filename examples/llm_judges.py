@@ -69,11 +69,11 @@ def cooper(arguments: argparse.Namespace) -> None:
         loop.learn(rollout, returns, metrics)
         answers = [(row.text, row.columns["total"], text) for row, text in zip(loop.answered, texts, strict=True)]
         found = [Pair(p, total, corrupted(random, total) if text == total else text) for p, total, text in answers]
-        said = {"accuracy": float("nan")} if arguments.frozen else learner.update(found)
+        given = {"accuracy": float("nan")} if arguments.frozen else learner.update(found)
         if step % 20 == 0:
             right = np.mean([text == total for _, total, text in answers])
-            told = f"pairs told right {said['accuracy']:.3f}"
-            print(f"  step {step}: score {metrics['reward']:.2f}, right {right:.3f}, {told}", flush=True)
+            reported = f"pairs ordered correctly {given['accuracy']:.3f}"
+            print(f"  step {step}: score {metrics['reward']:.2f}, right {right:.3f}, {reported}", flush=True)
     report(policy, "after", arguments.held_out)
 
 
@@ -92,9 +92,9 @@ def urpo(arguments: argparse.Namespace) -> None:
         return (wrong, total, "2") if place else (total, wrong, "1")
 
     taught = []
-    for number, (prompt, columns, said) in enumerate(TASK.examples(random, 128 * arguments.supervised, False)):
+    for number, (prompt, columns, given) in enumerate(TASK.examples(random, 128 * arguments.supervised, False)):
         first, second, better = pair(columns["total"])
-        taught.append((ranking(prompt, first, second), better) if number % 2 else (prompt, said))
+        taught.append((ranking(prompt, first, second), better) if number % 2 else (prompt, given))
     supervise(policy, taught, steps=arguments.supervised, rows=128, learning_rate=1e-3)
 
     kinds = ("known", "pair") if arguments.unjudged else ("known", "pair", "open", "open")
@@ -123,8 +123,8 @@ def urpo(arguments: argparse.Namespace) -> None:
     def judging(count: int) -> float:
         unseen = [(p, pair(c["total"])) for p, c, _ in TASK.examples(np.random.default_rng(4), count, True)]
         asked = policy.encode([ranking(prompt, first, second) for prompt, (first, second, _) in unseen])
-        said = policy.decode(policy.generate(asked, 1, 2, 0, greedy=True))
-        return float(np.mean([one == better for one, (_, (_, _, better)) in zip(said, unseen, strict=True)]))
+        given = policy.decode(policy.generate(asked, 1, 2, 0, greedy=True))
+        return float(np.mean([one == better for one, (_, (_, _, better)) in zip(given, unseen, strict=True)]))
 
     report(policy, f"before (it judges {judging(arguments.held_out):.3f} of pairs right)", arguments.held_out)
     loop = Loop(policy, prompts, reward, GRPO, settings(arguments, TASK.new))

@@ -1,4 +1,5 @@
-"""Two character models add in turn: the second reads what the first said, and both get the sum of their rewards (CORY).
+"""Two character models add in turn: the second reads what the first wrote, and both get the sum of their rewards
+(CORY).
 
     python examples/llm_team.py                          about four minutes of one core
     python examples/llm_team.py --team marft             one reward for the team, members learn in turn
@@ -28,23 +29,23 @@ def copied(seed: int, steps: int) -> LMPolicy:
     random = np.random.default_rng([seed, 1])
     policy = character_policy(TASK.alphabet + "\n", layers=2, width=96, heads=4, context=24, seed=seed)
     pairs = []
-    for number, (prompt, _, said) in enumerate(TASK.examples(random, 128 * steps, False)):
-        other = said if random.random() < 0.5 else str(int(random.integers(2000)))[::-1]
-        pairs.append((after(prompt, [other]) if number % 2 else prompt, said))
+    for number, (prompt, _, given) in enumerate(TASK.examples(random, 128 * steps, False)):
+        other = given if random.random() < 0.5 else str(int(random.integers(2000)))[::-1]
+        pairs.append((after(prompt, [other]) if number % 2 else prompt, given))
     supervise(policy, pairs, steps=steps, rows=128, learning_rate=1e-3, seed=seed)
     return policy
 
 
 def right(team: Team, prompts: list[Prompt]) -> list[float]:
     """Share of right answers to held-out prompts of the first and of the second to speak."""
-    said: list[list[str]] = []
+    given: list[list[str]] = []
     shares = []
     for who in team.order:
         policy = team.loops[who].policy
-        texts = [after(str(prompt.text), [one[n] for one in said]) for n, prompt in enumerate(prompts)]
-        said.append(policy.decode(policy.generate(policy.encode(texts), 1, TASK.new, seed=0)))
+        texts = [after(str(prompt.text), [one[n] for one in given]) for n, prompt in enumerate(prompts)]
+        given.append(policy.decode(policy.generate(policy.encode(texts), 1, TASK.new, seed=0)))
         columns = {"total": [prompt.columns["total"] for prompt in prompts]}
-        shares.append(float(np.mean([float(r or 0) for r in TASK.reward(completions=said[-1], **columns)])))
+        shares.append(float(np.mean([float(r or 0) for r in TASK.reward(completions=given[-1], **columns)])))
     return shares
 
 

@@ -87,7 +87,7 @@ def main() -> None:
                 raise SystemExit("nothing has been planned for 5 seconds: the robot stands at the safe action")
             if robot.over:
                 robot.start()
-                executor.reset(None)  # the next episode; the policy's noise goes on
+                executor.reset(None)  # the next episode; the policy's noise continues
                 due = time.perf_counter()  # bringing the robot back took its time
             elif arguments.rate:
                 due += 1 / rate

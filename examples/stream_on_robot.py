@@ -2,7 +2,7 @@
 
 The robot is gymnasium's pendulum; put your own behind `Robot`. Each tick reads the sensors, sends the action, and only
 then learns, so that the command leaves some tens of microseconds after the reading. Learning can be stopped at any
-time and go on later: --save robot.safetensors, then --resume robot.safetensors.
+time and continue later: --save robot.safetensors, then --resume robot.safetensors.
 
 python examples/stream_on_robot.py --steps 2000 --rate 0    # as fast as it can, for a quick look
 """
@@ -31,7 +31,7 @@ class Robot:
     def start(self) -> np.ndarray:
         """Move the robot to the start of an episode, and read its sensors."""
         observation, _ = self.env.reset(seed=self.seed)
-        self.seed = None  # reset goes on from the generator after that
+        self.seed = None  # reset continues from the generator after that
         return observation
 
     def exchange(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0, help="ticks a second; 0 does not wait")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", help="file to keep the agent in at the end")
-    parser.add_argument("--resume", help="file to go on from")
+    parser.add_argument("--resume", help="file to continue from")
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error(f"--steps is {arguments.steps}; at least 1 is needed")

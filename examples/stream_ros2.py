@@ -3,8 +3,8 @@
 It reads sensor_msgs/JointState from /joint_states and sends std_msgs/Float64MultiArray, one effort for each joint, to
 /effort_controller/commands, at --rate. A tick without a new message, or with one that lacks a joint or its velocity, is
 a missed sample: the last command is sent again, and nothing is learned across the gap. Stopped with Ctrl-C or by an
-error, it sends zeros, keeps the agent in --agent, and goes on from there the next time. A process that is killed sends
-nothing more: let the controller stop the joints when commands cease.
+error, it sends zeros, keeps the agent in --agent, and continues from there the next time. A process that is killed
+sends nothing more: let the controller stop the joints when commands cease.
 
 python examples/stream_ros2.py --joints shoulder elbow --targets 0.5 -0.3 --effort 2.0
 """

@@ -89,8 +89,8 @@ class Cooper:
         found = self.pairs(prompts, completions, group)
         if not found:
             return {"judge_pairs": 0.0}
-        said = self._learner.update(found)
-        return {"judge_pairs": float(len(found)), "judge_loss": said["loss"], "judge_right": said["accuracy"]}
+        given = self._learner.update(found)
+        return {"judge_pairs": float(len(found)), "judge_loss": given["loss"], "judge_right": given["accuracy"]}
 
     def _named(self) -> dict[str, torch.nn.Parameter]:
         own = {f"model/{name}": p for name, p in self.model.policy.model.named_parameters() if p.requires_grad}
@@ -105,7 +105,7 @@ class Cooper:
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from it.
+        """Continue from it.
 
         Raises:
             ConfigError: it is of another model.

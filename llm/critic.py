@@ -120,7 +120,7 @@ class TeamCritic:
         checkpoint.save(path, tensors, {"kind": KIND})
 
     def load(self, path: pathlib.Path) -> None:
-        """Go on from what `save` wrote.
+        """Continue from what `save` wrote.
 
         Raises:
             CheckpointError: the file is damaged, or of another model.

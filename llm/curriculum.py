@@ -74,5 +74,5 @@ class Weakness:
         return np.random.default_rng(seed).permutation(weak)[:count].astype(int).tolist() if weak else []
 
     def load(self, sums: Tensor) -> None:
-        """Go on from earlier `sums`."""
+        """Continue from earlier `sums`."""
         self.sums = sums.to("cpu", torch.float64)

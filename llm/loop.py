@@ -1,6 +1,6 @@
 """The loop: answers are sampled, scored and compared, and the policy takes its steps. One process, one device.
 
-All random numbers follow from the seed and the number of the step, so that a run that was killed goes on as if it had
+All random numbers follow from the seed and the number of the step, so that a run that was killed continues as if it had
 not been: weights, optimiser and counters are the whole of its state.
 """
 
@@ -458,10 +458,10 @@ class Loop:
         for part in parts:
             log_prob, entropy = forward or self.policy.log_probs(rollout.rows(part), self.entropy_gradient)
             now = dataclasses.replace(batch.rows(part), log_prob=log_prob, entropy=entropy)
-            loss, told = losses.loss(self.method, now, config.max_new_tokens, *counts)
+            loss, reported = losses.loss(self.method, now, config.max_new_tokens, *counts)
             loss.backward()
             total += loss.detach()
-            for name, value in told.items():
+            for name, value in reported.items():
                 old = shown.get(name, torch.zeros_like(value))
                 shown[name] = torch.maximum(old, value) if name.endswith("max") else old + value / len(parts)
         share = config.share(self.step + 1, config.steps)
@@ -565,7 +565,7 @@ class Loop:
         checkpoint.save(path, tensors, {"kind": "language training", **counters, "settings": self.settings()})
 
     def load(self, path: pathlib.Path) -> None:
-        """Go on from what `save` wrote.
+        """Continue from what `save` wrote.
 
         Raises:
             CheckpointError: the file is damaged, has numbers that are not finite, or is of another model, or of a run

@@ -91,9 +91,9 @@ def _consistency(method: Any, reader: PolicyReader, given: Answers) -> Found:
     assert given.returns is not None
     begins = [answer_begins(reader, ids, method.answer_mark) for ids in given.completion_ids]
     rows = list(zip(given.prompt_ids, given.completion_ids, begins, strict=True))
-    said = [[] if begin is None else ids[begin:] for _, ids, begin in rows]
-    logs, mask = reader.log_probs([prompt + ids[: begin or 0] for prompt, ids, begin in rows], said, slow=True)
-    has_one = torch.tensor([float(bool(one)) for one in said])
+    stated = [[] if begin is None else ids[begin:] for _, ids, begin in rows]
+    logs, mask = reader.log_probs([prompt + ids[: begin or 0] for prompt, ids, begin in rows], stated, slow=True)
+    has_one = torch.tensor([float(bool(one)) for one in stated])
     accuracy = given.returns.cpu()
     bonus = consistency_bonus(accuracy.nan_to_num(nan=0.0) * has_one, logs, mask, given.group)
     return accuracy + bonus, {}
@@ -129,13 +129,13 @@ def _choice(method: Any, reader: PolicyReader, given: Answers) -> Found:
             asked += [verdict_prompt(method.judge, prompt.text, *pair) for pair in ((text, other), (other, text))]
             rows.append(row)
     try:
-        said = [verdict(reply) for reply in reader.replies(asked, method.verdict_tokens)] if asked else []
+        stated = [verdict(reply) for reply in reader.replies(asked, method.verdict_tokens)] if asked else []
     except ConfigError as error:
         raise ConfigError(
             f"a question for the better of two answers (method.judge, method.verdict_tokens): {error}"
         ) from error
     for place, row in enumerate(rows):
-        returns[row] = ((said[2 * place] == "1") + (said[2 * place + 1] == "2")) / 2
+        returns[row] = ((stated[2 * place] == "1") + (stated[2 * place + 1] == "2")) / 2
     return returns, {}
 
 
@@ -158,8 +158,8 @@ def _demonstration(method: Any, reader: PolicyReader, given: Answers) -> Found:
 def verdict_prompt(template: str, prompt: str | list[dict[str, str]], first: str, second: str) -> Any:
     """What asks for the better of two answers: a text, or a message where the prompt is one."""
     question = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    said = {"prompt": question, "first": first, "second": second}
-    text = re.sub(r"\{(prompt|first|second)\}", lambda found: said[found[1]], template)
+    stated = {"prompt": question, "first": first, "second": second}
+    text = re.sub(r"\{(prompt|first|second)\}", lambda found: stated[found[1]], template)
     return text if isinstance(prompt, str) else [{"role": "user", "content": text}]
 
 

@@ -282,7 +282,7 @@ class RewardLearner:
     def update(
         self, batch: Sequence[Pair] | Sequence[LabelledSteps], learning_rate: float | None = None
     ) -> dict[str, float]:
-        """One step; gives `loss` and `accuracy`, the share of pairs (steps) that were told right before it.
+        """One step; gives `loss` and `accuracy`, the share of pairs (steps) that were ordered correctly before it.
 
         Args:
             batch: pairs, or answers with labelled steps.

@@ -4,7 +4,7 @@
 answer that can't be scored. Answers to a prompt that is a list of messages are lists of one message.
 
 A reward with a true attribute `reads_policy` also gets `policy=`, a `PolicyReader`. One that takes long may give a
-`Late` in place of its list: the loop goes on with what needs no rewards, and collects them before its update; `later`
+`Late` in place of its list: the loop continues with what needs no rewards, and collects them before its update; `later`
 makes such a one of any function.
 """
 
@@ -43,11 +43,11 @@ class Learning(Protocol):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """All that decides how it goes on."""
+        """All that decides how it continues."""
         ...
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from it."""
+        """Continue from it."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of the run that would go on from it: by the settings that decide what it learns."""
+"""Whether a checkpoint is of the run that would continue from it: by the settings that decide what it learns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANGEABLE = (
     *("steps", "learning_rate", "max_gradient_norm", "rows_at_once", "checkpoint_every", "evaluate_every", "samples"),
     *("critic_learning_rate", "solved", "keep_best", "method.title", "method.source"),
 )
-"""What a run may go on with changed: how long, how fast, in which parts, how it is watched and what it is called."""
+"""What a run may continue changed: how long, how fast, in which parts, how it is watched and what it is called."""
 
 
 def deciding(method: Any, config: Any) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def check_same(path: pathlib.Path, there: Any, here: Mapping[str, Any]) -> None:
 
     Args:
         path: of the file.
-        there: settings that it tells. Those that it does not are not compared: files from before they were told.
-        here: of the run that would go on.
+        there: settings that it tells. Those that it does not are not compared: files from before they were given.
+        here: of the run that would continue.
 
     Raises:
         CheckpointError: names the first that differs.
@@ -40,5 +40,5 @@ def check_same(path: pathlib.Path, there: Any, here: Mapping[str, Any]) -> None:
         if isinstance(there, dict) and name in there and there[name] != value:
             raise CheckpointError(
                 f"{path}: is of a run with {name}={there[name]}, and this one has {name}={value}: give it a folder of "
-                "its own, or go on with the settings of that run"
+                "its own, or continue the settings of that run"
             )

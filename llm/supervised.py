@@ -26,7 +26,7 @@ from surefoot.llm.same_run import check_same
 CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
 KIND = "language training on given answers"
 UNASKED = ("steps", "learning_rate", "max_gradient_norm", "rows_at_once", "checkpoint_every")
-"""Settings that may change where a training goes on."""
+"""Settings that may change where a training continues."""
 
 
 class Stopped(Exception):
@@ -80,7 +80,7 @@ def supervise(
         ConfigError, DivergenceError: as `learn_given`.
     """
 
-    def told(line: dict[str, float]) -> None:
+    def reported(line: dict[str, float]) -> None:
         step = int(line["step"])
         if progress is not None and (step % 100 == 0 or step == steps):
             progress(step, line["loss"])
@@ -94,7 +94,7 @@ def supervise(
         decay_share=0.2,
         seed=seed,
     )
-    learn_given(policy, [Demonstration(*pair) for pair in pairs], training, progress=told)
+    learn_given(policy, [Demonstration(*pair) for pair in pairs], training, progress=reported)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,13 +221,13 @@ class Given:
                 loss = direct_preference_terms(better, worse, self.training.beta).sum() / len(numbers)
                 margin = self.training.beta * (better - worse).detach()
                 more = {"accuracy": (margin > 0).float().sum(), "margin": margin.sum()}
-                told = {name: float(value) / len(numbers) for name, value in more.items()}
+                reported = {name: float(value) / len(numbers) for name, value in more.items()}
             else:
                 log_prob, mask = self._rows(part, 0)
-                loss, told = -masked_mean(log_prob, mask) * (mask.sum() / tokens), {}
+                loss, reported = -masked_mean(log_prob, mask) * (mask.sum() / tokens), {}
             if learn:
                 loss.backward()  # type: ignore[no-untyped-call]
-            for name, value in {"loss": float(loss.detach()), **told}.items():
+            for name, value in {"loss": float(loss.detach()), **reported}.items():
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
@@ -245,7 +245,7 @@ class Given:
         checkpoint.save(path, tensors, {"kind": KIND, "step": self.step, "settings": self.settings()})
 
     def load(self, path: pathlib.Path) -> None:
-        """Go on from what `save` wrote.
+        """Continue from what `save` wrote.
 
         Raises:
             CheckpointError: the file is damaged, of another model, or of a training with other settings.
@@ -294,7 +294,7 @@ def learn_given(
         policy: is changed. As it is when training begins, it is DPO's reference.
         data: of one kind. End tokens are learned too.
         training: settings.
-        folder: for metrics.jsonl and a checkpoint that an interrupted training goes on from bit for bit, given the
+        folder: for metrics.jsonl and a checkpoint that an interrupted training continues from bit for bit, given the
             same first policy; None keeps nothing.
         held_out: of the same kind, to be examined at the beginning and at the end.
         progress: called with the metrics of each step.
@@ -334,8 +334,8 @@ def learn_given(
         if stop:
             raise Stopped(f"stopped after step {one.step} of {training.steps}")
     last = [line for line in lines if "loss" in line][-20:]
-    told = {k: float(np.mean([line[k] for line in last])) for k in ("loss", "accuracy", "margin") if k in last[0]}
+    reported = {k: float(np.mean([line[k] for line in last])) for k in ("loss", "accuracy", "margin") if k in last[0]}
     first = [line["held_out"] for line in lines if "held_out" in line]
     after: dict[str, Any] = {"before": first[0], "after": one.examine()} if first else {}
     found: dict[str, Any] = {"steps": one.step}
-    return found | told | after
+    return found | reported | after

@@ -73,11 +73,11 @@ class Task:
 
 def _sum(random: Random) -> Example:
     a, b = (int(number) for number in random.integers(1000, size=2))
-    total = said = a + b
+    total = stated = a + b
     if random.random() < 0.5:
         off = int(random.choice([1, -1, 10, -10, 100, -100]))
-        said += 1 if total < 100 else off
-    return f"{a}+{b}=", {"total": str(total)[::-1]}, str(said)[::-1]
+        stated += 1 if total < 100 else off
+    return f"{a}+{b}=", {"total": str(total)[::-1]}, str(stated)[::-1]
 
 
 def exact_sum(completions: list[str], total: list[str], **columns: Any) -> list[float]:

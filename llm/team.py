@@ -1,4 +1,4 @@
-"""Several policies that answer in turn, each reading what those before it said: CORY's pair and MARFT's team.
+"""Several policies that answer in turn, each reading what those before it held: CORY's pair and MARFT's team.
 
 A team is a `Loop` for each policy and what one says to the next. Everything else, from ratios to reductions, is the
 method's, as for one policy.
@@ -34,9 +34,9 @@ Credit = Literal["sum", "last"]
 Reads = Callable[[str, Sequence[str]], str]
 
 
-def after(prompt: str, said: Sequence[str]) -> str:
-    """What the next one reads: the prompt, and on a line each what was said."""
-    return "\n".join([prompt, *said, ""]) if said else prompt
+def after(prompt: str, stated: Sequence[str]) -> str:
+    """What the next one reads: the prompt, and on a line each what was given."""
+    return "\n".join([prompt, *stated, ""]) if stated else prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Team:
             method: the same for all; groups that differ nowhere are not drawn again.
             config: of each one's loop.
             team: how they answer and learn.
-            reads: (prompt, what was said so far) -> what the next policy is given.
+            reads: (prompt, what was given so far) -> what the next policy is given.
             critic: of what each one reads, in the place of the method's baseline; all get the last answer's reward.
 
         Raises:
@@ -98,7 +98,7 @@ class Team:
         if len({id(policy.model) for policy in policies}) < max(2, len(policies)):
             raise ConfigError("a team is of two policies or more, each with a model of its own: copy the model")
         if any(not isinstance(prompt.text, str) for prompt in prompts):
-            raise ConfigError("a team's prompts are texts: what the others said is put behind them")
+            raise ConfigError("a team's prompts are texts: what the others wrote is put behind them")
         for field in ("reads", "sage", "spread"):
             if getattr(method, field) not in ("none", 0):
                 raise ConfigError(
@@ -127,32 +127,32 @@ class Team:
         first = self.loops[0]
         config = first.config
         rows = [first.prompts[n] for n in first._draw(config.prompts_per_step) for _ in range(config.group)]
-        said: list[list[str]] = []
+        stated: list[list[str]] = []
         rollouts = []
         for place, who in enumerate(self.order):
             loop = self.loops[who]
-            texts = [self.reads(str(row.text), [one[n] for one in said]) for n, row in enumerate(rows)]
+            texts = [self.reads(str(row.text), [one[n] for one in stated]) for n, row in enumerate(rows)]
             given = loop.policy.encode(texts)
             seed = int(np.random.SeedSequence([config.seed, self.step, place]).generate_state(1)[0])
             rollout = loop.sampler.generate(
                 given, 1, config.max_new_tokens, seed, at_once=config.rows_at_once, continuous=config.continuous
             )
             rollouts.append(rollout)
-            said.append(loop.policy.decode(rollouts[-1]))
-        return rollouts, said, rows
+            stated.append(loop.policy.decode(rollouts[-1]))
+        return rollouts, stated, rows
 
     def advance(self) -> dict[str, float]:
         """One step of the team; metrics of each, behind "0/", "1/", ... in the order of `policies`."""
         for loop in self.loops:
             loop.refresh()
-        rollouts, said, rows = self.speak()
+        rollouts, stated, rows = self.speak()
         own = [self.loops[who].score(rollout, rows)[1] for who, rollout in zip(self.order, rollouts, strict=True)]
         shared = self._shared(own)
         metrics: dict[str, float] = {"reward": float(shared.nanmean())}
         learned = [shared] * len(self.loops)
         if self.critic is not None:
             read = [
-                [self.reads(str(row.text), [one[n] for one in said[:place]]) for n, row in enumerate(rows)]
+                [self.reads(str(row.text), [one[n] for one in stated[:place]]) for n, row in enumerate(rows)]
                 for place in range(len(self.loops))
             ]
             advantages, returns = self.critic.advantages(read, shared)
@@ -193,7 +193,7 @@ class Team:
                 shutil.rmtree(other, ignore_errors=True)
 
     def load(self, folder: str | pathlib.Path) -> None:
-        """Go on from what `save` wrote.
+        """Continue from what `save` wrote.
 
         Raises:
             CheckpointError: it is damaged, of another team, or of other settings.
@@ -221,7 +221,7 @@ def train_team(
     Args:
         team: whose policies are changed.
         progress: called with each line.
-        folder: for the state, every `config.checkpoint_every` steps and at the end; where one is there it goes on.
+        folder: for the state, every `config.checkpoint_every` steps and at the end; where one is there it continues.
     """
     config, lines = team.loops[0].config, list[dict[str, Any]]()
     if folder is not None and (pathlib.Path(folder) / STATE).is_file():

@@ -106,7 +106,7 @@ class TokenCritic:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave, nothing of which it `lacks`."""
+        """Continue from what `tensors` gave, nothing of which it `lacks`."""
         for name, value in self.optimizer.parameters.items():
             value.copy_(tensors[f"weights/{name}"])
         self.optimizer.load(tensors)

@@ -64,33 +64,33 @@ class Turns:
         """
         rows = [prompt for prompt in prompts for _ in range(count)]
         starts = [list(ids) for ids in encoded for _ in range(count)]
-        said, own, logs = ([list[float]() for _ in rows] for _ in range(3))
+        stated, own, logs = ([list[float]() for _ in rows] for _ in range(3))
         finished, going = [False] * len(rows), list(range(len(rows)))
         for turn in range(self.most):
             turn_seed = int(np.random.SeedSequence([seed, turn]).generate_state(1)[0]) if turn else seed
-            given = [starts[row] + [int(token) for token in said[row]] for row in going]
+            given = [starts[row] + [int(token) for token in stated[row]] for row in going]
             part = policy.generate(given, 1, new, turn_seed, greedy=greedy, at_once=at_once)
             lengths = part.completion_mask.sum(-1).long().tolist()
             for place, row in enumerate(going):
-                said[row] += part.completion_ids[place, : lengths[place]].tolist()
+                stated[row] += part.completion_ids[place, : lengths[place]].tolist()
                 logs[row] += part.log_prob[place, : lengths[place]].tolist()
                 own[row] += [1.0] * lengths[place]
                 finished[row] = bool(part.finished[place])
             going = [row for row in going if finished[row]]
             if turn + 1 == self.most or not going:
                 break
-            texts = [policy.tokenizer.decode([int(t) for t in said[row]], skip_special_tokens=True) for row in going]
+            texts = [policy.tokenizer.decode([int(t) for t in stated[row]], skip_special_tokens=True) for row in going]
             replies, before, going = self._ask([rows[row] for row in going], texts), going, []
             for row, reply in zip(before, replies, strict=True):
                 ids = [] if reply is None else policy.tokenizer(reply, add_special_tokens=False)["input_ids"]
-                length = len(starts[row]) + len(said[row]) + len(ids) + new
+                length = len(starts[row]) + len(stated[row]) + len(ids) + new
                 if reply is not None and (policy.context is None or length <= policy.context):
-                    said[row], own[row] = said[row] + list(ids), own[row] + [0.0] * len(ids)
+                    stated[row], own[row] = stated[row] + list(ids), own[row] + [0.0] * len(ids)
                     logs[row] = logs[row] + [0.0] * len(ids)
                     going.append(row)
             if not going:
                 break
-        parts = [_row(policy, *row) for row in zip(starts, said, own, logs, finished, strict=True)]
+        parts = [_row(policy, *row) for row in zip(starts, stated, own, logs, finished, strict=True)]
         return joined(parts, policy.pad)
 
     def _ask(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[str | None]:
@@ -113,13 +113,13 @@ class Turns:
 def _row(
     policy: LMPolicy,
     start: Sequence[int],
-    said: Sequence[float],
+    stated: Sequence[float],
     own: Sequence[float],
     logs: Sequence[float],
     finished: bool,
 ) -> Rollout:
     device = policy.device
-    ids, tokens = (torch.tensor([list(map(int, part))], device=device) for part in (start, said))
+    ids, tokens = (torch.tensor([list(map(int, part))], device=device) for part in (start, stated))
     kept, log_prob = (torch.tensor([part], dtype=torch.float32, device=device) for part in (own, logs))
     done = torch.tensor([finished], device=device)
     read = torch.ones_like(ids, dtype=torch.float32)

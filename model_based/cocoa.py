@@ -98,7 +98,7 @@ class COCOA(Agent):
 
     Where the authors' code differs: it starts from every next state, keeps a holdout for the reverse model and stops
     the cloning when it no longer improves, where here the reverse model has all members and both take as many steps as
-    said. Anchors are computed anew for each network; there they are shared within an update, with the same numbers.
+    stated. Anchors are computed anew for each network; there they are shared within an update, with the same numbers.
     """
 
     vector_only = True

@@ -197,7 +197,7 @@ class ImaginedSAC(Agent):
         return ensembles.critic_loss(q, self.targets(batch, noise), "sum"), self.value_metrics(q)
 
     def value_metrics(self, q: Tensor) -> Metrics:
-        """What is told of (N, B) values."""
+        """What is reported of (N, B) values."""
         alpha = self.temperature()
         weight = torch.zeros_like(alpha) if self.config.deterministic_backup else alpha
         return value_signals(q, self.limits, self.config.discount, weight, self.spec.action_dim)

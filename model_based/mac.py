@@ -149,7 +149,7 @@ class MAC(ChunkedAgent):
 
     @torch.no_grad()
     def imagine(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Paths of the policy from (B, O) states: (H, B, O) states, (H, B) rewards, returns, and whether it goes on.
+        """Paths of the policy from (B, O) states: (H, B, O) states, (H, B) rewards, returns, and whether it continues.
 
         Args:
             observations: where they begin.

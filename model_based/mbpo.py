@@ -72,7 +72,7 @@ class MBPO(MeasuredModel, SAC):
 
     The losses are SAC's, on a batch of which `real_ratio` is of the replay buffer and the rest imagined: every
     `imagine_every` training steps the policy is followed for k steps from states of the buffer, k growing with the run.
-    The paper fits the model anew each time until its holdout stalls; here it goes on being fitted all the time, one
+    The paper fits the model anew each time until its holdout stalls; here it keeps being fitted all the time, one
     step in `model_every`, on rows of which one in ten is held out, and elites are chosen by those whenever rows are
     imagined. How much worse the model is on the newest rows than on its holdout is the alarm's `calibration_drift`.
     """

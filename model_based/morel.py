@@ -43,7 +43,7 @@ class MOReL(ImaginedSAC):
     The paper plans in it by natural policy gradients from a clone, over whole episodes; any planner may be used, says
     its theory, and here it is that of its neighbours, so that they differ in their pessimism alone. The threshold is
     measured on `rollouts` rows of the data when the model has been fitted. -kappa is by default the lowest value that
-    rewards allow: min(r, 0) / (1 - discount) of the data's lowest r, so that an end is never better than to go on.
+    rewards allow: min(r, 0) / (1 - discount) of the data's lowest r, so that an end is never better than to continue.
     """
 
     name = "morel"

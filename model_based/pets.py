@@ -71,7 +71,7 @@ class PETS(MeasuredModel):
         s^f_{i+1} \sim p_{b(f)}(\cdot | s^f_i, a_i)
 
     by CEM from the last plan, with truncated normals, at every step. r is the task's own where `reward_function` knows
-    it, as in the paper, and learned elsewhere. The paper trains the ensemble after each episode; here it goes on being
+    it, as in the paper, and learned elsewhere. The paper trains the ensemble after each episode; here it keeps being
     trained all the time, on rows of which one step in ten is held out; the elites, and how much worse the model is on
     the newest rows than on its holdout, are found as in MBPO. Other risk measures than the mean are this library's.
     """

@@ -1,4 +1,4 @@
-"""RAMBO: the model is an adversary, which goes on being fitted and is pulled to where the policy is worth less."""
+"""RAMBO: the model is an adversary, which keeps being fitted and is pulled to where the policy is worth less."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RAMBOConfig(ImaginedSACConfig):
 
     real_ratio: float = 0.5
     adversary_weight: float = option(
-        3e-4, "weight of the adversary's loss, w; 0: the model only goes on being fitted", range=">= 0"
+        3e-4, "weight of the adversary's loss, w; 0: the model only keeps being fitted", range=">= 0"
     )
     adversary_learning_rate: float = option(3e-4, "learning rate of the adversary", range=">= 0")
     adversary_every: int = option(

@@ -48,7 +48,7 @@ class TTConfig(Options):
     past: int = option(5, "steps before the present one that the search begins with")
     horizon: int = option(5, "steps looked ahead, H; past and horizon are at most the context")
     beams: int = option(32, "beams of the search, N")
-    expansion: int = option(2, "E: ways in which each beam goes on")
+    expansion: int = option(2, "E: ways in which each beam continues")
     action_tail: float = option(
         0.6, "share of the odds of an action's token, the least likely part that is never drawn"
     )

@@ -53,7 +53,7 @@ class AlignDiffConfig(Options):
     sampler_steps: int = option(5, "steps of DDIM")
     guidance: float = option(1.5, "weight of classifier-free guidance, w; 1: none")
     candidates: int = option(16, "N plans of which the nearest acts", range=">= 1")
-    keep: float = option(0.8, "chance that an attribute is told while it trains", range="(0, 1]")
+    keep: float = option(0.8, "chance that an attribute is given while it trains", range="(0, 1]")
     action_weight: float = option(10.0, "weight of the first action's numbers in the loss")
     network: str = option(
         "mlp",
@@ -92,8 +92,8 @@ class AlignDiff(Agent):
 
     and `core.actors.attribute_planner` acts. Differences from the paper: sizes, and the diffusion transformer as the
     noise network, are the published ones with `preset=published` alone; it is trained and sampled as DDIM has it, not
-    by the parametrisation of EDM; strengths are told as numbers, not as tokens of 100 bins; a plan has one action, the
-    first; and the present state is told to the norms, where there it stands in the plan. Without `labels` comparisons
+    by the parametrisation of EDM; strengths are given as numbers, not as tokens of 100 bins; a plan has one action, the
+    first; and the present state is given to the norms, where there it stands in the plan. Without `labels` comparisons
     are made by words such as `abs:3`, the mean size of number 3 of the observation, in place of a person.
     """
 

@@ -61,7 +61,7 @@ class DT(Agent):
 
     R being the undiscounted rewards still to come. Acting, R starts at `target_return`, and what is earned is
     subtracted. Other than in the paper the target is the best return of the data's episodes where none is given, time
-    is told by sines and cosines, actions are clipped instead of squashed, returns are divided by the data's largest,
+    is encoded by sines and cosines, actions are clipped instead of squashed, returns are divided by the data's largest,
     networks start as torch's do and not at a deviation of 0.02, and attention itself has no dropout. No window crosses
     an episode's end, and padding counts in no mean, as it does in CORL's. `preset=corl` has the rate's warm-up of CORL
     and of the authors, who train on batches of 64, 100,000 updates.

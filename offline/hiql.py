@@ -104,8 +104,8 @@ class HIQL(GoalAgent):
         rise = (self._values(subgoals, goals) - self._values(now, goals)).mean(0)
         high_weight = advantage_weights(rise, c.high_temperature)
         high = unit_log_density(self.phi(beside(now, subgoals)), levels.direction(beside(now, goals)))
-        told = {"low_weight": low_weight, "high_weight": high_weight, "low_density": low, "high_density": high}
-        return -(low_weight * low).mean() - (high_weight * high).mean(), told
+        reported = {"low_weight": low_weight, "high_weight": high_weight, "low_density": low, "high_density": high}
+        return -(low_weight * low).mean() - (high_weight * high).mean(), reported
 
     def updates(self) -> list[Update]:
         """Values and actor at the same parameters; the average lags by an update, as in the official code."""

@@ -112,8 +112,8 @@ class QRL(GoalAgent):
         value = apart + multiplier.detach() * excess + multiplier * (self.config.slack - excess.detach())
         guess = net.after(now, batch["actions"])
         dynamics = (net.metric(following, guess) + net.metric(guess, following)).mean() / 2
-        told = {"distance": to_goal, "step_distance": step, "multiplier": multiplier, "dynamics_loss": dynamics}
-        return value + dynamics, told
+        reported = {"distance": to_goal, "step_distance": step, "multiplier": multiplier, "dynamics_loss": dynamics}
+        return value + dynamics, reported
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Come nearer the goal by the mean action, clipped, and clone."""

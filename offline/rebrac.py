@@ -99,7 +99,7 @@ class ReBRAC(ChunkedAgent):
     the actor against the new ones, the target critics follow the new critics and the target actor the actor as it was
     before its step. The preset `fql` is that of FQL's authors: one optimiser over both losses, so that the actor sees
     the old critics and both targets lag, the mean over critics, other networks. Where ours differs from either:
-    the actor rests between its steps, while in the latter Adam goes on moving it by its momentum, in the long run
+    the actor rests between its steps, while in the latter Adam keeps moving it by its momentum, in the long run
     sqrt(2) times as far for each gradient; the actor's steps
     are the even ones, in CORL the odd ones; the next action is that of the same episode, and where a time limit hides
     it nothing is taken off, while FQL's code takes the next episode's first action. CORL trains with batches of 1024.

@@ -59,7 +59,7 @@ class ReCOIL(DVL):
     reward of 2 on the expert's rows and 0 on the others.
 
     What the paper leaves open, or we know from its equations alone (there is no public code of it that we have seen),
-    was settled so: an episode that terminates is worth nothing afterwards, which is below what one that goes on among
+    was settled so: an episode that terminates is worth nothing afterwards, which is below what one that continues among
     the expert's rows is worth; the policy is cloned on M; targets and order are f-DVL's; Huber's loss is not used.
     """
 

@@ -1,4 +1,4 @@
-"""Reinforcement learning by acting: online, from offline to online, and hybrid. One algorithm a file.
+"""Online reinforcement learning: from scratch, from offline to online, and hybrid. One algorithm a file.
 
 Names are imported at their first use; `__init__.pyi` beside this file says which there are and where.
 """

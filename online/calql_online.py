@@ -33,7 +33,7 @@ class CalQLOnline(CalQL, OffPolicyAgent):
     update has to wait for the first end. As in offline data the sum stops where an episode is cut, and an episode of
     nothing but `failure_reward` is worth failing forever.
 
-    nakamotoo/Cal-QL gathers whole episodes and then takes as many updates as they have steps; here updates go on at
+    nakamotoo/Cal-QL gathers whole episodes and then takes as many updates as they have steps; here updates continue at
     `updates_per_step`, on the episodes that are over. `init=` a `calql` run gives all networks.
     """
 

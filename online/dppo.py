@@ -37,7 +37,7 @@ SIZES: dict[str, Any] = {
     "time_embedding": 16,
     "condition_hidden": (),
 }
-"""Options of noise networks where nothing else is said."""
+"""Options of noise networks by default."""
 
 
 @dataclasses.dataclass(frozen=True)

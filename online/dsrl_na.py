@@ -32,7 +32,7 @@ class DSRLNA(DSRL):
 
     Different noise w leads the flow F to the same chunk c, and what is learned of a chunk should be learned for all
     noise that leads to it. A critic Q of chunks learns from what was played, and a critic Q_w of noise from Q, at noise
-    that nobody needs to have chosen:
+    that no one needs to have chosen:
 
     .. math::
         y &= r + \gamma (1 - d) \big( \min_i \hat Q_i(s', F(s', b u')) - \alpha \log\pi(u'|s') \big), \quad

@@ -31,7 +31,7 @@ class FQLOnlineConfig(OffPolicyConfig, FQLConfig):
 
 
 class FQLOnline(FQL, OffPolicyAgent):
-    """FQL of Park, Li and Levine, online: the replay buffer begins with the data, and the losses go on.
+    """FQL of Park, Li and Levine, online: the replay buffer begins with the data, and the losses continue.
 
     It acts by its policy of one step, in chunks from a queue where `chunk` is above 1 (QC-FQL of Li, Zhou and Levine);
     windows cross neither an episode's end nor the place where the buffer is written. Officially alpha is larger online

@@ -52,7 +52,7 @@ class HNPG(TRPO):
 
     YifeiZhou02/HNPG has a finite horizon with a policy and a critic for each step, fitted backwards, and no discount.
     This is the stationary form for environments without one: one network each, targets from an average of the critic
-    in place of the next step's critic, one Adam that is not begun anew for each block. Critics see actions clipped
+    in place of the next step's critic, one Adam that is not started anew for each block. Critics see actions clipped
     to the bounds, as environments do. The authors scale their networks' last layers by 0.1; so is the critic's here,
     whose rate is TRPO's and not their 3e-4.
     """

@@ -45,7 +45,7 @@ class MOORL(SAC):
     r"""MOORL, "A Framework for Integrating Offline-Online Reinforcement Learning" (TMLR 2025), after its description.
 
     An iteration takes one of two tasks, the data or the replay buffer; from the meta-parameters it takes K steps of
-    SAC on that task's batches; then actor and critics move towards what came of it, and go on from there:
+    SAC on that task's batches; then actor and critics move towards what came of it, and continue from there:
 
     .. math::
         \theta \leftarrow \theta + \epsilon\, (\theta_K - \theta)

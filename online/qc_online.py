@@ -33,7 +33,7 @@ class QCOnlineConfig(OffPolicyConfig, QCConfig):
 class QCOnline(QC, OffPolicyAgent):
     """QC of Li, Zhou and Levine, "Reinforcement Learning with Action Chunking", online.
 
-    The replay buffer begins with the data, the flow goes on cloning what is in it, and the best of N chunks by the
+    The replay buffer begins with the data, the flow continues cloning what is in it, and the best of N chunks by the
     present critics is played to its end, or the episode's. Windows cross neither an episode's end nor the place where
     the buffer is written; the official buffer mixes old and new rows there. `init=` a `qc` run gives all networks.
     """

@@ -126,9 +126,9 @@ class ReinFlow(OnPolicyAgent):
     generalised over decisions: an episode's border ends its sum, and a time limit inside a chunk bootstraps from that
     episode's own last observation, where the official code takes the next episode's first. The official code also cuts
     log-densities at 1, which leaves no gradient where deviations are below .04: here `log_prob_limit` does, and the
-    share of rows that it cuts is told as `cut`. The regulariser takes fresh noise for both flows. The official rates
-    go along a cosine with restarts (`rate_cycle=100`). `init=` a run of `flow_bc` gives the velocity; the policy that
-    leaves is that flow, without the noise network. It begins as the clone's, so that steps are clipped where the
+    share of rows that it cuts is reported as `cut`. The regulariser takes fresh noise for both flows. The official
+    rates go along a cosine with restarts (`rate_cycle=100`). `init=` a run of `flow_bc` gives the velocity; the policy
+    that leaves is that flow, without the noise network. It begins as the clone's, so that steps are clipped where the
     clone's are: officially always, here with `clip_each=true`.
 
     With `transition=flow_sde` the noise is that of Flow-GRPO, with `transition=consistency` the chain that of Oertell

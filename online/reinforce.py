@@ -40,7 +40,7 @@ class ReinforceConfig(OnPolicyConfig):
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
         super().__post_init__()
-        require(self.discount < 1, "reinforce", "discount", self.discount, "below 1: episodes that are cut go on")
+        require(self.discount < 1, "reinforce", "discount", self.discount, "below 1: episodes that are cut continue")
         usual = OnPolicyConfig.gae_lambda
         needed = f"left at {usual:g}: returns are whole, without a critic"
         require(self.gae_lambda == usual, "reinforce", "gae_lambda", self.gae_lambda, needed)

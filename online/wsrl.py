@@ -69,11 +69,11 @@ class WSRL(REDQ):
         y = r + \gamma (1 - d)\, \min_{i \in S} \hat Q_i(s', a'), \qquad
         L_\pi = E\, [\alpha \log\pi(a|s) - \min_i Q_i(s, a)]
 
-    No conservatism, no entropy in the target, no offline data. As with the authors' checkpoint, optimisers go on with
+    No conservatism, no entropy in the target, no offline data. As with the authors' checkpoint, optimisers continue
     the moments that they had. On AntMaze the target is the best of ten next actions, as in pre-training. The authors'
     agent has a deviation there that does not depend on the state: `wsrl-antmaze` has not. Nor do last hidden layers
     begin small, and every critic has an output layer of its own, where the authors' share one. In their code a step of
-    some networks hands the others' Adam gradients of zero, so that momentum goes on moving them: the actor is moved
+    some networks hands the others' Adam gradients of zero, so that momentum keeps moving them: the actor is moved
     five times for each of its gradients, which in the long run takes it sqrt(5) times as far as the same rate does
     here, and the critics sqrt(5 / 4) times.
     """

@@ -1,4 +1,4 @@
-"""Safe: reinforcement learning under constraints, from data and by acting; reachability and safety filters.
+"""Safe: reinforcement learning under constraints, from data and online; reachability and safety filters.
 
 Names are imported at their first use; `__init__.pyi` beside this file says which there are and where.
 """

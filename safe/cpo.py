@@ -141,7 +141,7 @@ def cpo_step(g: Tensor, b: Tensor, v: Tensor, p: Tensor, over: float, delta: flo
 
     Returns:
         x, and the case: 4 the cost has no gradient and holds, or 3 it holds in the whole trust region: both a plain
-        natural step; 2 it holds at the start; 1 it can be mended; 0 it can't, so the cost is lowered as far as the
+        natural step; 2 it holds at the start; 1 it can be fixed; 0 it can't, so the cost is lowered as far as the
         trust region goes.
 
     Source: Achiam et al., section 6 and theorem 2, with q = g'v, r = -g'p, s = b'p; the dual over l and nu has

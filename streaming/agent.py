@@ -102,7 +102,7 @@ class StreamingAgent(Streams):
 
         Args:
             observation: (O,) of one stream, (K, O) of K.
-            streams: (K,) bool, which streams begin; the others go on, and their rows are not read. None: all.
+            streams: (K,) bool, which streams begin; the others continue, and their rows are not read. None: all.
 
         Raises:
             EnvironmentMismatchError: another shape.
@@ -302,7 +302,7 @@ class StreamingAgent(Streams):
     # -- keeping it -------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything that the streams need to go on bit for bit; a learning step that is due is taken first.
+        """Write everything that the streams need to continue bit for bit; a learning step that is due is taken first.
 
         Raises:
             SurefootError: the disk is full or the folder can't be written.
@@ -317,7 +317,7 @@ class StreamingAgent(Streams):
         saving.save(self, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from what `save` wrote of an agent with the same algorithm, problem, config, seeds and dtype.
+        """Continue from what `save` wrote of an agent with the same algorithm, problem, config, seeds and dtype.
 
         Raises:
             CheckpointError: the file is missing, damaged, or of another agent.
@@ -331,19 +331,19 @@ class StreamingAgent(Streams):
 
         Raises:
             CheckpointError: the file is missing, damaged, or of another algorithm.
-            ConfigError: another option; or it ran natively, and there is no native kernel here: native=False goes on
+            ConfigError: another option; or it ran natively, and there is no native kernel here: native=False continues
                 in plain torch.
         """
         return saving.open_as(cls, path, **options)
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """Of one stream, all that is needed to go on: what `restore` takes."""
+        """Of one stream, all that is needed to continue: what `restore` takes."""
         self.learn()
         buffers = {name: getattr(self, name) for name in self.stream_buffers}
         return {f"agent/{n}": (b[position : position + 1] if b.dim() else b).clone() for n, b in buffers.items()}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         self.due = False
         self._td[position] = 0.0  # one of before, finite or not, says nothing of these weights
         for name in self.stream_buffers:

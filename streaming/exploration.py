@@ -45,7 +45,7 @@ class ExplorationNoise:
         self.at(0)
 
     def at(self, step: int, draw: int = 0) -> np.ndarray:
-        """(K, N) float32 numbers of a step >= 0; valid until the block after the next is begun."""
+        """(K, N) float32 numbers of a step >= 0; valid until the block after the next is started."""
         block, row = divmod(step, BLOCK)
         if block != self._block:
             self._turn_to(block)

@@ -1,4 +1,4 @@
-"""`Samples`: what a control loop hands over, taken in: shapes checked, lost samples told apart, episodes cut."""
+"""`Samples`: what a control loop hands over, taken in: shapes checked, lost samples distinguished, episodes cut."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Samples:
             stream = int(np.flatnonzero(~self.running)[0])
             where = "" if len(self.agent.seeds) == 1 else f"in stream {stream} "
             raise EnvironmentMismatchError(
-                f"no episode is going on {where}(none has begun, or the last one ended): call begin(observation), "
+                f"no episode is going on {where}(none has started, or the last one ended): call begin(observation), "
                 "or give step(..., first=...) the next episode's first observation"
             )
 

@@ -56,7 +56,7 @@ def load(agent: Streams, path: str | os.PathLike[str]) -> None:
     if meta["native"] != agent.native:
         ways = ("plain torch", "the native kernel")
         warnings.warn(
-            f"{path}: it ran in {ways[meta['native']]} and goes on in {ways[agent.native]}: the same up to rounding",
+            f"{path}: it ran in {ways[meta['native']]} and continues in {ways[agent.native]}: the same up to rounding",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -84,8 +84,8 @@ def open_as(kind: type[A], path: str | os.PathLike[str], **options: Any) -> A:
     missing = why_not(len(hidden_of(configured, problem)))
     if meta["native"] and "native" not in options and missing:
         raise ConfigError(
-            f"{path}: it ran in the native kernel, and {missing}: {kind.__name__}.open(path, native=False) goes on in "
-            "plain torch, the same up to rounding"
+            f"{path}: it ran in the native kernel, and {missing}: {kind.__name__}.open(path, native=False) continues "
+            "in plain torch, the same up to rounding"
         )
     try:
         agent = kind(problem, configured, **settings)
@@ -100,8 +100,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[s
     check(meta, SAVED, path)
     if meta.get("random_numbers") != NAME:
         warnings.warn(
-            f"{path}: was written by surefoot 0.2; what it learned goes on, and explores by other random numbers than "
-            "there",
+            f"{path}: was written by surefoot 0.2; what it learned continues, and explores by other random numbers "
+            "than there",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -201,7 +201,8 @@ class Streams(Agent):
         self.stream_buffers.append(name)
 
     def add_buffers(self) -> None:
-        """Weights, statistics of observations, the transition that goes on, counters: all that is kept of each stream.
+        """Weights, statistics of observations, the transition that continues, counters: all that is kept of each
+        stream.
 
         Agents add their own.
         """
@@ -245,7 +246,7 @@ class Streams(Agent):
         self.out_td = torch.zeros(k, dtype=torch.float64)
 
     def _is_native(self, native: bool | None) -> bool:
-        """Whether the streams learn in the kernel: where it is asked for, or where nothing is said and there is one.
+        """Whether the streams learn in the kernel: where it is asked for, or by default and there is one.
 
         Raises:
             ConfigError: it was asked for and is not there.

@@ -15,7 +15,7 @@ ROOT = "surefoot"
 
 
 class RoomContract(Contract):
-    """Each room imports, directly, only what its line of `table` names; nothing imports the front door.
+    """Each room imports, directly, only what its line of `table` names; nothing imports the entry point.
 
     Options: `table`, lines "room: name, name" where a name is a room, or a room's module ("envs.vector"); `within`, a
     room whose packages the table is of instead: every module lies in one of them, and imports of other rooms are not

@@ -329,18 +329,18 @@ def main() -> int:
     if arguments.pages_only:
         return 0
     environment = {**os.environ, **({"SUREFOOT_SITE_NOTEBOOKS": "off"} if arguments.no_notebooks else {})}
-    told = arguments.output / "warnings.txt"
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-w", str(told)]
+    reported = arguments.output / "warnings.txt"
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-w", str(reported)]
     command += ["-c", str(ROOT / "tools" / "site"), "-d", str(arguments.output / "doctrees")]
     command += [str(arguments.output / "pages"), str(arguments.output / "html")]
     ended = subprocess.call(command, env=environment)
-    return ended or int(bool(of_pages(told.read_text(encoding="utf-8"))))
+    return ended or int(bool(of_pages(reported.read_text(encoding="utf-8"))))
 
 
 def of_pages(warnings: str) -> list[str]:
-    """Of Sphinx's warnings those of pages, such as links that lead nowhere. A docstring's layout is only told."""
-    told = [line for line in warnings.splitlines() if "WARNING:" in line or "ERROR:" in line or "CRITICAL:" in line]
-    return [line for line in told if "docstring of" not in line]
+    """Of Sphinx's warnings those of pages, such as links that lead nowhere. A docstring's layout is only given."""
+    reported = [line for line in warnings.splitlines() if "WARNING:" in line or "ERROR:" in line or "CRITICAL:" in line]
+    return [line for line in reported if "docstring of" not in line]
 
 
 if __name__ == "__main__":

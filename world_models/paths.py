@@ -103,7 +103,8 @@ def path_notes(horizon: int, dataset: Dataset) -> list[str]:
         )
     if dataset.terminations.any():
         found.append(
-            "episodes of the data end by termination, and paths go on: in the model they may earn what no episode could"
+            "episodes of the data end by termination, and paths continue: "
+            "in the model they may earn what no episode could"
         )
     return found
 

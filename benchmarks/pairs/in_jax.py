@@ -14,7 +14,7 @@ RLPD = ("ikostrikov/rlpd", "c90fd4baf28c9c9ef40a81460a2e395092844f88", "paired_r
 WSRL = ("zhouzypaul/wsrl", "891ee353afe5303835da421c60d4ac35f6e2ef10", "paired_wsrl.py", "paired_jax")
 SMALL: dict[str, Any] = {"hidden": (64, 64, 64, 64)}
 """Sizes of peers/paired_flow.py; 512 are published."""
-BY_ACTING = {"curves": "it learns by acting, and the kit trains from a file alone"}
+BY_ACTING = {"curves": "it learns online, and the kit trains from a file alone"}
 FIRST_Q = {
     "curves": "Q keeps the offset of about 1 that the first weights gave it: ten seeds of ours start from -2.2 to 1.3, "
     "with a deviation of 1"
@@ -28,7 +28,7 @@ AFTER_THE_END = (
 
 
 def in_puzzle(
-    algorithm: str, code: tuple[str, str, str, str], options: dict[str, Any], *networks: str, **told: Any
+    algorithm: str, code: tuple[str, str, str, str], options: dict[str, Any], *networks: str, **reported: Any
 ) -> Pair:
     """A pair on the puzzle's data, whose environment is slow."""
     return Pair(
@@ -39,7 +39,7 @@ def in_puzzle(
         networks=(*networks, *CRITICS),
         acting_episodes=4,
         curve_episodes=2,
-        **told,
+        **reported,
     )
 
 
@@ -52,7 +52,7 @@ PAIRS: dict[str, Pair] = {
         causes={
             "rows": "at a recording's last step the official code takes the next recording's first action for the next "
             "one; ours takes nothing off there",
-            "steps": "one official Adam counts the critics' steps for the actor too, and goes on moving it by its "
+            "steps": "one official Adam counts the critics' steps for the actor too, and keeps moving it by its "
             "momentum in the steps between, 1.4 times as far a gradient; with ours given gradients of zero there, "
             "networks differ by 1e-5 after 10 steps",
         },
@@ -80,8 +80,8 @@ PAIRS: dict[str, Pair] = {
         causes={
             "weights": "its last hidden layers begin with orthogonal weights of gain 0.01, ours as the others (one "
             "critic on both sides, since several official ones share their last layer and ours don't)",
-            "steps": "a step of some networks hands the others' official Adams gradients of zero, and momentum goes on "
-            "moving them; with those put back where they were, networks differ by 2e-5 after 10 steps",
+            "steps": "a step of some networks hands the others' official Adams gradients of zero, and momentum still "
+            "moves them; with those put back where they were, networks differ by 2e-5 after 10 steps",
         },
     ),
     "rlpd": Pair(

@@ -77,8 +77,8 @@ def said_of_steps(cell: dict[str, Any]) -> Said:
     ]
     text = ", ".join(f"{largest[step]:.0e} at {int(step):,}" for step in largest)
     same = max(rates) < 1e-6
-    said = f"rates {'equal' if same else f'differ by {max(rates):.1e}'}; networks differ by {text}"
-    return said, same and largest[SAME_AT] < SAME_STEPS
+    stated = f"rates {'equal' if same else f'differ by {max(rates):.1e}'}; networks differ by {text}"
+    return stated, same and largest[SAME_AT] < SAME_STEPS
 
 
 def said_of_acting(cell: dict[str, Any]) -> Said:
@@ -170,18 +170,18 @@ def said_of_curves(name: str, pair: Pair, found: Results) -> Said | None:
 SAID = {"rows": said_of_rows, "weights": said_of_weights, "steps": said_of_steps, "acting": said_of_acting}
 
 
-def said(name: str, pair: Pair, question: str, found: Results) -> Entry:
+def stated(name: str, pair: Pair, question: str, found: Results) -> Entry:
     """One entry of the page."""
     if question in pair.left_out:
         return NOT_RUN, pair.left_out[question]
-    told: Said | None = None
+    reported: Said | None = None
     if question == "curves":
-        told = said_of_curves(name, pair, found)
+        reported = said_of_curves(name, pair, found)
     elif f"{name}-{question}" in found:
-        told = SAID[question](found[f"{name}-{question}"])
-    if told is None:
+        reported = SAID[question](found[f"{name}-{question}"])
+    if reported is None:
         return NOT_RUN, f"not computed yet; `python benchmarks/paired.py --only {name}-{question.rstrip('s')}` does so"
-    text, equal = told
+    text, equal = reported
     cause = pair.causes.get(question)
     word = "equal" if equal else OPEN if cause is None else "explained"
     return word, text if cause is None else f"{text}. Why: {cause}"
@@ -196,7 +196,7 @@ def code_of(pair: Pair) -> str:
 
 def table(found: Results) -> list[str]:
     """The page: open differences, a row an algorithm and a column a comparison, then a section for each."""
-    entries = {name: {q: said(name, pair, q, found) for q in QUESTIONS} for name, pair in PAIRS.items()}
+    entries = {name: {q: stated(name, pair, q, found) for q in QUESTIONS} for name, pair in PAIRS.items()}
     counts = {q: sum(row[q][0] != NOT_RUN for row in entries.values()) for q in QUESTIONS}
     lines = [
         "# Beside official code",
@@ -211,7 +211,7 @@ def table(found: Results) -> list[str]:
         "| rows | what reaches the loss of every row of the file, through each code's own loader; of algorithms that "
         "act while they learn, what the collection hands over in a scripted environment |",
         "| weights | mean, deviation, range and norm of each layer in 100 initializations |",
-        "| steps | rates, losses and networks after steps 1, 2, 10 and 1,000 (100 where a step is dear) from equal "
+        "| steps | rates, losses and networks after steps 1, 2, 10 and 1,000 (100 where a step is slow) from equal "
         "weights on equal batches with the same random numbers; networks' distances are in parts of how far they have "
         "moved. Rounding grows: our ReBRAC beside itself with "
         "observations changed by 1e-7 of their size is 0.4 apart after 1,000 steps, so networks are called equal by "

@@ -35,11 +35,11 @@ class Pair:
     shaped: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
     """What our losses read of a batch of the official rows, where that is not the columns themselves."""
     steps: int = 1000
-    """How many steps are compared, the last one too; fewer where a step is dear."""
+    """How many steps are compared, the last one too; fewer where a step is expensive."""
     networks: tuple[str, ...] = ("actor", "value", "critic", "target_critic")
     acting_episodes: int = 50
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What the runner is told of the official code's settings, over its own."""
+    """What the runner is given of the official code's settings, over its own."""
     updates: int = 1_200
     """Of a curve."""
     curve_episodes: int = 10

@@ -2,7 +2,7 @@
 
     python corl_train.py --source CORL/algorithms/offline --data ../shared/data
 
-Cells that are there already are skipped, so a run that was stopped goes on where it was. CORL's defaults:
+Cells that are there already are skipped, so a run that was stopped continues where it was. CORL's defaults:
 observations normalised, rewards not, Gaussian policy, actor cosine over the steps of the run.
 """
 

@@ -60,7 +60,7 @@ def advance(state: jax.Array, force: jax.Array) -> tuple[jax.Array, jax.Array, j
     return new, upright * centred * gentle * slow, jnp.abs(position) > TRACK
 
 
-def begun(key: jax.Array) -> jax.Array:
+def started(key: jax.Array) -> jax.Array:
     """(4,) an initial state: hanging."""
     width = jnp.array([0.2, 0.1, 0.2, 0.1])
     return jnp.array([0.0, 0.0, jnp.pi, 0.0]) + width * (jax.random.uniform(key, (4,)) - 0.5)
@@ -131,7 +131,7 @@ def start(seed: int, rows: int) -> State:
     networks = {"actor": actor, "critic": critic, "log_std": jnp.zeros(1)}
     zeros = jax.tree.map(jnp.zeros_like, networks)
     return State(
-        keys[0], jnp.zeros((), jnp.int32), networks, zeros, zeros, jax.vmap(begun)(jax.random.split(keys[3], rows)),
+        keys[0], jnp.zeros((), jnp.int32), networks, zeros, zeros, jax.vmap(started)(jax.random.split(keys[3], rows)),
         jnp.zeros(rows, jnp.int32), jnp.zeros(rows), Moments(jnp.zeros(5), jnp.ones(5), jnp.float32(1e-4)),
         Moments(jnp.zeros(()), jnp.ones(()), jnp.float32(1e-4)),
     )  # fmt: skip
@@ -153,7 +153,7 @@ def act(state: State, _: None) -> tuple[State, dict[str, jax.Array]]:
     rewarded = moved(state.rewarded, returns)
     scaled = jnp.clip(rewards / jnp.sqrt(rewarded.variance + 1e-8), -REWARD_LIMIT, REWARD_LIMIT)
     beyond = mlp(state.networks["critic"], normal(seen(new), observed))[:, 0]
-    fresh = jax.vmap(begun)(jax.random.split(second, rows))
+    fresh = jax.vmap(started)(jax.random.split(second, rows))
     after = state._replace(
         key=key, environments=jnp.where(over[:, None], fresh, new), ages=jnp.where(over, 0, state.ages + 1),
         returns=jnp.where(over, 0, returns), observed=observed, rewarded=rewarded,
@@ -221,7 +221,7 @@ def block(state: State, rate: float, horizon: int, minibatches: int, epochs: int
 @partial(jax.jit, static_argnames="episodes")
 def evaluated(state: State, episodes: int) -> jax.Array:
     """Mean return of one deterministic episode of each of so many environments."""
-    places = jax.vmap(begun)(jax.random.split(jax.random.PRNGKey(10_000), episodes))
+    places = jax.vmap(started)(jax.random.split(jax.random.PRNGKey(10_000), episodes))
 
     def step(carry: tuple[jax.Array, jax.Array, jax.Array], _: None) -> tuple[Any, None]:
         places, going, total = carry

@@ -39,7 +39,7 @@ from paired_peer import Arrays
 
 HIDDEN = (64, 64, 64, 64)
 TASK = "puzzle-3x3-play-singletask-task1-v0"
-"""What loaders that look at the name are told; the file says which task it is."""
+"""What loaders that look at the name are given; the file says which task it is."""
 
 
 @dataclasses.dataclass(frozen=True)

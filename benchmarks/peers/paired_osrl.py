@@ -99,7 +99,7 @@ class OSRL(TorchPeer):
         self.algorithm, self.official, self.file = algorithm, OFFICIAL[algorithm], file
         sys.path[:0] = [str(checkout), str(checkout / "examples")]
         utils = types.ModuleType("fsrl.utils")
-        logger = type("Logger", (), {"store": lambda self, **values: vars(self).update(told=values)})
+        logger = type("Logger", (), {"store": lambda self, **values: vars(self).update(reported=values)})
         utils.DummyLogger = utils.WandbLogger = logger  # type: ignore[attr-defined]
         sys.modules |= {"fsrl": types.ModuleType("fsrl"), "fsrl.utils": utils}
         name = MODULES[algorithm]

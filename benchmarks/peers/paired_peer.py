@@ -40,7 +40,7 @@ class Peer(Protocol):
         ...
 
     def take(self, networks: Arrays) -> None:
-        """Go on from these."""
+        """Continue from these."""
         ...
 
     def update(self, batch: Arrays) -> dict[str, float]:

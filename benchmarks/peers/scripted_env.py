@@ -23,14 +23,14 @@ class Scripted(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
         box = gymnasium.spaces.Box(-1.0, 1.0, (ACTIONS,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(ACTIONS) if discrete else box
-        self.shown, self.episode, self.length, self.begun = 0, -1, 0, False
+        self.shown, self.episode, self.length, self.started = 0, -1, 0, False
 
     def reset(self, *, seed=None, options=None):
-        if self.length or not self.begun:  # a reset before the first step begins nothing new
+        if self.length or not self.started:  # a reset before the first step begins nothing new
             self.episode += 1
         elif self.shown:
             self.shown -= 1
-        self.begun, self.length = True, 0
+        self.started, self.length = True, 0
         return self.show(), {}
 
     def step(self, action):

@@ -95,8 +95,8 @@ class TorchPeer:
         for path in self.official.networks[ours]:
             whole, _, names = path.partition(":")
             part = at(self.trainer, whole)
-            told = [[getattr(part, name) for name in layer.split("+")] for layer in names.split(",") if layer]
-            found.append(told or layers(part))
+            reported = [[getattr(part, name) for name in layer.split("+")] for layer in names.split(",") if layer]
+            found.append(reported or layers(part))
         return found
 
     def networks(self) -> Arrays:

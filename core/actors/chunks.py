@@ -32,7 +32,7 @@ def chunk_target(rewards: Tensor, terminations: Tensor, mask: Tensor, discount: 
 
     A termination within the chunk ends it: what the later actions would have done does not matter, so the row counts,
     with the rewards up to there and no bootstrap. The official code of Q-chunking gives such rows weight 0, and the
-    states of an episode's last C - 1 steps are then never learned but bootstrapped from; and it goes on adding rewards
+    states of an episode's last C - 1 steps are then never learned but bootstrapped from; and it keeps adding rewards
     where data run on after the task's end; here only their actions are of the chunk, as they were taken
     (`data.sources.chunk_source`). Only what a time limit cut is left out, here as there.
 
@@ -73,8 +73,8 @@ def decisions(batch: Batch, discount: float, chunk: int = 1) -> Batch:
     """
     if "mask" not in batch:
         reach = discount * (1 - batch["terminations"]) if "terminations" in batch else None
-        told = {} if reach is None else {"reach": reach, "valid": torch.ones_like(reach)}
-        return {**batch, **told, "mask": torch.ones_like(batch["actions"])}
+        reported = {} if reach is None else {"reach": reach, "valid": torch.ones_like(reach)}
+        return {**batch, **reported, "mask": torch.ones_like(batch["actions"])}
     mask, actions = batch["mask"][..., :chunk], batch["actions"][..., :chunk, :]
     found = {"actions": actions.flatten(-2), "mask": mask.unsqueeze(-1).expand_as(actions).flatten(-2)}
     if "observations" in batch:

@@ -1,4 +1,4 @@
-"""A family of policies told apart by a coefficient, which a balance model picks for each state (FamO2O)."""
+"""A family of policies distinguished by a coefficient, which a balance model picks for each state (FamO2O)."""
 
 from __future__ import annotations
 

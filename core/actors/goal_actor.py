@@ -129,14 +129,14 @@ class GoalActor(WrappingActor):
     """A head that reads the normalised observation and, beside it, the normalised goal that its episode began with.
 
     The goal is in the memory, in the environment's units: `Policy.reset(goal=...)` and whoever runs episodes write it
-    there. Where none is told, `goal` is taken, if one was set by `fix`; else the goal is NaN, and acting is refused.
+    there. Where none is given, `goal` is taken, if one was set by `fix`; else the goal is NaN, and acting is refused.
     """
 
     kind = "goal"
     order = ("goal_dim", "inner")
     goal_dim: int
     goal: Tensor
-    """(G,) the goal of episodes that are told none, in the environment's units."""
+    """(G,) the goal of episodes that are given none, in the environment's units."""
     fixed: Tensor
     """() 1 where `goal` counts."""
 
@@ -156,7 +156,7 @@ class GoalActor(WrappingActor):
         return {GOAL: goal.expand(rows, -1).clone()}
 
     def fix(self, goal: Tensor) -> None:
-        """Ask for one (G,) goal, in the environment's units, wherever none is told."""
+        """Ask for one (G,) goal, in the environment's units, wherever none is given."""
         self.goal.copy_(goal)
         self.fixed.fill_(1)
 

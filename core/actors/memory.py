@@ -18,9 +18,9 @@ from surefoot.core.base.spec import mapped
 Memory = dict[str, Tensor]
 """Name -> (rows, ...) tensor. Rows may be selected, split and joined like those of a batch."""
 GOAL = "goal"
-"""(rows, G) in the environment's units: what a policy is asked for in this episode; NaN where none was told."""
+"""(rows, G) in the environment's units: what a policy is asked for in this episode; NaN where none was given."""
 TASK = "task"
-"""(rows, D) what stands for the reward that a policy is to earn in this episode; NaN where none was told."""
+"""(rows, D) what stands for the reward that a policy is to earn in this episode; NaN where none was given."""
 DRAWS = "draws"
 """(rows, 2) int64: seed, and number of draws so far, of the noise that a policy draws for itself; the same in all."""
 

@@ -1,4 +1,4 @@
-"""A head that is told how much is still to be earned, and keeps count of it while it acts."""
+"""A head that is given how much is still to be earned, and keeps count of it while it acts."""
 
 from __future__ import annotations
 

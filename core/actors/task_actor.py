@@ -53,15 +53,15 @@ class TaskReadingActor(Actor):
 class TaskActor(WrappingActor):
     """A head that reads the normalised observation and, beside it, a task z of length sqrt(D).
 
-    The task is in the memory: `Policy.reset(task=...)` writes it there. Where none is told, `task` is taken; while that
-    is 0 there is none, the memory holds NaN, and acting is refused.
+    The task is in the memory: `Policy.reset(task=...)` writes it there. Where none is given, `task` is taken; while
+    that is 0 there is none, the memory holds NaN, and acting is refused.
     """
 
     kind = "task"
     order = ("task_dim", "inner")
     task_dim: int
     task: Tensor
-    """(D,) the direction of the task of episodes that are told none; 0: there is none."""
+    """(D,) the direction of the task of episodes that are given none; 0: there is none."""
 
     def __init__(self, inner: Actor, task_dim: int) -> None:
         """Wrap a head of O + D inputs, tasks behind observations."""
@@ -78,7 +78,7 @@ class TaskActor(WrappingActor):
         return {TASK: task.expand(rows, -1).clone()}
 
     def fix(self, task: Tensor) -> None:
-        """Take one (D,) task wherever none is told."""
+        """Take one (D,) task wherever none is given."""
         self.task.copy_(task)
 
     def forward(self, observations: Tensor, tasks: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ class DecisionTransformerActor(Actor):
     """Normal distribution of the next action given the last K steps and what is still to be earned and spent.
 
     A step is four tokens, of return and cost to go, observation and action, or without costs three. The observation's
-    gives the action, and the action's the odds that the step violates. Time is told by sines and cosines of the step's
-    number, so episodes of any length have one. Dropout masks are the same for all tokens of a row (Gal and Ghahramani,
-    "A Theoretically Grounded Application of Dropout").
+    gives the action, and the action's the odds that the step violates. Time is encoded by sines and cosines of the
+    step's number, so episodes of any length have one. Dropout masks are the same for all tokens of a row (Gal and
+    Ghahramani, "A Theoretically Grounded Application of Dropout").
     Source: Chen et al., "Decision Transformer"; Liu et al., "Constrained Decision Transformer".
     """
 

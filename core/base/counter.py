@@ -29,7 +29,7 @@ from surefoot.core.base.compiled import library
 from surefoot.core.base.errors import ConfigError
 
 NAME = "philox4x32-10"
-"""What checkpoints call these numbers: a seed's training goes on with those that it began with, or not at all."""
+"""What checkpoints call these numbers: a seed's training continues with those that it began with, or not at all."""
 WORD = 0xFFFFFFFF
 FACTORS = (0xD2511F53, 0xCD9E8D57)
 """Philox's multipliers of words 0 and 2."""
@@ -120,7 +120,7 @@ def purpose_word(purpose: str) -> int:
 class CounterGenerator:
     """Draws for S seeds at once, tensors (S, ...) on a device, by the names that `numpy.random.Generator` has for them.
 
-    A call goes on where the last one stopped, as numpy's do, at the next counter of four words.
+    A call continues where the last one stopped, as numpy's do, at the next counter of four words.
     """
 
     def __init__(self, seeds: Sequence[int], purpose: str, block: int, device: torch.device, first: int = 0) -> None:

@@ -44,7 +44,7 @@ Code = Literal[
 
 
 class SurefootError(Exception):
-    """Base of all errors that a user can mend; the command line prints it and exits with code 2.
+    """Base of all errors that a user can fix; the command line prints it and exits with code 2.
 
     Args:
         sentence: for people: what is wrong, where, and what to do.
@@ -87,7 +87,8 @@ class ConfigError(SurefootError):
 class RenderModeError(ConfigError, TypeError):
     """An environment was asked for a `render_mode` that it does not have.
 
-    A `TypeError` as well: stable-baselines3 asks every id for "rgb_array", and goes on without one after such an error.
+    A `TypeError` as well: stable-baselines3 asks every id for "rgb_array", and continues without one after such an
+    error.
     """
 
 
@@ -184,10 +185,10 @@ def guesses(name: str, known: Collection[str]) -> list[str]:
     import difflib
 
     before, dot, last = name.rpartition(".")
-    said = [f"{before}{dot}{word}" for word in OTHER_WORDS.get(last.lower(), ())]
+    given = [f"{before}{dot}{word}" for word in OTHER_WORDS.get(last.lower(), ())]
     if len(name) > LONGEST_NAME:  # it is like none, and to compare it takes a minute
         return []
-    return [word for word in said if word in known] or difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    return [word for word in given if word in known] or difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
 
 
 def nearest(name: str, known: Collection[str]) -> str:

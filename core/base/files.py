@@ -69,7 +69,7 @@ def refuse_null_bytes(path: pathlib.Path, error: type[SurefootError]) -> None:
 def remove_asides(folder: str | os.PathLike[str], below: bool = True) -> None:
     """Remove temporary files that a process which was killed while it wrote left in `folder`, and `below` it.
 
-    Nobody else may be writing there.
+    No one else may be writing there.
     """
     place = pathlib.Path(folder)
     for path in place.rglob(".*") if below else place.glob(".*"):

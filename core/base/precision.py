@@ -69,12 +69,12 @@ class Loss:
             what: a column's key, number and name.
             where: where to subtract, behind a space.
         """
-        said = (
+        stated = (
             f" rounded to float32 (subtract {self.offset:,.12g}{where}): {self.left:,} of {self.had:,} different ones "
             f"are left, errors up to {self.error:.2g} ({self.error / self.spread:.2g} standard deviations)"
         )
-        room = WIDEST - len(beginning("") + said)
-        return beginning(what if len(what) <= room else f"{what[:8]}...{what[-(room - 11) :]}") + said
+        room = WIDEST - len(beginning("") + stated)
+        return beginning(what if len(what) <= room else f"{what[:8]}...{what[-(room - 11) :]}") + stated
 
 
 def losses(array: Array) -> list[Loss]:

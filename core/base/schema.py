@@ -103,14 +103,14 @@ class Within:
 
     kind: Kind
     numbers: Container[float]
-    said: str
+    stated: str
     """How a message says which these are."""
 
     def check(self, value: Any, place: str) -> None:
         """Raise Wrong where it is no such number."""
         self.kind.check(value, place)
         if value not in self.numbers:
-            raise Wrong(f"{place} is {shown(value)}, must be {self.said}", "range", place)
+            raise Wrong(f"{place} is {shown(value)}, must be {self.stated}", "range", place)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Array:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Black and white of an image, where they are stated; those of float32 images always are."""
+        """Black and white of an image, where they are reported; those of float32 images always are."""
         if self.low is not None and self.high is not None:
             return self.low, self.high
         return (0.0, 1.0) if self.dtype == "float32" else None
@@ -161,7 +161,7 @@ class Spec:
     discrete: bool = False  # actions are choices 0 to action_dim - 1, one-hot rows inside; bounds are then 0 and 1
     environment: str | None = None  # id of the environment that poses the problem, where it is known
     range_assumed: bool = dataclasses.field(default=False, compare=False, repr=False)
-    """Whether nobody stated the actions' bounds: `of` took [-1, 1]."""
+    """Whether no one stated the actions' bounds: `of` took [-1, 1]."""
 
     def __init__(
         self,

@@ -186,7 +186,7 @@ class Agent(nn.Module):
     reads_costs: ClassVar[bool] = False
     """Whether it keeps costs to a limit; one that has "costs" in `reads` need not say so."""
     reads_margins: ClassVar[bool] = False
-    """Whether margins in its dataset mean something to it: then the front door computes them where it can."""
+    """Whether margins in its dataset mean something to it: then the entry point computes them where it can."""
     has_policy: ClassVar[bool] = True
     """Whether it learns to act; a model of the world alone does not."""
     needs_rewards: ClassVar[bool] = True
@@ -218,7 +218,7 @@ class Agent(nn.Module):
     inherits_moments: ClassVar[tuple[str, ...]] = ()
     """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
     earlier: ClassVar[dict[str, Any]] = {}
-    """Options that run folders of earlier versions lack -> what they were then, with which such a run goes on."""
+    """Options that run folders of earlier versions lack -> what they were then, with which such a run continues."""
     if TYPE_CHECKING:
 
         @property

@@ -1,4 +1,4 @@
-"""Averages of networks whose rate changes as training goes on."""
+"""Averages of networks whose rate changes as training continues."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Taped(Capture):
 
 
 STEPS_PER_GRAPH = 8
-"""Training steps that are one CUDA graph, where nothing else is said: the host then has an eighth of the launches."""
+"""Training steps that are one CUDA graph, by default: the host then has an eighth of the launches."""
 
 
 def check_steps_per_graph(steps: int) -> None:

@@ -223,7 +223,7 @@ class Learner:
                 self.parameters.store_gradients(update.trains, found)
             self._losses_of_step[index].copy_(loss)
         self.parameters.follow(update, metrics)
-        recorded = native.recorder() is not None  # a tape goes on writing what it made, but a batch comes and goes
+        recorded = native.recorder() is not None  # a tape keeps writing what it made, but a batch comes and goes
         return {name: value.detach().clone() if recorded else value.detach() for name, value in metrics.items()}
 
     def _slice(self, batch: Batch, start: int, rows: int) -> Batch:
@@ -461,7 +461,7 @@ class Learner:
         return agent
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """Everything that training of seed `position` needs to go on, as named tensors (views, not copies)."""
+        """Everything that training of seed `position` needs to continue, as named tensors (views, not copies)."""
         tensors = {f"agent/{name}": value for name, value in self.agents_parameters(position).items()}
         for update, optimizer in zip(self.updates, self.optimizers, strict=True):
             held = optimizer.state(position, update.trains)
@@ -472,7 +472,7 @@ class Learner:
         return tensors
 
     def take_moments(self, position: int, given: Mapping[str, Tensor]) -> None:
-        """Let optimisers of seed `position` go on from moments that `state` gave of another run; schedules don't.
+        """Let optimisers of seed `position` continue from moments that `state` gave of another run; schedules don't.
 
         Where seeds do not stop by themselves they share one count of steps: give all of them the same.
 
@@ -487,7 +487,7 @@ class Learner:
             mine[name].copy_(value)
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
-        """Go on from what `state` gave, one mapping a seed; names that are a loop's are left alone.
+        """Continue from what `state` gave, one mapping a seed; names that are a loop's are left alone.
 
         Raises:
             CheckpointError: a tensor is missing or of another shape: another algorithm or other sizes.

@@ -17,7 +17,7 @@ class Needs:
     """What an algorithm needs, and what it can take; `Agent.needs` gives it, and training checks by it."""
 
     data: str  # required, optional or refused
-    environment: str  # required: it learns by acting; optional: for evaluation alone; refused: it learns no policy
+    environment: str  # required: it learns online; optional: for evaluation alone; refused: it learns no policy
     costs: bool  # of the data, or of the environment where it acts
     run: bool  # trained before, to start from
     continuous: bool  # whether it learns continuous actions
@@ -28,18 +28,18 @@ class Needs:
     @property
     def needed(self) -> tuple[str, ...]:
         """Words of `NEEDED` that it can't do without."""
-        told = {
+        reported = {
             DATA: self.data == "required",
             ENVIRONMENT: self.environment == "required",
             COSTS: self.costs,
             RUN: self.run,
         }
-        return tuple(word for word in NEEDED if told[word])
+        return tuple(word for word in NEEDED if reported[word])
 
     @property
     def taken(self) -> tuple[str, ...]:
         """Words of `TAKEN` that it can use, those that it needs among them."""
-        told = {
+        reported = {
             DATA: self.data != "refused",
             ENVIRONMENT: self.environment != "refused",
             CONTINUOUS: self.continuous,
@@ -47,7 +47,7 @@ class Needs:
             PICTURES: self.pictures,
             MASKS: self.masks,
         }
-        return tuple(word for word in TAKEN if told[word])
+        return tuple(word for word in TAKEN if reported[word])
 
     @property
     def actions(self) -> tuple[str, ...]:

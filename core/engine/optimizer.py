@@ -120,7 +120,7 @@ class Optimizer:
         return self.counts[network] if self.active is None else self.counts[network][position]
 
     def state(self, position: int, names: Sequence[str]) -> dict[str, Tensor]:
-        """What seed `position` needs to go on, as named views.
+        """What seed `position` needs to continue, as named views.
 
         Args:
             position: of the seed.

@@ -158,7 +158,7 @@ class Parameters:
             ConfigError: it gave a tensor of the agent that it does not say it changes.
         """
         rest: dict[str, list[Any]] = {}
-        told: dict[str, list[Tensor]] = {}
+        reported: dict[str, list[Tensor]] = {}
         for position in range(self.seeds if rule.change is not None else 0):
             one = {name: value[position] for name, value in batch.items()}
             numbers = {name: value[position] for name, value in (noise or {}).items()}
@@ -172,11 +172,11 @@ class Parameters:
                 else:
                     raise ConfigError(f"{self.agent.name}: {name!r} is not among what {rule.name} says it changes")
             for name, value in metrics.items():
-                told.setdefault(name, []).append(value)
+                reported.setdefault(name, []).append(value)
         for target, (source, rate) in rule.then.items():
             self.networks[target].value.lerp_(self.networks[source].value, rate)
         stacked = {name: tree_map(lambda *values: torch.stack(values), *given) for name, given in rest.items()}
-        return stacked, {name: torch.stack(values) for name, values in told.items()}
+        return stacked, {name: torch.stack(values) for name, values in reported.items()}
 
 
 def _each(function: Callable[[Tensor], Tensor], value: Any) -> Any:

@@ -52,8 +52,8 @@ class Execution:
     plays of a chunk by itself, and so few that a chunk lasts until the next one's deadline; 1 of an ensemble."""
     deadline: float = 0.0  # s after its observation at which a chunk takes over
     late: str = "continue"
-    """What is played when a chunk is late: "continue" goes on with the older one, and where that ends decelerates if a
-    safe action is stated and holds if not; "hold" gives the last action again; "decelerate" moves to the safe action. A
+    """What is played when a chunk is late: "continue" continues the older one, and where that ends decelerates if a
+    safe action is given and holds if not; "hold" gives the last action again; "decelerate" moves to the safe action. A
     synchronous executor, whose robot waits, holds where this says "continue"."""
     safe_action: tuple[float, ...] | None = None  # in the environment's units
     stop_time: float = 0.2  # s in which "decelerate" reaches the safe action, in equal steps
@@ -84,7 +84,7 @@ class Execution:
             raise ConfigError(f"execute is {self.execute}; at least 1 action of a chunk is played")
         if self.safe_action is None and (self.late == "decelerate" or self.first == "safe"):
             option = "late is 'decelerate'" if self.late == "decelerate" else "first is 'safe'"
-            raise ConfigError(f"{option}, and no safe_action is stated; give one number for each dimension")
+            raise ConfigError(f"{option}, and no safe_action is reported; give one number for each dimension")
 
     @property
     def delay(self) -> int:
@@ -97,7 +97,7 @@ class Executor:
 
     Without a worker it plans in a thread of its own. Use it in one thread, and the planner nowhere else. `source` is
     (tick of the observation, position) of the newest planned action that the last tick's is made of, None where it was
-    held; `counts` and `latencies` (seconds) go on over episodes.
+    held; `counts` and `latencies` (seconds) continue over episodes.
 
     Args:
         planner: plans chunks (`core.execution.inference.PolicyPlanner(policy)`).
@@ -186,7 +186,7 @@ class Executor:
         """Begin an episode.
 
         Args:
-            seed: of the noise, where the policy draws its own; None: it goes on from that of the last episode.
+            seed: of the noise, where the policy draws its own; None: it continues from that of the last episode.
             last: (A,) the action in force, which the rate bound counts the first change from; None: there is none.
 
         Raises:
@@ -214,7 +214,7 @@ class Executor:
 
         Raises:
             ExecutionError: inference raised, or gave a chunk of another shape or with a number that is not finite; the
-                message names the tick of its observation. The executor can go on after a `reset`.
+                message names the tick of its observation. The executor can continue after a `reset`.
             EnvironmentMismatchError: an observation that the policy can't read.
             ConfigError: the executor is closed.
         """
@@ -315,9 +315,9 @@ class Executor:
             return self._safe
         if not self._decelerates or self._safe is None:
             return self._last
-        begun, count = self._stop or (self._last, 0)
-        self._stop = (begun, count + 1)
-        return begun + (self._safe - begun) * min(1.0, (count + 1) / self._stops)
+        started, count = self._stop or (self._last, 0)
+        self._stop = (started, count + 1)
+        return started + (self._safe - started) * min(1.0, (count + 1) / self._stops)
 
     # -- the end -------------------------------------------------------------------------------------------
 

@@ -257,8 +257,8 @@ class ThreadWorker:
                 self._done.put((number, error))
             except BaseException as error:  # such as SystemExit: who waits for an answer must not wait for ever
                 kind = type(error).__name__
-                told = f"inference for the observation of tick {request.tick} raised {kind}: {error}"
-                self._done.put((number, ExecutionError(told)))
+                reported = f"inference for the observation of tick {request.tick} raised {kind}: {error}"
+                self._done.put((number, ExecutionError(reported)))
 
     def submit(self, request: Request) -> None:
         """As of any worker."""
@@ -288,7 +288,7 @@ class ThreadWorker:
         return found
 
     def forget(self) -> None:
-        """As of any worker; what is under way goes on, and its answer is thrown away."""
+        """As of any worker; what is under way continues, and its answer is thrown away."""
         self._number += 1
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ class Counts:
     limited: int = 0
     """Ticks whose action was cut to the rate bound."""
     asked: int = 0
-    """Inferences begun."""
+    """Inferences started."""
     received: int = 0
     """Chunks that came."""
     late: int = 0
@@ -135,7 +135,7 @@ class Timeline:
 class FadingTimeline(Timeline):
     """The older chunk is faded out over n ticks (`core.actors.overlap.fade_weights`).
 
-    Where it ends before, its last action goes on for the fade; where it has ended, the action given last does.
+    Where it ends before, its last action continues for the fade; where it has ended, the action given last does.
     """
 
     def __init__(self, chunk: int, action_dim: int, counts: Counts, ticks: int, fade: str = "linear") -> None:

@@ -224,7 +224,7 @@ def mean_flow_target(field: SizedField, x: Tensor, velocity: Tensor, stretch: St
 
     .. math:: u(x_t, t, r) = v + (r - t) \frac{d u}{d t}, \quad \frac{d u}{d t} = \partial_x u \, v + \partial_t u
 
-    with r held; as a function of the time and the size r - t, the size shrinks as time goes on. In the paper's time,
+    with r held; as a function of the time and the size r - t, the size shrinks as time continues. In the paper's time,
     which is 1 - t, the sign of the second term is the other one. The derivative along the path is taken as
     two backward passes, the second through the first, in plain PyTorch: so a tape repeats it, and vmap stacks it.
 

@@ -201,7 +201,7 @@ def value_loss(
     Args:
         values: V(s), any shape, with gradient.
         returns: targets, the same shape.
-        anchor_values: what the critic said when the data was collected; read only with `clip`.
+        anchor_values: what the critic predicted when the data was collected; read only with `clip`.
         clip: in units of the values (PPO: 0.2 with normalised rewards); None for no clip.
         mask: broadcastable.
 
@@ -212,7 +212,7 @@ def value_loss(
         ConfigError: `clip` without `anchor_values`.
         DataError: returns of another shape.
 
-    Source: Schulman et al.'s PPO code, as told by Huang et al., "The 37 Implementation Details of PPO".
+    Source: Schulman et al.'s PPO code, as given by Huang et al., "The 37 Implementation Details of PPO".
     """
     same_shape(values=values, returns=returns)
     values, returns = keep(values, mask), keep(returns.detach(), mask)

@@ -23,9 +23,9 @@ class ImageEncoder(nn.Module):
     kind: ClassVar[str]
     """Its name in options and files."""
     own_features: ClassVar[int] = 50
-    """F where nothing is said."""
+    """F by default."""
     own_pixels: ClassVar[str] = "half"
-    """Range of what it reads where nothing is said (`core.nn.pictures.RANGES`)."""
+    """Range of what it reads by default (`core.nn.pictures.RANGES`)."""
     always_shares: ClassVar[bool] = False
     """Whether cameras share one trunk, asked for or not."""
     vectors: ClassVar[Literal["mapped", "joined"]] = "mapped"

@@ -18,9 +18,9 @@ from surefoot.core.nn.native import kernels, native
 
 INITIALISATIONS = ("torch", "orthogonal", "edac", "corl", "xavier", "truncated")
 NORM_EPSILON = 1e-5
-"""What layer norms add to the variance, where nothing else is said: torch's default."""
+"""What layer norms add to the variance, by default: torch's default."""
 AFTER_EPSILON = 1e-6
-"""What they add where they stand after the activation, where nothing else is said: flax's default."""
+"""What they add where they stand after the activation, by default: flax's default."""
 
 
 LayerNorm = bool | Literal["after"]
@@ -157,7 +157,7 @@ class MLP(nn.Module):
 
     @property
     def usual_epsilon(self) -> float:
-        """What its layer norms add to the variance where nothing else is said."""
+        """What its layer norms add to the variance by default."""
         return AFTER_EPSILON if self.layer_norm == "after" else NORM_EPSILON
 
     def _fits_kernels(self, inputs: Tensor) -> bool:

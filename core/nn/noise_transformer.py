@@ -1,6 +1,6 @@
 """A transformer over the steps of a plan, or the actions of a chunk, that predicts their noise.
 
-Source: Peebles and Xie, "Scalable Diffusion Models with Transformers" (ICCV 2023): norms that are told the step of the
+Source: Peebles and Xie, "Scalable Diffusion Models with Transformers" (ICCV 2023): norms that are given the step of the
 diffusion and what else is known (adaLN-Zero), and weights that make every block do nothing at first.
 """
 
@@ -34,11 +34,11 @@ class ToldBlock(Block):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
         self.before, self.between = (nn.LayerNorm(width, eps=1e-6, elementwise_affine=False) for _ in range(2))
-        self.told = nn.Linear(width, 6 * width)
+        self.reported = nn.Linear(width, 6 * width)
 
     def forward(self, tokens: Tensor, known: Tensor, masks: Tensor | None = None) -> Tensor:
         """(B, T, W) of (B, T, W) tokens and (B, W) what is known; there is no dropout."""
-        shift, scale, gate, *second = self.told(nn.functional.silu(known)).unsqueeze(1).chunk(6, -1)
+        shift, scale, gate, *second = self.reported(nn.functional.silu(known)).unsqueeze(1).chunk(6, -1)
         nothing = tokens.new_zeros(1, 1, 1, 1)  # every token sees all
         tokens = tokens + gate * self._attended(self.before(tokens) * (1 + scale) + shift, nothing)
         shift, scale, gate = second
@@ -47,10 +47,10 @@ class ToldBlock(Block):
 
 
 class TransformerNoise(NoiseNetwork):
-    """Tokens of what is noisy, in the order of time, through blocks that are told the step and the observation.
+    """Tokens of what is noisy, in the order of time, through blocks that are given the step and the observation.
 
     The first token may have numbers of another kind, as a plan of an action and the states after it; the others share
-    the rest equally. Places are told by fixed sines and cosines.
+    the rest equally. Places are encoded by fixed sines and cosines.
     """
 
     kind = "transformer"
@@ -97,7 +97,7 @@ class TransformerNoise(NoiseNetwork):
         self.time = nn.ModuleList([nn.Linear(TIME_FEATURES, width), nn.Linear(width, width)])
         self.condition = nn.ModuleList([nn.Linear(observation_dim, width), nn.Linear(width, width)])
         self.blocks = nn.ModuleList(ToldBlock(width, heads) for _ in range(layers))
-        self.norm, self.told = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False), nn.Linear(width, 2 * width)
+        self.norm, self.reported = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False), nn.Linear(width, 2 * width)
         places = Sinusoids(width)(torch.arange(tokens, dtype=torch.float32))
         self.register_buffer("places", places, persistent=False)
         self._begin()
@@ -110,7 +110,7 @@ class TransformerNoise(NoiseNetwork):
                 nn.init.zeros_(module.bias)
         for layer in self.time:
             nn.init.normal_(layer.weight, std=0.02)  # type: ignore[arg-type]
-        ends: list[Any] = [self.told, self.leave, *(block.told for block in self.blocks)]
+        ends: list[Any] = [self.reported, self.leave, *(block.reported for block in self.blocks)]
         for end in (*ends, *([] if self.leave_first is None else [self.leave_first])):
             nn.init.zeros_(end.weight)
 
@@ -125,7 +125,7 @@ class TransformerNoise(NoiseNetwork):
         tokens = tokens + self.places
         for block in self.blocks:
             tokens = block(tokens, known)
-        shift, scale = self.told(nn.functional.silu(known)).unsqueeze(1).chunk(2, -1)
+        shift, scale = self.reported(nn.functional.silu(known)).unsqueeze(1).chunk(2, -1)
         tokens = self.norm(tokens) * (1 + scale) + shift
         if self.leave_first is None:
             return self.leave(tokens).flatten(1)

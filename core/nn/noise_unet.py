@@ -46,7 +46,7 @@ class ModulatedBlock(nn.Module):
 
 
 class UNetNoise(NoiseNetwork):
-    """Blocks of growing width and back, each told the step and the observation.
+    """Blocks of growing width and back, each given the step and the observation.
 
     Two blocks a width on the way down, two in the middle, two a width on the way up beside what went down at that
     width; what went down at the first width is not used again, as in the source.

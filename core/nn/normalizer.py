@@ -146,6 +146,6 @@ class RunningMoments:
         return {name: getattr(self, name)[position].clone() for name in ("count", "mean", "squares")}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         for name in ("count", "mean", "squares"):
             getattr(self, name)[position].copy_(state[name])

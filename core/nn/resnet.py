@@ -101,7 +101,7 @@ class ResNet18(ImageEncoder):
         if min(mapped[1:]) < 2:
             raise ConfigError(
                 f"images of {self.view.size[0]} x {self.view.size[1]} leave the {self.kind} encoder's map one place: "
-                "none can be told from another. Take larger images, or another encoder"
+                "none can be distinguished from another. Take larger images, or another encoder"
             )
         self.maps = nn.Conv2d(mapped[0], features // 2, 1)
         self.linear = nn.Linear(features, features)

@@ -51,7 +51,7 @@ def check_width(observations: Any, width: int) -> None:
 
 
 def refuse_untold(memory: Memory) -> None:
-    """Raise a ConfigError where a policy that is asked for a goal, or given a task, was told none."""
+    """Raise a ConfigError where a policy that is asked for a goal, or given a task, was given none."""
     if GOAL in memory and bool(memory[GOAL].isnan().any()):
         raise ConfigError("this policy is asked for a goal: begin the episode by reset(goal=...)")
     if TASK in memory and bool(memory[TASK].isnan().any()):
@@ -169,7 +169,7 @@ class ControlLoop:
         """What the last action of `select_action` brought; `reset` begins the next episode.
 
         Raises:
-            ConfigError: the policy needs it, and it has been told already or has not acted yet.
+            ConfigError: the policy needs it, and it has been given already or has not acted yet.
         """
         if not self.needs_outcomes:
             return
@@ -186,7 +186,7 @@ class ControlLoop:
         return {name: value.clone() for name, value in memory.items()} | unheard
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on in the episode from what `state` gave, of this policy or a copy of it.
+        """Continue in the episode from what `state` gave, of this policy or a copy of it.
 
         Raises:
             CheckpointError: tensors of other names, shapes or dtypes: it is the memory of another policy.

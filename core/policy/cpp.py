@@ -182,7 +182,7 @@ def _goal_facts(goal: GoalActor | None) -> dict[str, str]:
         return {f"GOAL_{place}": "" for place in places}
     limit, fixed = float(goal.normalizer.limit), bool(goal.fixed)
     limited = bool(np.isfinite(limit))
-    told = (
+    reported = (
         f"\nconstexpr int goal_size = {goal.goal_dim};",
         "\n    aimed = false;" + ("\n    set_goal(detail::goal);" if fixed else ""),
         GOAL_SET,
@@ -191,14 +191,14 @@ def _goal_facts(goal: GoalActor | None) -> dict[str, str]:
         "\n  bool aimed;",
     )
     limits = {"GOAL_LIMITED": "true" if limited else "false", "GOAL_LIMIT": _literal(limit) if limited else "0.0f"}
-    return {**{f"GOAL_{place}": text for place, text in zip(places, told, strict=True)}, **limits}
+    return {**{f"GOAL_{place}": text for place, text in zip(places, reported, strict=True)}, **limits}
 
 
 def _named(key: str, names: list[str]) -> str:
     """A comment that says what each number of an observation or an action is; JSON, so that no name can end it."""
     what = key.removesuffix("_names")
-    told = (json.dumps(name).replace("@", r"\u0040") for name in names)
-    return "\n//" + "".join(f"\n//   {what}[{k}]: {name}" for k, name in enumerate(told))
+    reported = (json.dumps(name).replace("@", r"\u0040") for name in names)
+    return "\n//" + "".join(f"\n//   {what}[{k}]: {name}" for k, name in enumerate(reported))
 
 
 def _hidden(network: MLP, k: int, width: int, place: str, lines: list[str]) -> list[str]:

@@ -147,8 +147,8 @@ def _as_export_error(path: pathlib.Path) -> Iterator[None]:
         cause: BaseException = error  # torch wraps it, in advice of many lines for its own developers
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        told = " ".join(str(cause).split())[:LONGEST]
-        raise ExportError(f"{path}: torch could not export this policy ({type(cause).__name__}: {told})") from error
+        reported = " ".join(str(cause).split())[:LONGEST]
+        raise ExportError(f"{path}: torch could not export this policy ({type(cause).__name__}: {reported})") from error
 
 
 @contextlib.contextmanager

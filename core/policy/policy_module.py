@@ -222,7 +222,7 @@ class PolicyModule(ControlLoop, nn.Module):
         return memory
 
     def set_task(self, task: Any) -> None:
-        """Take one (D,) task, as `task_of` of an agent gives it, in all episodes that are told none by `reset`.
+        """Take one (D,) task, as `task_of` of an agent gives it, in all episodes that are given none by `reset`.
 
         Raises:
             EnvironmentMismatchError: a task of another shape, not finite or 0, or of a policy that takes none.

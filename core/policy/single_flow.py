@@ -182,7 +182,7 @@ class SingleFlow:
     """(O,) observation -> (A,) float32 action of a flow policy, with the noise that the policy draws; or None.
 
     It reads the policy's own tensors where they lie, so weights that are changed in place count at once. Its results
-    are those of `Policy.act` up to rounding, and the policy's memory goes on as there, in tensors that it changes in
+    are those of `Policy.act` up to rounding, and the policy's memory continues as there, in tensors that it changes in
     place. Several threads may call it: they take turns, in one episode.
     """
 
@@ -251,7 +251,7 @@ class SingleFlow:
             return None if self.row.act() else self.action.copy()
 
     def _begin(self) -> None:
-        """Go on from the policy's memory, which another way of acting or `restore` has left, or from none."""
+        """Continue from the policy's memory, which another way of acting or `restore` has left, or from none."""
         policy = self.policy
         before = policy.begin(1, policy._seed) if policy._memory is None else policy._memory
         for name, value in self.memory.items():

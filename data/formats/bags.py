@@ -1,8 +1,8 @@
 """Recordings of messages, MCAP files and ROS 2 bags of them, sampled into steps at a mapping's rate.
 
 A column is a field of a topic's messages, `/joint_states.position` or `/joint_states.position[2]`. A step k stands at
-time t_k: observations are what the last message by then said, and actions, rewards and flags what the last message
-before t_(k+1) said, since a command that answers an observation comes after it. A column may be both, as where
+time t_k: observations are what the last message by then stated, and actions, rewards and flags what the last message
+before t_(k+1) stated, since a command that answers an observation comes after it. A column may be both, as where
 one topic tells all: each is sampled by its own rule. Without a `rate` there is a step for
 each message of the first action's topic, whose own content is the action; the last one lasts as long as
 the median of the others. Steps begin when every topic has spoken.
@@ -44,7 +44,7 @@ LATEST = 2**62
 
 @dataclasses.dataclass
 class Track:
-    """What one column's messages said: times in nanoseconds, and values."""
+    """What one column's messages held: times in nanoseconds, and values."""
 
     times: list[int] = dataclasses.field(default_factory=list)
     values: list[Any] = dataclasses.field(default_factory=list)
@@ -120,16 +120,18 @@ def _check_chunks(path: pathlib.Path) -> None:
             for record in StreamReader(file, emit_chunks=True, record_size_limit=size).records:
                 if not isinstance(record, Chunk):
                     continue
-                said = found = record.uncompressed_size
-                if said <= limit and record.compression == "zstd":  # without a size in its head it ends at what is said
+                given = found = record.uncompressed_size
+                if (
+                    given <= limit and record.compression == "zstd"
+                ):  # without a size in its head it ends at what is reported
                     found = zstandard.frame_content_size(record.data)
-                elif said <= limit and record.compression == "lz4":
-                    found = len(lz4.frame.LZ4FrameDecompressor().decompress(record.data, max_length=said + 1))
-                if max(said, found) > limit:
-                    raise DataError(f"{path}: a chunk of messages {too_much(max(said, found), limit)}")
-                if found > said:
+                elif given <= limit and record.compression == "lz4":
+                    found = len(lz4.frame.LZ4FrameDecompressor().decompress(record.data, max_length=given + 1))
+                if max(given, found) > limit:
+                    raise DataError(f"{path}: a chunk of messages {too_much(max(given, found), limit)}")
+                if found > given:
                     raise DataError(
-                        f"{path}: is a damaged recording (a chunk of more than the {said} bytes that it says)"
+                        f"{path}: is a damaged recording (a chunk of more than the {given} bytes that it says)"
                     )
     except DataError:
         raise
@@ -234,7 +236,7 @@ def _tracks(
     size: pictures.Size | None,
     file_bytes: int,
 ) -> dict[str, Track]:
-    """What the messages said of each wanted column, in files of so many bytes."""
+    """What the messages held of each wanted column, in files of so many bytes."""
     places: dict[str, list[tuple[str, list[str]]]] = {}
     for name in wanted:
         rest = name.partition(".")[2]
@@ -255,7 +257,7 @@ def _tracks(
 
 
 def _count(unpacked: Unpacked, name: str, value: Array, times: int = 1) -> None:
-    """Count what a message said, `times` over, with what python needs to hold it."""
+    """Count what a message held, `times` over, with what python needs to hold it."""
     if value.dtype == np.uint8:  # numbers are float64
         unpacked.add_pictures(name, value.shape, times * (value.nbytes + 64))
     else:
@@ -369,7 +371,7 @@ def _sampled(
 def _check_samples(
     name: str, steps: int, samples: Sequence[tuple[str, str, bool]], tracks: Mapping[str, Track], file_bytes: int
 ) -> None:
-    """Refuse more steps than memory allows: what a message said stands in each step until the next one."""
+    """Refuse more steps than memory allows: what a message held stands in each step until the next one."""
     unpacked = Unpacked(name, file_bytes, DataError)
     for _, column, _ in samples:
         _count(unpacked, column, tracks[column].values[0], steps)

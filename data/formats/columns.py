@@ -39,7 +39,7 @@ _SHAPE = Many(Number(0, 2**31, whole=True), 1, 5)
 AT_ONCE = 1 << 20
 """Bytes of pictures of a Parquet file that are decoded at once: Arrow takes 14 times as much for it."""
 LATER = "before the next step: "
-"""Before a column's name: what it said there, of recorded messages, where the plain name has what it said at a step."""
+"""Before a column's name: what it held there, of recorded messages, where the plain name has what it held at a step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,8 +294,8 @@ def picture_shape(path: pathlib.Path, field: Any) -> tuple[int, ...] | None:
     """The shape of a field's rows that its metadata has."""
     if not field.metadata or SHAPE not in field.metadata:
         return None
-    told = parse(field.metadata[SHAPE], f"{path}, column {field.name!r}", DataError)
-    return tuple(check(told, _SHAPE, f"{path}, column {field.name!r}", DataError))
+    reported = parse(field.metadata[SHAPE], f"{path}, column {field.name!r}", DataError)
+    return tuple(check(reported, _SHAPE, f"{path}, column {field.name!r}", DataError))
 
 
 def _pictured(field: Any, shape: tuple[int, ...] | None) -> bool:

@@ -197,7 +197,7 @@ def _too_large(found: dict[str, Any], request: dict[str, Any]) -> str:
 def _receive(
     process: subprocess.Popen[bytes], path: pathlib.Path, allow: Callable[[int], None], shapes_alone: bool
 ) -> Contents | None:
-    """The worker's answer, or None where it ended before it was complete; `allow` is told the bytes that will come."""
+    """The worker's answer, or None where it ended before it was complete; `allow` is given the bytes that will come."""
     stream = process.stdout
     assert stream is not None
     prefix = stream.read(8)

@@ -165,8 +165,8 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected", cameras:
         kept = info["surefoot_attributes"]
         attributes = {key: one for key, one in kept.items() if isinstance(one, str | int | float | bool)} | attributes
     for key, of in ((OBSERVATION_NAMES, states), (ACTION_NAMES, [ACTION])):
-        if (told := _names([features[one] for one in of])) is not None:
-            attributes[key] = json.dumps(told)
+        if (reported := _names([features[one] for one in of])) is not None:
+            attributes[key] = json.dumps(reported)
     if REWARD in got:
         arrays["rewards"] = exact_vector(name, REWARD, got[REWARD])
     else:

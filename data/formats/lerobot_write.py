@@ -41,10 +41,10 @@ def fps_of(dataset: Dataset) -> int | float:
 
     A whole number is an int, as LeRobot's recorder writes it; another one stays what it is, so that time does.
     """
-    told = dataset.attributes.get("fps")
-    if not isinstance(told, int | float) or not FPS[0] <= told <= FPS[1]:
+    reported = dataset.attributes.get("fps")
+    if not isinstance(reported, int | float) or not FPS[0] <= reported <= FPS[1]:
         return USUAL_FPS
-    return int(told) if told == int(told) else float(told)
+    return int(reported) if reported == int(reported) else float(reported)
 
 
 def write(dataset: Dataset, path: pathlib.Path) -> None:
@@ -193,8 +193,8 @@ def _file_of_episode(columns: dict[str, Array], images: dict[str, Array], length
     """(E,) int64: the number of the file that each episode stands in, from 0 without gaps."""
     row = sum(array.nbytes // len(array) for array in columns.values())
     row += sum(array.nbytes // len(array) // 2 for array in images.values())  # as PNG, roughly
-    begun = np.append(0, np.cumsum(lengths)[:-1]) * row // FILE_BYTES  # jumps where an episode is larger than a file
-    return np.unique(begun, return_inverse=True)[1].astype(np.int64)
+    started = np.append(0, np.cumsum(lengths)[:-1]) * row // FILE_BYTES  # jumps where an episode is larger than a file
+    return np.unique(started, return_inverse=True)[1].astype(np.int64)
 
 
 def _arrow(array: Array) -> Any:
@@ -224,14 +224,14 @@ def _tasks(task: str) -> Any:
         {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
         {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"},
     ]
-    told = {
+    reported = {
         "index_columns": [index],
         "column_indexes": [],
         "columns": [{**one, "metadata": None} for one in described],
         "pandas_version": "2.0.0",
     }
     made = pa.table({"task_index": pa.array([0], pa.int64()), index: pa.array([task])})
-    return made.replace_schema_metadata({b"pandas": json.dumps(told).encode()})
+    return made.replace_schema_metadata({b"pandas": json.dumps(reported).encode()})
 
 
 def _statistics(array: Array) -> dict[str, Any]:

@@ -209,8 +209,8 @@ def fingerprint(mapping: LogMapping, path: pathlib.Path, columns: Sequence[str] 
     """
     inside = sorted(path.rglob("*")) if path.is_dir() else [path]
     facts = [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in inside if one.is_file()]
-    told = dataclasses.replace(mapping, path="", files=())
-    return hashlib.sha256(repr((told, facts, tuple(columns))).encode()).hexdigest()
+    reported = dataclasses.replace(mapping, path="", files=())
+    return hashlib.sha256(repr((reported, facts, tuple(columns))).encode()).hexdigest()
 
 
 def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
@@ -239,7 +239,7 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
         return table.where(int(fixed.rows[row]))
 
     def column(name: str, before: bool = False) -> Array:
-        """Of recorded messages, what it said when a step begins, or at last before the next one."""
+        """Of recorded messages, what it held when a step begins, or at last before the next one."""
         plain = split(name)[0]
         array = picked(held[plain] if before else held.get(LATER + plain, held[plain]), name, table.path)
         if array.dtype.kind == "f":
@@ -253,7 +253,7 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
 
     def joined(names: Sequence[str], before: bool = False) -> tuple[Array, Array]:
         """(N, d) numbers, and the names of the d."""
-        parts, told = [], []
+        parts, reported = [], []
         for name in names:
             part = column(name, before)
             if part.dtype.kind not in "biuf" or part.ndim > 2:
@@ -262,8 +262,8 @@ def arrays_of(mapping: LogMapping, table: Table) -> dict[str, Array]:
                     "one or several a step (name pictures under `images`)"
                 )
             parts.append(part[:, None] if part.ndim == 1 else part)
-            told += names_in(held[split(name)[0]], name)
-        return np.concatenate(parts, axis=1), np.array(told)
+            reported += names_in(held[split(name)[0]], name)
+        return np.concatenate(parts, axis=1), np.array(reported)
 
     found: dict[str, Array] = {}
     found["actions"], found[ACTION_NAMES] = joined(mapping.actions)
@@ -395,11 +395,11 @@ def dataset_of(
     extras |= {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
     if mapping.choices is not None:
         attributes[CHOICES] = mapping.choices
-    said: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
-    known = source.with_attributes({key: value for key, value in said.items() if value is not None})
+    given: dict[str, Any] = {"env_id": mapping.environment, "max_episode_steps": mapping.max_episode_steps}
+    known = source.with_attributes({key: value for key, value in given.items() if value is not None})
     known = dataclasses.replace(known, attributes={**known.attributes, **attributes})
     made = dataset_from_arrays(arrays, known, view, extras)
-    _ = made.action_range  # refused here, where it is stated
+    _ = made.action_range  # refused here, where it is reported
     return made.replace(warnings={**made.warnings, **{what: count for what, count in odd.items() if count}})
 
 

@@ -68,7 +68,7 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "correc
     unsolved = columns.pop("masks", np.ones(len(ends), np.float32))
     if len(odd := np.flatnonzero((unsolved != 0) & (unsolved != 1))):
         raise DataError(f"{name}: 'masks' holds {unsolved[odd[0]]} in row {odd[0]}; each must be 0 or 1")
-    told = warnings_of({key: arrays[key] for key in ("observations", "actions", "rewards") if key in arrays})
+    reported = warnings_of({key: arrays[key] for key in ("observations", "actions", "rewards") if key in arrays})
     rewards = columns.pop("rewards", np.zeros(len(ends), np.float32))
     attributes = dict(source.attributes)
     if "rewards" not in arrays:
@@ -80,7 +80,7 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "correc
             terminations=terminations, truncations=last, episode_ids=np.zeros(len(rows), np.int64),
             valid=np.ones(len(rows), bool), env_id=source.env_id, name=name, sha256=source.sha256,
             attributes=attributes, extras={key: np.ascontiguousarray(value[rows]) for key, value in columns.items()},
-            warnings=told,
+            warnings=reported,
         )
     )  # fmt: skip
 

@@ -101,8 +101,8 @@ def column_file(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 def header_digest(header: Mapping[str, Any]) -> str:
     """SHA-256 of what store.json says beside it: of the columns' own SHA-256 too, and so of all content."""
-    told = {key: value for key, value in header.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    reported = {key: value for key, value in header.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(reported, sort_keys=True).encode()).hexdigest()
 
 
 def read_header(folder: pathlib.Path) -> dict[str, Any]:
@@ -164,8 +164,8 @@ def read(folder: pathlib.Path, name: str, *, private: bool = False, checked: boo
             ) from failure
     derived = StoreFiles(prepared_folder(folder, header["sha256"]), Origin(folder, header["sha256"], arrays))
     for column in header["columns"]:
-        told = f"column {column['sha256']} {_rows(header, column)} {column['shape']}"
-        derived.know(arrays[column["name"]], told)
+        reported = f"column {column['sha256']} {_rows(header, column)} {column['shape']}"
+        derived.know(arrays[column["name"]], reported)
     found = _dataset(header, arrays, folder, name, derived)
     if checked:
         _check(folder, header, found, again=False)
@@ -250,8 +250,8 @@ def _check(folder: pathlib.Path, header: dict[str, Any], dataset: Dataset, again
     """Compare columns with their SHA-256 and a dataset with its invariants, unless they are known to be good."""
     kept, facts = kept_digests(folder), dict[str, Any]()
     for number in range(len(header["columns"])):
-        told = column_file(folder, number).stat()
-        facts[str(number)] = [told.st_size, told.st_mtime_ns]
+        reported = column_file(folder, number).stat()
+        facts[str(number)] = [reported.st_size, reported.st_mtime_ns]
     good = {"sha256": header["sha256"], "files": facts}
     try:
         known = read_json(kept) if kept.is_file() else None

@@ -67,14 +67,14 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     for name, key in ALIASES.items():
         if {name, key} <= set(table.names):
             raise DataError(f"{path}: holds both {name!r} and {key!r}; keep one of them")
-    told = attributes(path)
+    reported = attributes(path)
     further = [name for name in table.names if name.startswith(FURTHER)]
     read = table.read([name for name in table.names if name not in further])
     arrays = {names[name]: array for name, array in read.items()} | {name: _further(path, name) for name in further}
     arrays, named = take_named(arrays, str(path))
     require_keys(str(path), arrays, REQUIRED, arrays)
     extras = named | {key.removeprefix(EXTRAS): arrays.pop(key) for key in list(arrays) if key.startswith(EXTRAS)}
-    return dataset_from_arrays(arrays, source.with_attributes(told), view, extras)
+    return dataset_from_arrays(arrays, source.with_attributes(reported), view, extras)
 
 
 def attributes(path: pathlib.Path) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def arrow_table(columns: dict[str, Array], metadata: dict[bytes, str]) -> Any:
             values = pa.array(np.ascontiguousarray(column).reshape(-1))
         if column.ndim > 1 and not name.startswith(FURTHER):
             values = pa.FixedSizeListArray.from_arrays(values, math.prod(column.shape[1:]))
-        told = {SHAPE: json.dumps(column.shape[1:])} if column.ndim > 2 else None
-        fields.append(pa.field(name, values.type, metadata=told))
+        reported = {SHAPE: json.dumps(column.shape[1:])} if column.ndim > 2 else None
+        fields.append(pa.field(name, values.type, metadata=reported))
         arrays.append(values)
     return pa.table(arrays, schema=pa.schema(fields, metadata=metadata))

@@ -111,14 +111,14 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
     try:
         with av.open(f"file:{path}", options=ALONE | most) as container:
             stream = container.streams.video[0]
-            said = (stream.codec_context.height, stream.codec_context.width)
-            check_picture(str(path), (*said, COLORS), DataError)
+            given = (stream.codec_context.height, stream.codec_context.width)
+            check_picture(str(path), (*given, COLORS), DataError)
             stream.codec_context.options = most
             by_number = stream.frames == len(seconds)
             for frame in container.decode(stream):
-                if (frame.height, frame.width) != said:
+                if (frame.height, frame.width) != given:
                     raise DataError(
-                        f"{path}: says that its pictures are {said[0]} x {said[1]} and holds one of {frame.height} x "
+                        f"{path}: says that its pictures are {given[0]} x {given[1]} and holds one of {frame.height} x "
                         f"{frame.width}; it is damaged, or joined of several: write it again at one size"
                     )
                 if by_number:

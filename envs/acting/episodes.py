@@ -38,7 +38,7 @@ costs (rows,), which rows moved and whose episodes ended, (rows,) bool."""
 
 @dataclasses.dataclass
 class Sums:
-    """What P policies times E episodes came to; all (P, E) float64 where nothing else is said."""
+    """What P policies times E episodes came to; all (P, E) float64 by default."""
 
     returns: Array
     lengths: Array
@@ -58,7 +58,7 @@ class Sums:
     has_costs: Array
     """(P,) bool: whether the environment gave a cost."""
     succeeded: Array
-    """What the environment said of success at the last step, 0 or 1; NaN where it says nothing of it."""
+    """What the environment reported of success at the last step, 0 or 1; NaN where it says nothing of it."""
 
     @classmethod
     def empty(cls, *shape: int) -> Sums:
@@ -200,7 +200,7 @@ class EpisodeRunner:
             return
         arrays = arrays_of(self.vector.single_observation_space, self.env_id)
         seen = observations if isinstance(observations, Mapping) else dict.fromkeys(arrays, observations)
-        told: set[tuple[str, str]] = set()
+        reported: set[tuple[str, str]] = set()
         for p, policy in enumerate(self.policies):
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
             for key, mean in getattr(policy, "pictures", {}).items():
@@ -208,8 +208,8 @@ class EpisodeRunner:
                 if array is None or array.dtype != "uint8":
                     continue
                 words = looks(torch.from_numpy(np.ascontiguousarray(seen[key][rows])), array, mean)
-                if words is not None and (key, words) not in told:
-                    told.add((key, words))
+                if words is not None and (key, words) not in reported:
+                    reported.add((key, words))
                     warnings.warn(
                         f"{self.env_id}: its first pictures of {key!r} look {words}, compared with those that the "
                         "policy was trained on: check the camera, or the data",
@@ -298,14 +298,14 @@ class EpisodeRunner:
             numbers = (torch.from_numpy(values) for values in (*heard, ended[rows]))
             self.memories[p] = policy.hear(self.memories[p], *numbers)
 
-    def _tell_goals(self, begun: Array) -> None:
-        """Write the environment's goals into the memories of policies that are asked for one, where (rows,) `begun`.
+    def _tell_goals(self, started: Array) -> None:
+        """Write the environment's goals into the memories of policies that are asked for one, where (rows,) `started`.
 
         Raises:
             EnvironmentMismatchError: the environment gives none, or others than the policy was trained for.
         """
         asked = [p for p, memory in enumerate(self.memories) if GOAL in memory]
-        if not asked or not begun.any():
+        if not asked or not started.any():
             return
         goals = getattr(self.vector, "goals", None)
         for p in asked:
@@ -315,8 +315,8 @@ class EpisodeRunner:
                 continue  # it has one of its own
             check_goals(goals, memory[GOAL].shape[1], self.env_id)
             assert goals is not None
-            told = {GOAL: torch.from_numpy(goals[rows]).to(memory[GOAL])}
-            self.memories[p] = in_rows(memory, told, torch.from_numpy(begun[rows]))
+            reported = {GOAL: torch.from_numpy(goals[rows]).to(memory[GOAL])}
+            self.memories[p] = in_rows(memory, reported, torch.from_numpy(started[rows]))
 
     def _finish(self, rows: Array) -> None:
         """Write down the episodes that ended, and pause the rows that have run their quota."""

@@ -50,8 +50,8 @@ class FirstLook(FirstSteps):
 
     def notes(self) -> list[str]:
         """Sentences, once they are known, and only once."""
-        said, self._said = self._said, []
-        return super().notes() + said
+        given, self._said = self._said, []
+        return super().notes() + given
 
 
 def far_outside(values: Array, low: Array, high: Array) -> str | None:

@@ -39,7 +39,7 @@ def speaks_of(info: Mapping[str, Any]) -> bool:
 
 
 def taken_over(info: Mapping[str, Any], space: gymnasium.Space[Any], num_envs: int, name: str) -> TakenOver | None:
-    """Where a person acted in a step, and what was done; None where nobody did.
+    """Where a person acted in a step, and what was done; None where no one did.
 
     Args:
         info: of the step, as a contract environment gives it.

@@ -186,7 +186,7 @@ class Stepping:
     # -- what is saved -----------------------------------------------------------------------------------
 
     def environment_state(self, position: int, seeds: int) -> State:
-        """What the rows of seed `position` of `seeds` need to go on; empty where the state can't be had."""
+        """What the rows of seed `position` of `seeds` need to continue; empty where the state can't be had."""
         env = self.env
         if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
             return {}
@@ -290,7 +290,7 @@ class Acting(Stepping):
     def taken_over(self, done: Step) -> tuple[Tensor, Tensor] | None:
         """Where a person acted in a step: (S * N,) bool, and (S * N, A) actions in [-1, 1] or one-hot choices.
 
-        None where nobody did. An action beyond the bounds counts as the bound, as of a policy's.
+        None where no one did. An action beyond the bounds counts as the bound, as of a policy's.
         """
         if not speaks_of(done.info):
             return None
@@ -337,7 +337,7 @@ class Acting(Stepping):
         return values.reshape(len(self.seeds), self.num_envs, *values.shape[1:])
 
     def state(self, position: int, stem: str, received: str) -> State:
-        """What seed `position` needs to go on: sums, behind `stem`; what it `received`, by that name; environments."""
+        """What seed `position` needs to continue: sums, behind `stem`; what it `received`; environments."""
         mine = slice(position * self.num_envs, (position + 1) * self.num_envs)
         tensors = {column: value[mine] for column, value in named(received, self.received).items()}
         tensors |= {f"{stem}episodes/{name}": value for name, value in self.episodes.state(position).items()}
@@ -346,7 +346,7 @@ class Acting(Stepping):
         return tensors | self.environment_state(position, len(self.seeds))
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], stem: str, received: str) -> str | None:
-        """Go on from what `state` gave by the same two names, one mapping a seed.
+        """Continue from what `state` gave by the same two names, one mapping a seed.
 
         Returns:
             None, or a sentence where the environment's state can't be restored: `begin` new episodes then.

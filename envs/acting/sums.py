@@ -137,7 +137,7 @@ class EpisodeMeans:
         return {**sums, "has_costs": torch.tensor(self.has_costs), **terms}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         self._running[:, position] = state["running"]
         self._ended[:, position] = state["ended"]
         self.has_costs |= bool(state.get("has_costs", False))  # version 0.2.0 did not keep it
@@ -194,13 +194,13 @@ class RecentEpisodes:
         return {"running": self._running[:, position].clone(), "last": self._last[:, position].clone()}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         self._running[:, position] = state["running"]
         self._last[:, position] = state["last"]
 
 
 def sums_of_episodes(values: Tensor, running: Tensor, ended: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums since the beginning of each episode, and those of the episodes that go on.
+    """Sums since the beginning of each episode, and those of the episodes that continue.
 
     Each is a sum of its own episode's values alone, so that one that is not finite, or beyond measure, stays there.
 
@@ -214,12 +214,12 @@ def sums_of_episodes(values: Tensor, running: Tensor, ended: Tensor) -> tuple[Te
         the next `running`.
     """
     sums = torch.cat([values[:, :1] + running.unsqueeze(1), values[:, 1:]], 1)
-    begun = torch.cat([torch.zeros_like(ended[:, :1]), ended[:, :-1]], 1)
+    started = torch.cat([torch.zeros_like(ended[:, :1]), ended[:, :-1]], 1)
     reach = 1  # of a step's sum backwards, up to its episode's beginning; twice as far each time
     while reach < values.shape[1]:
-        earlier = torch.where(begun[:, reach:], 0.0, sums[:, :-reach])
+        earlier = torch.where(started[:, reach:], 0.0, sums[:, :-reach])
         sums = torch.cat([sums[:, :reach], sums[:, reach:] + earlier], 1)
-        begun = torch.cat([begun[:, :reach], begun[:, reach:] | begun[:, :-reach]], 1)
+        started = torch.cat([started[:, :reach], started[:, reach:] | started[:, :-reach]], 1)
         reach *= 2
     return sums, torch.where(ended[:, -1], 0.0, sums[:, -1])
 

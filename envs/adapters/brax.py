@@ -150,7 +150,7 @@ class BraxVectorEnv(PausableRows):
         return arrays_of_tree({"state": self._state, "counts": self._counts, "keys": self._keys})
 
     def set_state(self, arrays: dict[str, Array]) -> None:
-        """Go on from what `get_state` gave.
+        """Continue from what `get_state` gave.
 
         Raises:
             EnvironmentMismatchError: before the first reset, or the state of another environment.
@@ -269,12 +269,12 @@ def _batched(env: Any, episode_length: int, group: str) -> _Functions:
         } | {key: after.info[key] for key in VectorEnvironment.constraint_keys if key in after.info}
         outcome |= {key: numpy.where(finite & on, value, 0.0) for key, value in extras_terms(after.metrics).items()}
         ended = terminated | truncated
-        begun = jax.lax.cond(
+        started = jax.lax.cond(
             ended.any(),
             lambda: begin_some(ended, after, counts_after, keys, keys),
             lambda: (after, counts_after, keys),
         )
-        return outcome, begun
+        return outcome, started
 
     return _Functions(*map(jax.jit, (begin, begin_some, step, moved)))
 

@@ -47,7 +47,8 @@ def from_torch(tensor: Tensor, like: Any) -> Any:
 
 
 def require(module: str, purpose: str) -> Any:
-    """An optional module, imported where it is needed; jax then takes a GPU's memory as it needs it, unless told.
+    """An optional module, imported where it is needed; jax then takes a GPU's memory as it needs it, unless given
+    otherwise.
 
     Raises:
         MissingExtraError: it is not installed; the message says how to install it.

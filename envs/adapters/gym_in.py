@@ -169,7 +169,7 @@ def _of_the_step(info: Mapping[str, Any], ended: Array) -> dict[str, Any]:
     given, found = info.get("final_info"), dict[str, Any]()
     final: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     for key, value in final.items():
-        before, told = info.get(key), as_numpy(final.get(f"_{key}", ended)).astype(np.bool_) & ended
+        before, reported = info.get(key), as_numpy(final.get(f"_{key}", ended)).astype(np.bool_) & ended
         if key.startswith("_") or key in READ_KEYS:
             continue
         if isinstance(value, Mapping):
@@ -179,11 +179,11 @@ def _of_the_step(info: Mapping[str, Any], ended: Array) -> dict[str, Any]:
             values = as_numpy(value)
             same = is_numeric(before) and before.shape == value.shape  # type: ignore[union-attr]
             base = as_numpy(before) if same else np.zeros_like(values)
-            found[key] = np.where(told.reshape(-1, *[1] * (values.ndim - 1)), values, base)
+            found[key] = np.where(reported.reshape(-1, *[1] * (values.ndim - 1)), values, base)
         else:
             continue
         others = as_numpy(info.get(f"_{key}", np.full(len(ended), before is not None))).astype(np.bool_)
-        found[f"_{key}"] = np.where(ended, told, others)
+        found[f"_{key}"] = np.where(ended, reported, others)
     return found
 
 

@@ -48,11 +48,11 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.metadata = {key: value for key, value in env.metadata.items() if key != "autoreset_mode"}
         self.render_mode = env.render_mode
         self.called, self.max_episode_steps = (getattr(env, name, None) for name in ("called", "max_episode_steps"))
-        self._fresh: tuple[Any, dict[str, Any]] | None = None  # first observation of an episode begun by autoreset
+        self._fresh: tuple[Any, dict[str, Any]] | None = None  # first observation of an episode started by autoreset
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; after an end and without a seed, the one that the vector environment has begun."""
+        """Begin an episode; after an end and without a seed, the one that the vector environment has started."""
         super().reset(seed=seed)
         if self._fresh is None or seed is not None or options is not None:
             observations, info = self.env.reset(seed=seed, options=options)

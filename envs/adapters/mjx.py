@@ -40,12 +40,12 @@ class MjxEngine:
             return jax.lax.fori_loop(0, substeps, lambda _, moved: step(placed, moved), data.replace(ctrl=controls))
 
         def place(data: Any, rows: Any, positions: Any, velocities: Any) -> Any:
-            begun = forward(placed, fresh.replace(qpos=positions, qvel=velocities))
+            started = forward(placed, fresh.replace(qpos=positions, qvel=velocities))
 
             def choose(new: Any, old: Any) -> Any:
                 return jax.numpy.where(rows.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-            return jax.tree.map(choose, begun, data)
+            return jax.tree.map(choose, started, data)
 
         self._advance, self._place = jax.jit(advance, static_argnums=2), jax.jit(place)
         self._data = fresh
@@ -63,7 +63,7 @@ class MjxEngine:
         return arrays_of_tree(self._data)
 
     def set_state(self, arrays: dict[str, Array]) -> None:
-        """Go on from what `get_state` gave."""
+        """Continue from what `get_state` gave."""
         self._data = tree_of_arrays(self._data, arrays)
 
     def place(self, rows: Tensor, positions: Tensor, velocities: Tensor) -> None:

@@ -82,7 +82,7 @@ class Engine(Protocol):
         """Apply (N, A) controls for some physics steps."""
 
     def place(self, rows: Tensor, positions: Tensor, velocities: Tensor) -> None:
-        """Put rows, (N,) bool, into new states, and compute their derived fields; other rows go on unchanged."""
+        """Put rows, (N,) bool, into new states, and compute their derived fields; other rows continue unchanged."""
 
 
 class SavedEngine(Engine, Protocol):
@@ -93,7 +93,7 @@ class SavedEngine(Engine, Protocol):
         ...
 
     def set_state(self, arrays: dict[str, Array]) -> None:
-        """Go on from what `get_state` gave."""
+        """Continue from what `get_state` gave."""
 
 
 class PhysicsVectorEnv(PausableRows):
@@ -202,7 +202,7 @@ class PhysicsVectorEnv(PausableRows):
 
 
 class SavedPhysicsVectorEnv(PhysicsVectorEnv):
-    """The same on an engine whose state can be saved and set, so that a run goes on with the same numbers."""
+    """The same on an engine whose state can be saved and set, so that a run continues the same numbers."""
 
     engine: SavedEngine
 
@@ -218,7 +218,7 @@ class SavedPhysicsVectorEnv(PhysicsVectorEnv):
         }
 
     def set_state(self, arrays: dict[str, Array]) -> None:
-        """Go on from what `get_state` gave.
+        """Continue from what `get_state` gave.
 
         Raises:
             EnvironmentMismatchError: the state of another environment.

@@ -91,9 +91,9 @@ class FromSB3(VectorEnvironment):
             missing = 0.0 if key == "cost" else np.nan
             info[key] = np.array([float(row.get(key, missing)) for row in infos], np.float32)
         for key in SUCCESS:  # which many say at an episode's end only
-            told = np.array([key in row for row in infos])
-            if told.any():
-                info |= {key: np.array([bool(row.get(key, False)) for row in infos]), f"_{key}": told}
+            reported = np.array([key in row for row in infos])
+            if reported.any():
+                info |= {key: np.array([bool(row.get(key, False)) for row in infos]), f"_{key}": reported}
         if any(key.startswith("reward") for key in infos[0]):
             rows = [extras_terms(flat(row)) for row in infos]
             for key in {key: None for row in rows for key in row}:
@@ -207,8 +207,8 @@ def _row_infos(info: dict[str, Any], final: Any, dones: Array, limits: Array) ->
     for key in SUCCESS:
         values = step_values(info, key, len(dones))
         if values is not None:
-            told = as_numpy(info.get(f"_{key}", np.ones(len(dones), np.bool_)))
-            for row in np.flatnonzero(told).tolist():
+            reported = as_numpy(info.get(f"_{key}", np.ones(len(dones), np.bool_)))
+            for row in np.flatnonzero(reported).tolist():
                 infos[row][key] = infos[row]["is_success"] = bool(as_numpy(values)[row])  # the name that they read
     for row in np.flatnonzero(dones).tolist():
         infos[row][TERMINAL] = np.array(as_numpy(final)[row], copy=True)

@@ -23,7 +23,7 @@ Reward = Callable[[Fields, Fields, Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Healthy:
-    """Where an episode goes on: both bounds are outside."""
+    """Where an episode continues: both bounds are outside."""
 
     height: tuple[float, float]
     angle: tuple[float, float]

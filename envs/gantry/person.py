@@ -68,10 +68,10 @@ class Person:
         Returns:
             (N, 4) actions, and (N,) bool: the person's.
         """
-        begun = moving & (sim.time.reshape(-1) == 0)
+        started = moving & (sim.time.reshape(-1) == 0)
         for counts in (self._off, self._idle, self._left):
-            counts[begun] = 0
-        self._best[begun] = np.inf
+            counts[started] = 0
+        self._best[started] = np.inf
         own, remaining = self._expert.actions(sim), self._expert.remaining(sim)
         far = np.abs(own - actions).max(1) > self.habits.tolerance
         gained = remaining < self._best - PROGRESS
@@ -98,7 +98,7 @@ class Person:
         }
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        """Go on from counters of `get_state`."""
+        """Continue from counters of `get_state`."""
         self._off, self._idle, self._left, self._best = (
             np.array(state[f"person/{name}"]) for name in ("off", "idle", "left", "best")
         )

@@ -57,7 +57,7 @@ class GantryEnv(gymnasium.Env[Any, Any]):
         if own.get("is_intervention"):
             own["intervene_action"] = info["intervene_action"][0]
         if self.render_mode is not None and (terminations[0] or truncations[0]):
-            self._last_frame = self._draw(before)  # the row has begun anew
+            self._last_frame = self._draw(before)  # the row has started anew
         observation = mapped(lambda values: values[0], info.get("final_obs", observations))
         return observation, float(rewards[0]), bool(terminations[0]), bool(truncations[0]), own
 

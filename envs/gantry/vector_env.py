@@ -168,7 +168,7 @@ class GantryVectorEnv(MujocoVectorEnv):
         return state if self.person is None else state | self.person.get_state()
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        """Go on from a state of `get_state`; errors as `MujocoVectorEnv.set_state`."""
+        """Continue from a state of `get_state`; errors as `MujocoVectorEnv.set_state`."""
         super().set_state(state)
         self._shift = np.array(state["camera_shift"])
         if self.pictures:

@@ -66,7 +66,7 @@ def compile_model(source: str | pathlib.Path) -> Any:
 
 @contextlib.contextmanager
 def no_deprecations() -> Iterator[None]:
-    """Within, MuJoCo says nothing of words in gymnasium's own models that it will give up: no user can mend those.
+    """Within, MuJoCo says nothing of words in gymnasium's own models that it will give up: no user can fix those.
 
     By default it prints each such warning and writes it to MUJOCO_LOG.TXT in the working folder. What else it warns of
     becomes a RuntimeWarning. Without mujoco, or where someone else listens to its warnings, nothing changes.
@@ -79,13 +79,13 @@ def no_deprecations() -> Iterator[None]:
     if mujoco.get_mju_user_warning() is not None:
         yield
         return
-    said: list[str] = []
-    mujoco.set_mju_user_warning(said.append)
+    given: list[str] = []
+    mujoco.set_mju_user_warning(given.append)
     try:
         yield
     finally:
         mujoco.set_mju_user_warning(None)
-        for text in said:
+        for text in given:
             if "deprecated" not in text:
                 warnings.warn(f"MuJoCo: {text}", RuntimeWarning, stacklevel=3)
 

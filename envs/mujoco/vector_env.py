@@ -349,7 +349,7 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
         return state | {f"domain/{name}": values for name, values in self.domain.get_state().items()}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        """Go on from a state of `get_state`.
+        """Continue from a state of `get_state`.
 
         Raises:
             EnvironmentMismatchError: it is of another model or number of environments; nothing is changed then.

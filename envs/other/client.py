@@ -282,7 +282,7 @@ class _Process:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{called}: its arguments must be JSON values ({error})") from error
         environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")}
-        life, self.life = os.pipe()  # the other process ends when this one does: nobody writes to it
+        life, self.life = os.pipe()  # the other process ends when this one does: no one writes to it
         try:
             self.child = subprocess.Popen(
                 [python, "-u", str(SERVER), str(life)],

@@ -31,7 +31,7 @@ out.write(json.dumps(found))
 
 
 def examine(python: str, folder: str, module: str | None = None) -> dict[str, Any]:
-    """Versions, and problems with what mends them.
+    """Versions, and problems with what fixes them.
 
     Args:
         python: an executable.
@@ -60,8 +60,8 @@ def examine(python: str, folder: str, module: str | None = None) -> dict[str, An
         raise ConfigError(f"{path}: is no python that answers ({error}){words}") from error
     modules, problems = found["modules"], []
 
-    def problem(level: str, what: str, mend: str) -> None:
-        problems.append({"level": level, "what": what, "mend": mend})
+    def problem(level: str, what: str, fix: str) -> None:
+        problems.append({"level": level, "what": what, "mend": fix})
 
     version = ".".join(map(str, found["version"]))
     if tuple(found["version"]) < OLDEST:

@@ -312,7 +312,7 @@ def end_with(life: int) -> None:
     """End this process where the one that started it ends, also while an environment computes.
 
     Args:
-        life: a pipe whose other end that process holds, and nobody writes to.
+        life: a pipe whose other end that process holds, and no one writes to.
     """
 
     def wait() -> None:

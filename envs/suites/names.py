@@ -100,7 +100,7 @@ class OGBenchName:
         """The name in full."""
         parts = [self.base, *([self.behaviour] if self.behaviour else [])]
         parts += [] if self.task is None else ["singletask", f"task{self.task}"]
-        parts += [word for word, said in (("sparse", self.sparse), ("post", self.post)) if said]
+        parts += [word for word, given in (("sparse", self.sparse), ("post", self.post)) if given]
         return OGBENCH + "-".join([*parts, "v0"])
 
     def rules(self) -> dict[str, str]:
@@ -240,14 +240,14 @@ def _ogbench(name: str) -> OGBenchName:
             task = int(words.pop(0)[4:])
             if not 1 <= task <= TASKS:
                 raise ConfigError(f"{name!r}: OGBench's environments have the tasks 1 to {TASKS}")
-    said = set(words)
-    if said - {"sparse", "post"} or len(words) != len(said) or (said and task is None):
+    given = set(words)
+    if given - {"sparse", "post"} or len(words) != len(given) or (given and task is None):
         odd = next((word for word in words if word not in ("sparse", "post")), words[0] if words else "")
         raise ConfigError(
             f"{name!r}: {odd!r} is not understood there; a name is ogbench/{base}[-BEHAVIOUR][-singletask[-taskN]"
             f"[-sparse][-post]]-v0, with the behaviours {', '.join(BEHAVIOURS)}"
         )
-    return OGBenchName(base, behaviour, task, "sparse" in said, "post" in said)
+    return OGBenchName(base, behaviour, task, "sparse" in given, "post" in given)
 
 
 def _ocbench(name: str) -> OCBenchName:

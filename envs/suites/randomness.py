@@ -34,7 +34,7 @@ def seeded(seed: int | None) -> dict[str, Any]:
 class OwnNumbers(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose `reset(seed=)` also seeds what it draws from numpy's global generator and action space.
 
-    Nobody else's global numbers are disturbed by it. Without it the start of OGBench's mazes depends on whatever else
+    No one else's global numbers are disturbed by it. Without it the start of OGBench's mazes depends on whatever else
     drew such numbers before.
     """
 

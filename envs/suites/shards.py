@@ -1,4 +1,4 @@
-"""Episodes recorded by several processes, one file each, so that a recording that was killed goes on where it was."""
+"""Episodes recorded by several processes, one file each, so that a recording that was killed continues where it was."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Recording:
                 self.write(number)
                 notify(episodes - len(left) + place + 1, episodes)
             return
-        recorder_of(self.name)  # what is wrong with it is said once, in this process
+        recorder_of(self.name)  # what is wrong with it is reported once, in this process
         shards = [left[worker::workers] for worker in range(workers)]
         with _processes([(self, shard) for shard in shards]) as started:
             while any(process.is_alive() for process in started):
@@ -111,10 +111,10 @@ class Recording:
                     raise SimulatorError(
                         f"{self.name}: a process that recorded episodes ended with code {failed.exitcode}; what it "
                         f"printed says why. {episodes - len(self.missing(episodes))} of {episodes} episodes are kept: "
-                        "the same command goes on from there"
+                        "the same command continues from there"
                     )
         if self.missing(episodes):
-            raise SimulatorError(f"{self.name}: not all episodes were recorded; the same command goes on")
+            raise SimulatorError(f"{self.name}: not all episodes were recorded; the same command continues")
         notify(episodes, episodes)
 
     def write(self, number: int) -> None:

@@ -2,7 +2,7 @@
 
     ######      S start, G goal, both with uniform noise of 0.25 on each axis; one unit a cell.
     #AS###      Half of the data go S-M and stay at M; the others S-A-B-G, and then stay at G or act at random.
-    #BM.G#      Straight on, S-M-G, goes nobody.
+    #BM.G#      Straight on, S-M-G, goes no one.
     ######
 
 The simulator is gymnasium-robotics' PointMaze. Source: Zhou, Zhu, Zhou, Ren, Gao, Zhou, Zhang and Fazel, "Free from

@@ -194,7 +194,7 @@ class Limits:
     high: float
     """Highest reward, at least 0, over 1 - discount."""
     best: float
-    """Highest discounted return of an episode, that of one cut off gone on with at its own rate."""
+    """Highest discounted return of an episode, that of one cut off continued at its own rate."""
 
     @classmethod
     def of(

@@ -32,7 +32,7 @@ def over_best(found: Tensor, best: Tensor) -> Tensor:
 
 
 def value_signals(q: Tensor, limits: Tensor, discount: float, temperature: Tensor, action_dim: int) -> Metrics:
-    """What is told of (N, B) soft values.
+    """What is reported of (N, B) soft values.
 
     Args:
         q: of the batch's rows.
@@ -56,7 +56,8 @@ def value_signals(q: Tensor, limits: Tensor, discount: float, temperature: Tenso
 
 
 def met_signals(q: Tensor, rewards: Tensor, met: tuple[Tensor, Tensor], discount: float) -> Metrics:
-    """What is told of values without entropy of an agent that keeps the limits of the rewards that it has met itself.
+    """What is reported of values without entropy of an agent that keeps the limits of the rewards that it has met
+    itself.
 
     Args:
         q: (N, B) values.
@@ -79,7 +80,7 @@ def reward_excess(reward: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:
 
 
 def imagined_signals(found: Rollouts, rewards: Tensor, real_ratio: float) -> Metrics:
-    """What is told of imagined rows.
+    """What is reported of imagined rows.
 
     Args:
         found: as they are learned from.

@@ -197,17 +197,17 @@ class OwnReturns:
     A time limit ends no task: with what was cut off there the behaviour's critics' value of it is counted.
     """
 
-    told: Array  # (draws x resamples,) means, over the members' resamples of the judge's data
-    said: Array  # (draws x resamples,) the critics' of the same
+    reported: Array  # (draws x resamples,) means, over the members' resamples of the judge's data
+    stated: Array  # (draws x resamples,) the critics' of the same
     best: float  # of all the data, judged on or not
 
 
 def own_returns(judge: LeastSquaresJudge, dataset: Dataset) -> OwnReturns:
     """Of a dataset by its own judge, which may have thinned it."""
     own, data = judge.data(), judge.dataset
-    told = judge.sampled(_whole_returns(data, own))
+    reported = judge.sampled(_whole_returns(data, own))
     return OwnReturns(
-        told, own.value(data.actions[data.episode_starts[:-1]]), float(_whole_returns(dataset, own).max())
+        reported, own.value(data.actions[data.episode_starts[:-1]]), float(_whole_returns(dataset, own).max())
     )
 
 

@@ -8,7 +8,7 @@ from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import algorithm_of, require
 
 BLOCK_ROWS = 2048
-"""Transitions of a block where nothing else is said, as in PPO's experiments."""
+"""Transitions of a block by default, as in PPO's experiments."""
 EXPLORATIONS = ("gaussian", "state_dependent")
 
 

@@ -52,7 +52,7 @@ class FlowOptions(Options):
 Head = TypeVar("Head", bound=Actor)
 
 STEPS = 4
-"""K where nothing is said."""
+"""K by default."""
 TRANSITIONS = ("reinflow", "flow_sde", "consistency")
 """Kinds of chains of `chain_of`."""
 
@@ -67,7 +67,7 @@ def velocity_network(config: Any, observation_dim: int, size: int) -> VelocityNe
 def chain_of(config: Any, network: VelocityNetwork, size: int, steps: int) -> FlowChainActor:
     """The chain of a config of ReinFlow or RLCM, along a flow of K `steps` for actions of `size` numbers.
 
-    Where it is not said whether each step is clipped, only the steps of `reinflow` are, as in its authors' code.
+    Where it is not stated whether each step is clipped, only the steps of `reinflow` are, as in its authors' code.
     """
     c = config
     if c.transition == "flow_sde":

@@ -32,7 +32,7 @@ from surefoot.online.base.on_policy_agent import BEGINS, KEPT, MEMORY, OnPolicyA
 
 Block = dict[str, Tensor]
 OWN_ACTIONS = "this agent learns from the densities of its own actions alone"
-"""Why nobody may take over."""
+"""Why no one may take over."""
 COUNTED = ("costs", "terminations", "truncations")
 """Columns of a block that are all that `RecentEpisodes` reads of steps that are one each."""
 
@@ -136,8 +136,8 @@ class Blocks:
     def warm_up(self) -> Block | None:
         """Take a block of steps for the sake of the first observation statistics alone, where they need it.
 
-        Policies inside a loop keep theirs for a whole block, and the first would see raw observations. Episodes go on
-        from it in the first block, so `recent` takes it in too.
+        Policies inside a loop keep theirs for a whole block, and the first would see raw observations. Episodes
+        continue from it in the first block, so `recent` takes it in too.
 
         Returns:
             What `recent` took in; None where there was nothing to do, or no constraint.
@@ -366,7 +366,7 @@ class Blocks:
         return found if limit == math.inf else np.clip(found, -limit, limit)
 
     def _remember(self, memory: Memory, ended: Tensor, valid: Tensor | None) -> None:
-        """Take up the memory after a step, begun anew where an episode begins: behind an end, or an inserted row."""
+        """Take up the memory after a step, started anew where an episode begins: behind an end, or an inserted row."""
         if valid is not None:
             ended = ended | ~self.acting.rows(valid)
         flat = {name: value.flatten(0, 1) for name, value in memory.items()}
@@ -464,7 +464,7 @@ class Blocks:
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """What seed `position` needs to go on: its environments, statistics and sums."""
+        """What seed `position` needs to continue: its environments, statistics and sums."""
         tensors = self.acting.state(position, "blocks/", "blocks/received")
         tensors |= {"blocks/warm": torch.tensor(self._warm), "blocks/taken": self.taken[position].clone()}
         tensors |= {f"blocks/memory/{name}": value[position].clone() for name, value in self.memory.items()}
@@ -473,7 +473,7 @@ class Blocks:
         return tensors | {f"blocks/moments/{name}": value for name, value in self.moments.state(position).items()}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], number: int) -> str | None:
-        """Go on from what `state` gave before block `number`; None, or a sentence that says what is lost."""
+        """Continue from what `state` gave before block `number`; None, or a sentence that says what is lost."""
         for position, state in enumerate(states):
             self.moments.restore(position, under(state, "blocks/moments/"))
             older = "blocks/taken" not in state  # as version 0.2.0's is

@@ -74,7 +74,7 @@ class Experience:
             vectors: keys of the vectors of several arrays, in the order in which the agents normalise them.
             corrections: transitions of each seed in which a person acted that are kept in a buffer of their own too;
                 0: they are in the replay buffer alone.
-            refuses_people: why nobody may take over; empty: anybody may.
+            refuses_people: why no one may take over; empty: anybody may.
 
         Raises:
             ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
@@ -218,7 +218,7 @@ class Experience:
         return self.acting.taken_over(done)
 
     def _penalties(self, info: Mapping[str, Any]) -> Tensor:
-        """(S * N,) of a step; 0 where nothing is said."""
+        """(S * N,) of a step; 0 by default."""
         key = next((name for name in PENALTIES if name in info), None)
         if key is None:
             return torch.zeros(self.buffer.num_envs, device=self.device)
@@ -376,7 +376,7 @@ class Experience:
         return (self.acting.rows(rewards) * scale + shift).view(-1)
 
     def _valid(self, info: Mapping[str, Any]) -> Tensor | None:
-        """Which rows are transitions; None where all are, as far as can be told without waiting for a GPU."""
+        """Which rows are transitions; None where all are, as far as can be determined without waiting for a GPU."""
         valid = info.get("valid")
         if valid is None:
             return None
@@ -395,7 +395,7 @@ class Experience:
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """What seed `position` needs to go on: its rows of the buffer, of the environment and of the sums."""
+        """What seed `position` needs to continue: its rows of the buffer, of the environment and of the sums."""
         tensors = self.acting.state(position, "experience/", "experience/observations")
         tensors["experience/diverged"] = self._diverged
         tensors["experience/taken"] = self.taken[position].clone()
@@ -411,7 +411,8 @@ class Experience:
         return {"replay": self.buffer} | ({} if self.corrections is None else {"corrections": self.corrections})
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], block: int) -> str | None:
-        """Go on from what `state` gave, one mapping a seed; None, or a sentence that says what could not be restored.
+        """Continue from what `state` gave, one mapping a seed; None, or a sentence that says what could not be
+        restored.
 
         Raises:
             CheckpointError: the buffer was another one.

@@ -1,4 +1,4 @@
-"""`Loop`: training that acts in an environment, as the front door drives it."""
+"""`Loop`: training that acts in an environment, as the entry point drives it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Loop(Protocol):
     """Called between steps, where `state` may be; `run` is left by what it raises."""
 
     def run(self, steps: int) -> dict[str, list[float]]:
-        """Go on until each seed has taken at least `steps` more environment steps.
+        """Continue until each seed has taken at least `steps` more environment steps.
 
         Returns:
             Name -> a number per seed: losses, metrics, and `episode_return`, `episode_length` and, where there are
@@ -42,11 +42,11 @@ class Loop(Protocol):
         ...
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """Everything that seed `position` needs to go on: learner, replay, environments, normalisers."""
+        """Everything that seed `position` needs to continue: learner, replay, environments, normalisers."""
         ...
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
-        """Go on from what `state` gave, one mapping a seed.
+        """Continue from what `state` gave, one mapping a seed.
 
         Returns:
             None, or a sentence that says what could not be taken up, such as the environments' state.

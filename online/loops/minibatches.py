@@ -134,7 +134,7 @@ class RewardScale:
         return found if self.limit is None else found.clamp_(-self.limit, self.limit)
 
     def take_moments(self, position: int, moments: Mapping[str, Tensor]) -> None:
-        """Let the statistics of one seed go on from another run's, `state`'s without its sum: episodes begin."""
+        """Let the statistics of one seed continue from another run's, `state`'s without its sum: episodes begin."""
         self.moments.restore(position, moments)
 
     def state(self, position: int) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ class RewardScale:
         return {**self.moments.state(position), "sum": self._sum[position].clone()}
 
     def restore(self, position: int, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave, its names behind "rewards/"."""
+        """Continue from what `state` gave, its names behind "rewards/"."""
         own = under(state, "rewards/")
         self.take_moments(position, own)
         self._sum[position].copy_(own["sum"])

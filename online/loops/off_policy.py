@@ -35,7 +35,7 @@ FEW_ROWS = 16
 
 
 NO_PEOPLE = "this agent decides on chunks of actions or on noise, so that what a person did is no action of its own"
-"""Why nobody may take over from agents that `decides`."""
+"""Why no one may take over from agents that `decides`."""
 
 
 class OffPolicyLoop:
@@ -177,7 +177,7 @@ class OffPolicyLoop:
         return hindsight_of(env, goals, agent.name)
 
     def run(self, steps: int) -> dict[str, list[float]]:
-        """Go on until at least `steps` more environment steps of each seed are taken.
+        """Continue until at least `steps` more environment steps of each seed are taken.
 
         Returns:
             Name -> a number per seed: losses averaged over the training steps, metrics of the last one, and
@@ -262,8 +262,8 @@ class OffPolicyLoop:
         if self.memory:
             over = self.experience.acting.rows(ended).flatten()
             flat = {name: value.flatten(0, 1) for name, value in self.memory.items()}
-            begun = begun_anew(flat, agent.begin(1), over)
-            self.memory = {name: value.view_as(self.memory[name]) for name, value in begun.items()}
+            started = begun_anew(flat, agent.begin(1), over)
+            self.memory = {name: value.view_as(self.memory[name]) for name, value in started.items()}
         self._count()
 
     def _random(self, decisions: int) -> bool:
@@ -373,7 +373,7 @@ class OffPolicyLoop:
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """Everything that seed `position` needs to go on bit for bit: learner, replay buffer, environments, sums."""
+        """Everything that seed `position` needs to continue bit for bit: learner, replay buffer, environments, sums."""
         tensors = {**self.learner.state(position), **self.experience.state(position)}
         tensors["loop/decisions"] = torch.tensor(self.decisions)
         if self.team_steps is not None:
@@ -384,7 +384,7 @@ class OffPolicyLoop:
         return tensors
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
-        """Go on from what `state` gave after `step` environment steps, one mapping a seed.
+        """Continue from what `state` gave after `step` environment steps, one mapping a seed.
 
         Returns:
             None, or one sentence where the environment's state can't be restored: new episodes begin then.

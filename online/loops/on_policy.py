@@ -127,7 +127,7 @@ class OnPolicyLoop:
         self.blocks = (TeamBlocks if elsewhere else Blocks)(env, self.learner, c.length, self.device)
 
     def run(self, steps: int) -> dict[str, list[float]]:
-        """Go on, a block at a time, until at least `steps` more environment steps of each seed are taken.
+        """Continue, a block at a time, until at least `steps` more environment steps of each seed are taken.
 
         Returns:
             Name -> a number per seed: losses and metrics averaged over the blocks, and `episode_return`,
@@ -238,7 +238,7 @@ class OnPolicyLoop:
         return {"observations": torch.stack(features, 1), **{f"{MOVED}{name}": v for name, v in moves.items()}}
 
     def _explained(self, columns: Block) -> dict[str, list[float]]:
-        """How much of the returns' variance the critic said beforehand, of each seed; nothing where there is none."""
+        """How much of the returns' variance the critic predicted, of each seed; nothing where there is none."""
         if not {"values", "returns"} <= columns.keys():
             return {}
         names = ["values", "returns", *(["mask"] if "mask" in columns else [])]
@@ -328,13 +328,13 @@ class OnPolicyLoop:
     # -- what is saved -----------------------------------------------------------------------------------
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """Everything that seed `position` needs to go on bit for bit, after a whole block."""
+        """Everything that seed `position` needs to continue bit for bit, after a whole block."""
         counters = torch.tensor([self.step, self.blocks_done, self.learner.step])
         scale = {f"rewards/{name}": value for name, value in self.rewards.state(position).items()}
         return {**self.learner.state(position), **self.blocks.state(position), **scale, "loop/counters": counters}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]], step: int) -> str | None:
-        """Go on from what `state` gave after `step` environment steps, one mapping a seed.
+        """Continue from what `state` gave after `step` environment steps, one mapping a seed.
 
         Returns:
             None, or one sentence where the environment's state can't be restored: new episodes begin then.

@@ -22,14 +22,14 @@ DECISIONS = "decisions"
 """Of a state: rows of experience so far."""
 
 
-def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
+def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, reported: list[str]) -> bytes:
     """A collector's answer to an order: its next block, its statistics and its state.
 
     Args:
         blocks: of the collector.
         meta: of the order.
         tensors: likewise.
-        told: sentences for the user.
+        given: sentences for the user.
     """
     take_weights(blocks.learner, tensors)
     given = under(tensors, MOMENTS)
@@ -47,17 +47,17 @@ def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, told: list[
     answer |= {f"{MOMENTS}{name}": value for name, value in blocks.moments.state(0).items()}
     answer |= {f"{STATE}{name}": value for name, value in blocks.state(0).items()}
     taken = int((blocks.taken - before).sum())
-    return packed({"number": meta["number"], "taken": taken, "has_costs": has_costs, "told": told}, answer)
+    return packed({"number": meta["number"], "taken": taken, "has_costs": has_costs, "told": reported}, answer)
 
 
-def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told: list[str]) -> bytes:
+def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, reported: list[str]) -> bytes:
     """A collector's answer to an order: its next steps, and its state.
 
     Args:
         loop: of the collector.
         meta: of the order.
         tensors: likewise.
-        told: sentences for the user.
+        given: sentences for the user.
     """
     experience = loop.experience
     take_weights(loop.learner, tensors)
@@ -77,7 +77,7 @@ def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, told:
     state = experience.acting.state(0, "experience/", "experience/observations")  # what its buffer holds is sent on
     answer |= {f"{STATE}{name}": value for name, value in state.items()}
     answer[f"{STATE}{DECISIONS}"] = torch.tensor(loop.decisions)
-    return packed({"number": meta["number"], "told": told}, answer)
+    return packed({"number": meta["number"], "told": reported}, answer)
 
 
 def _episode(loop: OffPolicyLoop) -> None:
@@ -98,7 +98,7 @@ def _episode(loop: OffPolicyLoop) -> None:
 
 
 def restore_acting(loop: OffPolicyLoop, state: Mapping[str, Tensor], block: int) -> str | None:
-    """Go on from a collector's state; None, or a sentence where environments can't give theirs: new episodes begin."""
+    """Continue from a collector's state; None, or a sentence where environments have none: new episodes begin."""
     experience = loop.experience
     loop.decisions = int(state.get(DECISIONS, torch.zeros(())))
     lost = experience.acting.restore([state], "experience/", "experience/observations")

@@ -1,8 +1,8 @@
 """A team of collectors, which act in processes elsewhere with copies of an agent, and the learner that leads them.
 
-Collectors are told what to do by orders: which block, and the weights to act by. Orders and answers are bytes (one
+Collectors are given what to do by orders: which block, and the weights to act by. Orders and answers are bytes (one
 safetensors file each), whatever carries them. A collector's state, its environments and sums, comes with every answer;
-so one that is lost is begun again where it stood, and what it had not answered is ordered again: nothing but time is
+so one that is lost is restarted where it stood, and what it had not answered is ordered again: nothing but time is
 lost, unless the environments can't give their state.
 """
 
@@ -103,7 +103,7 @@ class Team:
 
         Args:
             connect: makes the connection to collector w, from 0 on; called again where it is lost.
-            begin: what it is told first.
+            begin: what it is given first.
             workers: W.
             staleness: at least 0.
             patience: seconds that an answer may take; 0: for ever.
@@ -201,7 +201,7 @@ class Team:
                     "see the seed's log"
                 ) from error
             self.restarts += 1
-            self.notify(f"collector {worker} was lost ({error}): begun again where it stood")
+            self.notify(f"collector {worker} was lost ({error}): restarted where it stood")
             try:
                 self._begin(worker)
                 return
@@ -245,7 +245,7 @@ class Team:
         return np.frombuffer(packed({"workers": self.workers, "number": number}, tensors), np.uint8).copy()
 
     def restore(self, state: np.ndarray[Any, Any]) -> None:
-        """Go on from what `state` gave; orders that were under way are given again, by the weights of now.
+        """Continue from what `state` gave; orders that were under way are given again, by the weights of now.
 
         Raises:
             EnvironmentMismatchError: it was of another number of collectors.
@@ -293,7 +293,7 @@ class Elsewhere(VectorEnvironment):
         ), {}
 
     def step(self, actions: Any) -> Any:
-        """Nobody acts here."""
+        """No one acts here."""
         raise TypeError("a team's environments are stepped by its collectors")
 
     def get_state(self) -> dict[str, Any]:
@@ -301,5 +301,5 @@ class Elsewhere(VectorEnvironment):
         return {"collectors": self.team.state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from it."""
+        """Continue from it."""
         self.team.restore(state["collectors"])

@@ -76,7 +76,7 @@ class TeamBlocks(Blocks):
     def _merge(self, found: Sequence[Tensors], base: dict[str, Tensor]) -> None:
         """Take in what the collectors observed since the statistics that they were given.
 
-        The first orders under staleness give none: a collector then goes on with its own, from its last answer.
+        The first orders under staleness give none: a collector then continues its own, from its last answer.
 
         Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983), and its inverse.
         """

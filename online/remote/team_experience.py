@@ -68,7 +68,7 @@ class TeamSteps:
         return {**rows, **episodes, "loop/next_collected": torch.tensor(self.next)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from it."""
+        """Continue from it."""
         self.rows, self.next = under(state, "loop/collected/"), int(state["loop/next_collected"])
         self.orders = int(state.get("loop/orders", torch.zeros(())))
 

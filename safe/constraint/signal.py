@@ -3,9 +3,10 @@
 A dataset's margin is >= 0 where the constraint is kept, and its cost > 0 where it is not; the room safe/ has
 h > 0 for a violation and V <= 0 for a safe state throughout.
 
-Time: h of row t is of that row's own step, as the stored costs and margins are: what the environment said of taking a_t
-in s_t. Physically it belongs to s_{t+1}; FISOR reads it as h(s_t), and so do we. V_h(s_t) is then about the steps from
-t on, the first of which ends in s_{t+1}: a state that violates already, but whose next one does not, counts as safe.
+Time: h of row t is of that row's own step, as the stored costs and margins are: what the environment reported of taking
+a_t in s_t. Physically it belongs to s_{t+1}; FISOR reads it as h(s_t), and so do we. V_h(s_t) is then about the steps
+from t on, the first of which ends in s_{t+1}: a state that violates already, but whose next one does not, counts as
+safe.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def chain_values() -> Tensor:
 
 
 def played(steps: int = 60, rows: int = 6000) -> dict[str, Tensor]:
-    """(T, N) steps of the policy, begun anywhere; an episode that ends goes on with a new one."""
+    """(T, N) steps of the policy, started anywhere; an episode that ends continues a new one."""
     source = np.random.default_rng(0)
     states = source.integers(0, STATES, rows)
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("states", "right", "rewards", "ends", "following")}

@@ -68,7 +68,7 @@ def test_a_window_that_a_time_limit_cuts_is_left_out() -> None:
 
 
 def test_rewards_after_the_task_ended_do_not_count_where_data_run_on() -> None:
-    rewards = torch.tensor([[0.0, -1.0, -1.0]], dtype=torch.float64)  # success in the first row, and data go on
+    rewards = torch.tensor([[0.0, -1.0, -1.0]], dtype=torch.float64)  # success in the first row, and data continue
     ended = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     found = chunk_target(rewards, ended, torch.ones(1, 3, dtype=torch.float64), 0.9)
     assert [value.item() for value in found] == [0, 0, 1]  # summed on, it would be -1.71

@@ -1,4 +1,4 @@
-"""Ray that is begun here answers to nobody else."""
+"""Ray that is started here answers to no one else."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_seeds_numbers_are_these_for_good(implementation: str) -> None:
-    """Change `counter.NAME` with them: a checkpoint goes on with no other numbers than it began with."""
+    """Change `counter.NAME` with them: a checkpoint continues no other numbers than it began with."""
     source = CounterGenerator([7, 2**40 + 3], "batch", 2**33 + 5, CPU)
     assert source.words(3).tolist() == WORDS
     assert source.integers(-5, 1_000_000, 3).tolist() == INTEGERS
@@ -287,7 +287,7 @@ def test_words_of_several_purposes_are_those_of_each_alone() -> None:
     for purpose, count in counts:
         alone = device([1, 2], purpose, 3)
         assert torch.equal(together[purpose].words(count), alone.words(count))
-        assert torch.equal(together[purpose].words(7), alone.words(7)), "it goes on"
+        assert torch.equal(together[purpose].words(7), alone.words(7)), "it continues"
     asked_for_less = CounterGenerator.several([1, 2], counts, 3, CPU)["one"]
     assert torch.equal(asked_for_less.words(6), device([1, 2], "one", 3).words(6))
 

@@ -175,7 +175,7 @@ def test_noise_is_that_which_the_policy_draws_for_itself() -> None:
     assert found[0] != found[1]
     executor.reset(0)
     again = [float(executor.select_action(one)[0]) for _ in range(20)]
-    executor.reset(None)  # an episode ends, and the noise goes on
+    executor.reset(None)  # an episode ends, and the noise continues
     assert again + [float(executor.select_action(one)[0]) for _ in range(20)] == found[0]
 
 

@@ -98,7 +98,7 @@ def test_an_inference_that_ends_its_thread_is_an_error_and_not_waited_for() -> N
 def test_an_error_of_the_inference_surfaces_with_its_tick_and_a_reset_goes_on(threaded: bool) -> None:
     class Failing(Counting):
         def plan(self, request: Request) -> Any:
-            if request.tick == 4 and not self.mended:
+            if request.tick == 4 and not self.fixed:
                 raise ValueError("no camera")
             return super().plan(request)
 
@@ -110,7 +110,7 @@ def test_an_error_of_the_inference_surfaces_with_its_tick_and_a_reset_goes_on(th
             ExecutionError, match="inference for the observation of tick 4 raised ValueError: no camera"
         ):
             wait_for_error(executor)
-        planner.mended = True
+        planner.fixed = True
         executor.reset()
         assert run(executor, 2) == [0, 1]
 
@@ -178,7 +178,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         ({"stop_time": 0.0}, "stop_time is 0.0"),
         ({"execute": 0}, "execute is 0"),
         ({"execute": 9}, "execute is 9; a chunk has 8 actions"),
-        ({"late": "decelerate"}, "late is 'decelerate', and no safe_action is stated"),
+        ({"late": "decelerate"}, "late is 'decelerate', and no safe_action is reported"),
         ({"first": "safe"}, "first is 'safe', and no safe_action"),
         ({"safe_action": (1.0, 2.0)}, r"safe_action is \[1.0, 2.0\]; it must have 1 numbers within"),
         ({"safe_action": (200.0,)}, r"safe_action is \[200.0\]"),

@@ -37,7 +37,7 @@ def test_what_a_killed_process_left_is_removed_and_what_others_may_be_writing_is
         remove_asides_of_the_dead(tmp_path)
         assert {*tmp_path.iterdir()} == {living, elsewhere, old, own}
     assert path.read_text() == "whole"
-    remove_asides(tmp_path)  # where nobody else writes
+    remove_asides(tmp_path)  # where no one else writes
     assert {*tmp_path.iterdir()} == {path, own}
     remove_asides_of_the_dead(tmp_path / "nowhere")
 

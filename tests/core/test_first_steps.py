@@ -1,4 +1,4 @@
-"""`FirstSteps`: what float32 loses of what arrives is known after 256 steps, and said once."""
+"""`FirstSteps`: what float32 loses of what arrives is known after 256 steps, and stated once."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_masks_that_are_learned_batched_or_of_one_row_for_all_take_plain_pytorch
 def test_masks_outside_of_the_kernels_networks_are_multiplied_between_layers_of_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in runs that were begun so."""
+    """As in runs that were started so."""
     network, inputs, masks = MLP(5, 1, (16, 15), layer_norm=True, dropout="sums"), strided(30, 5), dropped(30, units=31)
     sizes: list[int] = []
     forward = native.forward
@@ -379,7 +379,7 @@ def test_parameters_that_do_not_lie_together_take_plain_pytorch() -> None:
 @needs_native
 @pytest.mark.parametrize(("rows", "hidden"), [(700, (256, 256)), (300, (600, 70)), (1000, (20,))])
 def test_long_batches_and_wide_layers_equal_double_precision(rows: int, hidden: tuple[int, ...]) -> None:
-    """Batches and widths that the native module takes in parts: sums go on from one part to the next."""
+    """Batches and widths that the native module takes in parts: sums continue from one part to the next."""
     network, inputs, target = MLP(19, 3, hidden, members=2), strided(rows, 19), torch.randn(rows, 3)
     found = results(network, inputs, True, target)
     exact = results(network.double(), inputs.double(), False, target.double())

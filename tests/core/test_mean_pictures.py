@@ -1,4 +1,4 @@
-"""The mean picture of a policy's cameras: in its file, and what is said of turned pictures and other colors."""
+"""The mean picture of a policy's cameras: in its file, and what is reported of turned pictures and other colors."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_select_action_does_what_a_batch_does_and_goes_on_after_a_break(
     made.reset(7)
     found = []
     for time in range(STEPS):
-        if time == 13:  # another process goes on
+        if time == 13:  # another process continues
             (made if isinstance(made, Policy) else made.policy).save(tmp_path / "policy")
             save_file(made.state(), tmp_path / "memory.safetensors")
             again = Policy.load(tmp_path / "policy")

@@ -41,7 +41,7 @@ def test_parameters_are_as_many_as_published(size: str) -> None:
 def test_a_block_is_the_published_equations() -> None:
     torch.manual_seed(0)
     block, tokens, known = ToldBlock(8, 2).double(), torch.randn(3, 4, 8).double(), torch.randn(3, 8).double()
-    b1, s1, g1, b2, s2, g2 = block.told(known * torch.sigmoid(known)).unsqueeze(1).chunk(6, -1)
+    b1, s1, g1, b2, s2, g2 = block.reported(known * torch.sigmoid(known)).unsqueeze(1).chunk(6, -1)
 
     def normed(x: torch.Tensor) -> torch.Tensor:
         return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-6).sqrt()

@@ -120,7 +120,7 @@ def test_a_flow_is_followed_as_without_the_module(kind: str, monkeypatch: pytest
 @pytest.mark.parametrize("module", [pytest.param(True, marks=built), False])
 @pytest.mark.parametrize("kind", ["one step", "chunk"])
 def test_ways_of_acting_take_turns_in_one_episode(kind: str, module: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the general way, `restore` and a copy leave is where the quick way goes on, and none writes in another's."""
+    """What the general way, `restore` and a copy leave is where the quick way continues; none writes in another's."""
     monkeypatch.setattr(native.RowNetwork, "fits", property(lambda self: module))
     policy, rows = flow_policy(kind), np.random.default_rng(0).standard_normal((9, 5)).astype(np.float32)
     policy.reset(seed=5)

@@ -47,7 +47,7 @@ def test_an_episode_that_begins_within_a_sequence_begins_from_zero(kind: str) ->
     found = own.unrolled(steps, torch.randn(2, own.state_width), begins)
     torch.testing.assert_close(found[0, 4:], theirs(steps[:1, 4:])[0][0])
     torch.testing.assert_close(found[1], theirs(steps[1:])[0][0])
-    assert not torch.allclose(found[0, :4], theirs(steps[:1, :4])[0][0])  # it goes on from what it was given
+    assert not torch.allclose(found[0, :4], theirs(steps[:1, :4])[0][0])  # it continues from what it was given
 
 
 @pytest.mark.parametrize("kind", sorted(UNITS))

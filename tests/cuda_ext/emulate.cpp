@@ -200,7 +200,7 @@ bool __any_sync(unsigned, bool mine) {
   const std::size_t first = threadIdx.x / 32 * 32;
   bool any = false;
   for (std::size_t k = first; k < first + 32; ++k) any |= fibres[k].vote;
-  wait_at(vote_barrier);  // nobody votes again before all have read
+  wait_at(vote_barrier);  // no one votes again before all have read
   return any;
 }
 

@@ -276,8 +276,8 @@ def test_many_episodes_in_pieces_equal_one_piece(backend: str) -> None:
 def test_rollouts_of_one_episode_do_not_go_on_from_a_carry() -> None:
     s = system("pendulum")
     cut = rollout(s, random=True, num_envs=3, horizon=20)
-    assert cut.truncated.all()  # by the horizon: its states are last ones, and episode 1 has not begun
-    with pytest.raises(ValueError, match="carry goes on with rollouts of episodes='many'"):
+    assert cut.truncated.all()  # by the horizon: its states are last ones, and episode 1 has not started
+    with pytest.raises(ValueError, match="carry continues rollouts of episodes='many'"):
         rollout(s, random=True, carry=cut.carry)
 
 
@@ -328,7 +328,7 @@ def test_numpy_arguments_and_initial_states_are_taken() -> None:
     assert torch.equal(result.records["observations"][0], torch.from_numpy(states).float())
     assert result.lengths.tolist()[0] == 200  # balanced exactly
     assert result.lengths.tolist()[1:] == sorted(result.lengths.tolist()[1:], reverse=True)
-    assert result.lengths[4] == 1  # begun beyond 12 degrees
+    assert result.lengths[4] == 1  # started beyond 12 degrees
 
 
 @needs_native

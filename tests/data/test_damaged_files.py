@@ -21,7 +21,7 @@ def fuzz() -> ModuleType:
 
 
 def outcomes(fuzz: ModuleType, target: Any, count: int, folder: pathlib.Path) -> Counter[str]:
-    """How many cases of a kind of file ended how; a failure is told."""
+    """How many cases of a kind of file ended how; a failure is given."""
     originals = target.make(folder)
     cases = [fuzz.one(target, originals, 1000 + number, folder / "executed") for number in range(count)]
     for case in cases:

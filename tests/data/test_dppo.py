@@ -45,7 +45,7 @@ def test_numbers_come_back_in_their_units_and_trajectories_as_episodes(tmp_path:
     assert found.episode_lengths.tolist() == [2, 2]
     assert found.terminations.tolist() == [False, True, False, False]
     assert found.truncations.tolist() == [False, False, False, True]
-    assert found.transitions.tolist() == [True, True, True, False]  # nobody says where the last step led
+    assert found.transitions.tolist() == [True, True, True, False]  # no one says where the last step led
     np.testing.assert_array_equal(found.next_observations[2], found.observations[3])
 
 

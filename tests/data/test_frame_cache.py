@@ -137,7 +137,7 @@ def test_a_disk_that_is_too_small_or_full_is_said(tmp_path: pathlib.Path, monkey
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(frame_cache.os, "fsync", full)
-    with pytest.raises(DataError, match=r"can't be kept in .*the disk is full.*goes on behind it"):
+    with pytest.raises(DataError, match=r"can't be kept in .*the disk is full.*continues behind it"):
         cached("a", "digest", "top", 7, None, counting(pictures, []), tmp_path)
     monkeypatch.undo()
     np.testing.assert_array_equal(cached("a", "digest", "top", 7, None, counting(pictures, []), tmp_path), pictures)

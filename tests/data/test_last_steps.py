@@ -1,4 +1,4 @@
-"""The last step of a demonstration: who reads no next observation learns from it, in every format; nobody else does."""
+"""The last step of a demonstration: who reads no next observation learns from it, in every format; no one else does."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_files_keep_which_rows_lack_what_followed(tmp_path: pathlib.Path, name: 
         pytest.importorskip("pyarrow")
     data = demonstrations()
     valid = data.valid.copy()
-    valid[3] = False  # a row that nobody may learn from, beside those
+    valid[3] = False  # a row that no one may learn from, beside those
     save(data.replace(valid=valid), tmp_path / name, layout)
     found = load(tmp_path / name)
     np.testing.assert_array_equal(found.valid, valid)

@@ -44,7 +44,7 @@ def test_robomimic_names_its_cameras_first_and_a_mapping_takes_them_in(tmp_path:
         "images: {agentview_image: obs/agentview_image}\n"
     )
     mapped = load(tmp_path / "m.yaml")
-    assert mapped.episode_lengths.tolist() == [5, 5]  # demonstrations are told apart by themselves
+    assert mapped.episode_lengths.tolist() == [5, 5]  # demonstrations are distinguished by themselves
     assert mapped.extras["observations/agentview_image"][:, 0, 0, 0].tolist() == [0] * 5 + [1] * 5
     assert mapped.extras["observations/state"][:, 2].tolist() == [0] * 5 + [1] * 5
     assert "obs/object" in dict(left_out.features(mapped))

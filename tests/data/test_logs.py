@@ -53,7 +53,7 @@ def test_another_number_in_any_file_is_another_digest_wherever_it_is_told(tmp_pa
     assert [first.sha256 in problem for problem in verify(path).problems] == [True]
     (tmp_path / "run2.csv").unlink()
     (tmp_path / "run1.csv").unlink()
-    assert len(verify(path).problems) == 2  # no files, said once; and no digest to compare
+    assert len(verify(path).problems) == 2  # no files, stated once; and no digest to compare
 
 
 def test_a_log_with_a_mapping_beside_it_has_the_digest_of_both(tmp_path: pathlib.Path) -> None:

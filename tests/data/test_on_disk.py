@@ -217,7 +217,7 @@ def test_a_disk_that_fills_up_leaves_no_store_and_the_same_call_goes_on(
     with building.Building(tmp_path / "s", ["parts"]) as made:
         made.append(first)
         full_disk(50_000)
-        with pytest.raises(DataError, match=r"the disk is full.*; 2,000 rows are kept in .*the same command goes on"):
+        with pytest.raises(DataError, match=r"the disk is full.*; 2,000 rows are kept in .*the same command continues"):
             made.append(second)
         full_disk(0)
     assert not (tmp_path / "s").exists()

@@ -233,7 +233,7 @@ def test_a_wide_column_is_reported_where_float32_is_coarser_than_its_steps(step:
         0.4 + np.random.default_rng(0).normal(0, 1e-9, 1000),  # a joint that rests
         np.pi + np.exp(-np.arange(1000) / 20),  # a pendulum that settles: its last steps are below float32's spacing
         np.where(np.arange(1000) == 5, 1e9 + 0.3, np.sin(np.arange(1000))),  # one outlier
-        NORTHING.astype(np.float32),  # what is lost already can't be told
+        NORTHING.astype(np.float32),  # what is lost already can't be determined
         np.arange(1000, dtype=np.uint16),
         np.zeros((0, 3)),
         np.zeros((16, 0)),

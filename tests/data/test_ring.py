@@ -107,10 +107,12 @@ def test_a_ring_that_was_never_overwritten_goes_on_in_a_larger_one_as_if_it_had_
 
 def test_a_ring_of_another_capacity_is_refused_where_rows_were_lost_or_would_be() -> None:
     larger = RingBuffer(24, SHAPES, num_envs=3)
-    with pytest.raises(CheckpointError, match=r"12 rows, not 24, and its newest rows have replaced the oldest: go on"):
+    with pytest.raises(
+        CheckpointError, match=r"12 rows, not 24, and its newest rows have replaced the oldest: continue"
+    ):
         larger.load_state_dict(filled(5).state_dict())
     assert len(larger) == 0
-    with pytest.raises(CheckpointError, match=r"24 rows, not 12: go on with the capacity"):
+    with pytest.raises(CheckpointError, match=r"24 rows, not 12: continue the capacity"):
         filled(1).load_state_dict(filled(2, capacity=24).state_dict())
 
 

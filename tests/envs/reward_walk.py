@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """Two terms, declared by name, in episodes of 5 steps; the second is told in every other step only."""
+    """Two terms, declared by name, in episodes of 5 steps; the second is given in every other step only."""
 
     observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)

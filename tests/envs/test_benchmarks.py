@@ -50,7 +50,7 @@ def test_a_seeded_reset_of_a_maze_is_exact_whatever_drew_from_numpy_before() -> 
     assert not np.array_equal(first[0], rollout(MAZE, 6)[0])
     np.random.seed(1)  # noqa: NPY002
     rollout(MAZE, 5)
-    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002  nobody's numbers are disturbed
+    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002  no one's numbers are disturbed
 
 
 def test_rows_of_a_maze_have_numbers_of_their_own() -> None:

@@ -1,4 +1,4 @@
-"""`Chunked`: chunks stop where their episode ends, and what is told is what happened."""
+"""`Chunked`: chunks stop where their episode ends, and what is given is what happened."""
 
 from __future__ import annotations
 

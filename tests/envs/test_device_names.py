@@ -149,7 +149,7 @@ def test_a_run_is_told_the_device_and_what_memory_jax_takes(
 ) -> None:
     monkeypatch.delenv(PREALLOCATE, raising=False)
     named.require("jax", "brax")
-    assert os.environ[PREALLOCATE] == "false"  # unless the user has said otherwise
+    assert os.environ[PREALLOCATE] == "false"  # unless the user has stated otherwise
     notes = named.notes_on_device("playground/WalkerRun")
     assert notes[0].endswith(" on cpu")
     assert "jax computes on the CPU" in notes[1]

@@ -23,7 +23,7 @@ STEPS = 10
 
 
 class Corridor(gymnasium.Env[Any, Any]):
-    """x moves by 0.3 a from a random start; |x| <= 1 is to be kept. Told everywhere, or where x > 0 only."""
+    """x moves by 0.3 a from a random start; |x| <= 1 is to be kept. Given everywhere, or where x > 0 only."""
 
     observation_space = Box(-10, 10, (1,), np.float32)
     action_space = Box(-1, 1, (1,), np.float32)

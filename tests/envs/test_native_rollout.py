@@ -1,4 +1,4 @@
-"""Rollouts of policies in native systems: equal to stepping, equal without the native module, and mistakes told."""
+"""Rollouts of policies in native systems: equal to stepping, equal without the native module, and mistakes given."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def broken(policy: Policy) -> Policy:
         ({"envs": 0}, ConfigError, "envs is 0"),
         ({"steps": 0}, ConfigError, "steps 0"),
         ({"envs": None}, ConfigError, "num_envs"),
-        ({"carry": object()}, ConfigError, "native/pendulum: carry goes on with rollouts of episodes='many'"),
+        ({"carry": object()}, ConfigError, "native/pendulum: carry continues rollouts of episodes='many'"),
         ({"gap": "wnd"}, ConfigError, "did you mean 'wind'"),
         ({"parameters": {"mass": 0.0}}, ConfigError, r"mass is 0; it must lie in \[0.01, 100\]"),
         ({"record": ["reward"]}, ConfigError, "did you mean 'rewards'"),

@@ -1,4 +1,4 @@
-"""Systems in python: integrators, the vector interface, the page and the example, and what a mistake is told."""
+"""Systems in python: integrators, the vector interface, the page and the example, and what a mistake is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person beside the policy: what is carried out and told, and what keys and gamepads command."""
+"""A person beside the policy: what is carried out and given, and what keys and gamepads command."""
 
 from __future__ import annotations
 

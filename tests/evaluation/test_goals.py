@@ -1,4 +1,4 @@
-"""Policies that are told what to reach, in environments that say it at each reset."""
+"""Policies that are given what to reach, in environments that say it at each reset."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ class Line(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
 
     def __init__(self, told: Any = "goal", steps: int = 12) -> None:
-        self.told, self.steps = told, steps
+        self.reported, self.steps = told, steps
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.at, self.taken = np.zeros(1, np.float32), 0
         self.goal = self.np_random.uniform(-1, 1, 1).astype(np.float32)
-        told = {"goal": self.goal, "none": None, "text": "left"}[self.told] if isinstance(self.told, str) else self.told
+        told = (
+            {"goal": self.goal, "none": None, "text": "left"}[self.reported]
+            if isinstance(self.reported, str)
+            else self.reported
+        )
         return self.at.copy(), {} if told is None else {"goal": told}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

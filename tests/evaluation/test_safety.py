@@ -42,7 +42,7 @@ gymnasium.register("SurefootToll-v0", entry_point=Toll)
 
 
 class Counter:
-    """Violates in odd steps of each episode, and knows them only by what it is told: it reads no observation."""
+    """Violates in odd steps of each episode, and knows them only by what it is given: it reads no observation."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[list[float], list[float], list[bool]]] = []

@@ -135,7 +135,7 @@ def test_one_seed_gets_no_comparison_and_no_interval_without_width(make_run: Mak
     runs = load_runs([make_run("a", **alone), make_run("b", algorithm="bc", **alone)])
     page = render(runs)
     assert "Probability of improvement" not in page
-    assert "nothing can be said about other seeds" in page
+    assert "nothing can be reported about other seeds" in page
     assert "of one training seed" in page
     assert "over seeds; the band" not in page
     assert tables.format_bounds(runs[0].returns) == "-150.0"

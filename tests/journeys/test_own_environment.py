@@ -1,6 +1,6 @@
 """A roboticist: an environment of her own with a camera and velocities, from nothing to a report and a policy.
 
-Everything is what a user types or writes. A ball that nobody pushes stays where it lies: returns of 10 on average.
+Everything is what a user types or writes. A ball that no one pushes stays where it lies: returns of 10 on average.
 """
 
 from __future__ import annotations

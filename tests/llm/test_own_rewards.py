@@ -254,7 +254,7 @@ def test_late_rewards_train_the_same_and_are_waited_for_before_the_update(name: 
 
 
 def test_the_forward_pass_does_not_wait_for_late_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reward itself waits until the forward pass was begun: where the loop waited first, it would never end."""
+    """The reward itself waits until the forward pass was started: where the loop waited first, it would never end."""
     begun = threading.Event()
 
     def waits(completions: list[str], **columns: Any) -> list[float]:

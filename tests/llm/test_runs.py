@@ -230,7 +230,7 @@ def test_a_run_that_is_stopped_keeps_its_last_step_and_goes_on_to_the_same_end(
     monkeypatch.setattr(my_llm_rewards, "exact", interrupting)
     assert main(words("out=cut", "seeds=2", "--quiet")) == 128 + number
     said = capsys.readouterr().err.strip()
-    assert "go on with: surefoot llm train --resume" in said.splitlines()[-1]
+    assert "continue: surefoot llm train --resume" in said.splitlines()[-1]
     kept = (place / "cut" / "seeds" / "1" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in kept] == [1]
     assert main(["llm", "train", "--resume", "cut", "--quiet"]) == 0

@@ -35,7 +35,7 @@ def test_phi_is_the_mean_over_the_whole_chain() -> None:
 
 @pytest.mark.parametrize(("tolerance", "answers"), [(0.25, 0), (0.5, 1), (0.75, 1), (1.0, 2)])
 def test_a_chain_is_an_answer_where_it_ends_among_the_likeliest_candidates(tolerance: float, answers: int) -> None:
-    """m = 2: eight candidates, of which the first round(4 TR) may end; the two likeliest that go on are kept."""
+    """m = 2: eight candidates, of which the first round(4 TR) may end; the two likeliest that continue are kept."""
     candidates = [chain(-phi) for phi in (5.0, 1.0, 2.0, 7.0, 4.0, 3.0, 8.0, 6.0)]
     ended = [False, False, True, False, True, False, True, False]  # ranks 2, 4 and 8
     found, kept = choose(candidates, ended, dataclasses.replace(MARKS, tolerance=tolerance))

@@ -1,4 +1,4 @@
-"""Several rewards are weighed, the best model is kept beside the last, and a threshold that nothing reaches is told."""
+"""Several rewards are weighed, the best model is kept beside the last, and so is a threshold that nothing reaches."""
 
 from __future__ import annotations
 

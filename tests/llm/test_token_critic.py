@@ -1,4 +1,4 @@
-"""The critic of tokens: what it reads, what it learns, that PPO and NLPO learn with it, and that runs go on with it."""
+"""The critic of tokens: what it reads, what it learns, that PPO and NLPO learn with it, and that runs continue it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of several turns: replies are read and not trained, and a policy learns to use what it is told."""
+"""Answers of several turns: replies are read and not trained, and a policy learns to use what it is given."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tiny(seed: int = 0, rotary: bool = False) -> LMPolicy:
 
 
 def oracle(prompts: list[str], completions: list[str], secret: list[str]) -> list[str | None]:
-    """Whoever has written something is told the secret, once."""
+    """Whoever has written something is given the secret, once."""
     return [None if "=" in text else f"{digit}=" for text, digit in zip(completions, secret, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""MAC: a full update against a second implementation, returns of paths by hand, what it learns, and how it goes on."""
+"""MAC: a full update against a second implementation, returns of paths by hand, learning, resuming."""
 
 from __future__ import annotations
 

@@ -201,9 +201,9 @@ def test_paths_that_are_no_match_for_the_datas_episodes_are_noted() -> None:
     for horizon, noted in ((3, False), (4, True), (2, True)):
         notes = MBRCSL(data, **{**SMALL, "horizon": horizon}).notes(data)
         assert any(f"paths have {horizon} steps, and the data's longest episode 3" in note for note in notes) == noted
-        assert not any("paths go on" in note for note in notes)
+        assert not any("paths continue" in note for note in notes)
     ended = data.replace(terminations=np.arange(60) == 59, truncations=data.truncations & (np.arange(60) < 59))
-    assert any("paths go on" in note for note in MBRCSL(ended, **SMALL).notes(ended))
+    assert any("paths continue" in note for note in MBRCSL(ended, **SMALL).notes(ended))
 
 
 def test_states_in_the_model_stay_in_the_range_of_the_data() -> None:

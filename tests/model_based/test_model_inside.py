@@ -1,4 +1,4 @@
-"""A model inside an algorithm: what its functions read, the weights of its rows, and what it is begun with."""
+"""A model inside an algorithm: what its functions read, the weights of its rows, and what it is started with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def height(now: Tensor, actions: Tensor, following: Tensor) -> Tensor:
 def test_ends_and_known_rewards_are_told_by_observations_in_the_environments_units(name: str) -> None:
     """Walker2d ends at a height outside of (0.8, 2); the model sees heights less 1.25, in tenths.
 
-    As `normalization=observations` sets the normaliser, or a run that was normalised and is begun from, whatever the
+    As `normalization=observations` sets the normaliser, or a run that was normalised and is started from, whatever the
     option says then.
     """
     spec = Spec.of(plane_data(50)).posed_by("Walker2d-v5")

@@ -165,7 +165,7 @@ def test_the_published_attribute_model_has_the_parameters_that_its_sizes_give() 
     member = (observations + 1) * width + length * width + width + 2 * block + attributes * width
     assert block == 198_272
     assert sum(value.numel() for value in agent.attribute_model.parameters()) == 3 * member == 1_209_984
-    noise = 18 * 384**2 + 15 * 384  # of a block: attention 4 W^2 + 4 W, hidden layer 8 W^2 + 5 W, what norms are told
+    noise = 18 * 384**2 + 15 * 384  # of a block: attention 4 W^2 + 4 W, hidden layer 8 W^2 + 5 W, what norms are given
     known, ends = observations + 2 * attributes, 2 * (observations + 6) * 384 + 2 * 384 + observations + 6
     told = 257 * 384 + (known + 1) * 384 + 2 * (384**2 + 384) + 2 * (384**2 + 384)  # step, condition, last norm
     assert sum(value.numel() for value in agent.noise_network.parameters()) == 12 * noise + ends + told

@@ -1,4 +1,4 @@
-"""Losses of the algorithms of chunks and flows against numbers by hand, with networks that say what they are told."""
+"""Losses of the algorithms of chunks and flows against numbers by hand, with networks that say what they are given."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class StaysWhereItWas(Scripted):
 
 
 class LimitUntold(Scripted):
-    """Wrong: nothing is told of the limit, so that sums go on over it into the next episode."""
+    """Wrong: nothing is given of the limit, so that sums continue over it into the next episode."""
 
     def step(self, actions: Any) -> Any:
         observations, rewards, ends, cut, _ = super().step(actions)
@@ -127,7 +127,7 @@ class LimitUntold(Scripted):
 
 
 def mistaken(mistake: type[Scripted], problem: type[Scripted]) -> type[Scripted]:
-    """The problem with its ends told wrongly."""
+    """The problem with its ends given wrongly."""
     return type(f"{mistake.__name__}{problem.__name__}", (mistake, problem), {})
 
 

@@ -255,11 +255,11 @@ def test_a_buffer_takes_arrays_and_tensors_alike() -> None:
             "rewards": source.standard_normal(2).astype(np.float32),
             "terminations": np.array([step == 1, False]),
             "truncations": np.array([False, step == 3]),
-            "said beside": "of no column",
+            "stated beside": "of no column",
         }
         for buffer, given in ((quick, batch), (general, batch)):
             rows = buffer.add(
-                given if step % 2 else {k: torch.tensor(v) for k, v in given.items() if k != "said beside"}
+                given if step % 2 else {k: torch.tensor(v) for k, v in given.items() if k != "stated beside"}
             )
             assert rows.tolist() == [2 * step % 6, (2 * step + 1) % 6]
         if step == 2:

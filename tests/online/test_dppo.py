@@ -1,4 +1,4 @@
-"""DPPO: ratios, discounts and clips of denoising steps, which steps learn, what leaves, and how a run goes on."""
+"""DPPO: ratios, discounts and clips of denoising steps, which steps learn, what leaves, and how a run continues."""
 
 from __future__ import annotations
 

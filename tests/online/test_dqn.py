@@ -159,19 +159,19 @@ class Ladder(Scripted):
 
 
 class Kept(Ladder):
-    """`Ladder` that goes on where it was, its episodes beginning on each rung in turn."""
+    """`Ladder` that continues where it was, its episodes beginning on each rung in turn."""
 
     begun = 0
 
     def begin(self, source: np.random.Generator) -> np.ndarray:
-        self.begun += 1
-        return np.array([self.begun % 6 / 5])
+        self.started += 1
+        return np.array([self.started % 6 / 5])
 
     def get_state(self) -> dict[str, np.ndarray]:
-        return {"states": self.states, "elapsed": self.elapsed, "begun": np.array(self.begun)}
+        return {"states": self.states, "elapsed": self.elapsed, "begun": np.array(self.started)}
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
-        self.states, self.elapsed, self.begun = state["states"], state["elapsed"], int(state["begun"])
+        self.states, self.elapsed, self.started = state["states"], state["elapsed"], int(state["begun"])
 
 
 DISCOUNT = 0.6

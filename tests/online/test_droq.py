@@ -220,7 +220,7 @@ def test_the_regulators_gain_is_riccatis(kind: type[DroQ]) -> None:
     made = OffPolicyLoop([agent], [0], env, planned_steps=2 * steps, batch_size=128, kernels=True)
     made.run(steps)
     gains = []
-    for _ in range(8):  # a gain goes on moving a little with its batches
+    for _ in range(8):  # a gain keeps moving a little with its batches
         made.run(125)
         gains.append(regulators_gain(made.agent))
     gain = float(np.mean(gains))

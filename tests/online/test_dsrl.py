@@ -1,4 +1,4 @@
-"""DSRL and DSRL-NA: what is stored and played, how decisions and steps are counted, what they learn, how they go on."""
+"""DSRL and DSRL-NA: what is stored and played, how decisions and steps are counted, learning, resuming."""
 
 from __future__ import annotations
 

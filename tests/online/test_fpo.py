@@ -1,4 +1,4 @@
-"""FPO and FPO++: golden numbers, the ratio before the first update, what is learned, and how a run goes on."""
+"""FPO and FPO++: golden numbers, the ratio before the first update, what is learned, and how a run continues."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_values_returns_and_advantages_are_those_worked_out_by_hand() -> None:
     }  # fmt: skip
     with torch.no_grad():
         found = agent.columns(block)
-    # The last step goes on with Q of actions that are clipped to 1: 4. Then G = [1 + 0.5 * 1, 1, 1 + 0.5 * 4].
+    # The last step continues Q of actions that are clipped to 1: 4. Then G = [1 + 0.5 * 1, 1, 1 + 0.5 * 4].
     expected = torch.tensor([1.5, 1.0, 3.0], dtype=torch.float64)
     torch.testing.assert_close(found["returns"][:, 0], expected, rtol=1e-4, atol=0)
     torch.testing.assert_close(found["advantages"][:, 0], expected - 2.2, rtol=1e-4, atol=1e-4)

@@ -29,15 +29,15 @@ class Helped(Counting):
     def __init__(self, num_envs: int = 1, at: tuple[int, ...] = (3, 4, 9), lerobot: bool = False) -> None:
         super().__init__(num_envs)
         self.at, self.lerobot, self.alone = at, lerobot, np.zeros(num_envs, bool)
-        self.told = np.full((num_envs, 1), PERSONS)
+        self.reported = np.full((num_envs, 1), PERSONS)
 
     def step(self, actions: Any) -> Any:
         *numbers, info = super().step(actions)
         helped = np.full(self.num_envs, self.steps - 1 in self.at) & ~self.alone
         if self.lerobot:
-            info |= {"is_intervention": helped, "teleop_action": self.told.copy()}
+            info |= {"is_intervention": helped, "teleop_action": self.reported.copy()}
         elif helped.any():
-            info |= {"intervene_action": self.told.copy(), "_intervene_action": helped}
+            info |= {"intervene_action": self.reported.copy(), "_intervene_action": helped}
         return *numbers, info
 
     def get_state(self) -> dict[str, Any]:
@@ -177,10 +177,10 @@ def test_agents_without_a_second_buffer_store_the_executed_action_too() -> None:
 def test_an_action_beyond_the_bounds_counts_as_the_bound_and_units_are_the_environments() -> None:
     env = Helped(at=(0, 1))
     env.single_action_space = Box(np.float32([0.0]), np.float32([4.0]))
-    env.told[:] = 3.0
+    env.reported[:] = 3.0
     trained = loop("sac", env, initial_steps=20)
     trained.run(1)
-    env.told[:] = 9.0
+    env.reported[:] = 9.0
     trained.run(1)
     assert trained.experience.buffer["actions"][:2, 0].tolist() == [0.5, 1.0]
 

@@ -1,4 +1,4 @@
-"""The loop of off-policy agents: what is stored, what is sampled, when it learns, and that a killed run goes on."""
+"""The loop of off-policy agents: what is stored, what is sampled, when it learns, and that a killed run continues."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_stacked_seeds_equal_each_alone(algorithm: str) -> None:
         assert mine["critic_loss"][0] == pytest.approx(result["critic_loss"][position], rel=1e-3)
 
 
-# -- a killed run goes on -------------------------------------------------------------------------------------
+# -- a killed run continues -------------------------------------------------------------------------------------
 
 
 def state_of(trained: OffPolicyLoop) -> list[dict[str, torch.Tensor]]:

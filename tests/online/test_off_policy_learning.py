@@ -110,7 +110,7 @@ def test_the_regulators_gain_is_riccatis(kind: Any) -> None:
     steps = 6000 if kind in (SAC, TD3) else 2000  # by twice 2000 SAC's gain is Riccati's
     trained = made(kind(spec(env), num_envs=8, updates_per_step=0.5, **QUICK, **own), env, steps)
     gains = []
-    for _ in range(8):  # a gain goes on moving a little with its batches
+    for _ in range(8):  # a gain keeps moving a little with its batches
         trained.run(250)
         gains.append(regulators_gain(trained.agent))
     gain = float(np.mean(gains))

@@ -1,4 +1,4 @@
-"""The on-policy loop: what blocks hold, in what order they are learned from, and how a run goes on."""
+"""The on-policy loop: what blocks hold, in what order they are learned from, and how a run continues."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_what_is_lost_of_one_episode_is_not_lost_of_others(reward: float) -> Non
     assert sums[0, 6::3].tolist() == [[3.0, 3.0]] * 2
     assert running.tolist() == [[0.0, 0.0]]
     blocks, steps = EpisodeMeans(1, 2), EpisodeMeans(1, 2)
-    for first, last in ((0, 3), (3, 10)):  # the lost reward is of an episode that goes on between them
+    for first, last in ((0, 3), (3, 10)):  # the lost reward is of an episode that continues between them
         blocks.add_block({name: value[:, first:last] for name, value in block.items()})
     for time in range(10):
         steps.add_step(rewards[0, time], ended[0, time])

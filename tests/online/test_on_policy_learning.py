@@ -234,7 +234,7 @@ VALUES: dict[str, Any] = {
 
 
 def learned_value(made: OnPolicyLoop, at: list[float], steps: int) -> float:
-    """The mean value of observations, averaged over the last of the blocks: it goes on moving a little with them."""
+    """The mean value of observations, averaged over the last of the blocks: it keeps moving a little with them."""
     made.run(steps)
     found = []
     for _ in range(8):
@@ -262,8 +262,8 @@ MISTAKES = [EndsEverywhere, StaysWhereItWas, FollowsIntoTheNextEpisode, LimitUnt
 def test_values_reach_past_a_time_limit_and_wrong_ways_to_treat_it_are_seen(
     algorithm: str, env: type[Scripted]
 ) -> None:
-    """But for a sum of errors that goes on over the limit from a right V(final): the values that it ends at are right,
-    and GAE's golden numbers see it."""
+    """But for a sum of errors that continues over the limit from a right V(final): the values that it ends at are
+    right, and GAE's golden numbers see it."""
     own = {"ppo": {"horizon": 8, "minibatches": 2, "epochs": 10, "learning_rate": 5e-3, "value_clip": None},
            "a2c": {"horizon": 3, "learning_rate": 1e-2}}  # fmt: skip
     made = loop(algorithm, env(16), planned=24_000, discount=0.9, **VALUES, **own[algorithm])

@@ -1,4 +1,4 @@
-"""QC and FQL fine-tuning: plans are played to their end, windows are learned from, runs go on, and they learn."""
+"""QC and FQL fine-tuning: plans are played to their end, windows are learned from, runs continue, and they learn."""
 
 from __future__ import annotations
 

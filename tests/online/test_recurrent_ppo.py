@@ -205,7 +205,7 @@ def test_a_flipped_sign_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recalled("recurrent_ppo", -1.0, monkeypatch, **options) < 0.3
 
 
-# -- what leaves, and what goes on -------------------------------------------------------------------------
+# -- what leaves, and what continues -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("env_id", ["native/pendulum", "CartPole-v1"])

@@ -1,4 +1,4 @@
-"""The linear regulator has a known gain: agents that learn from data and by acting find it."""
+"""The linear regulator has a known gain: agents that learn from data and online find it."""
 
 from __future__ import annotations
 

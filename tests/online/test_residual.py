@@ -1,4 +1,4 @@
-"""Residual policies: what is added, stored and valued, how it comes into use, what it learns, and how it goes on."""
+"""Residual policies: what is added, stored and valued, how it comes into use, what it learns, and how it continues."""
 
 from __future__ import annotations
 

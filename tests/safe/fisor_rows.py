@@ -18,7 +18,7 @@ Rows = dict[str, Tensor]
 def agent(seed: int = 0, **options: Any) -> FISOR:
     torch.manual_seed(seed)
     made = FISOR(SPEC, **{**SMALL, **options})
-    with torch.no_grad():  # targets and averages that can be told from what they follow
+    with torch.no_grad():  # targets and averages that can be distinguished from what they follow
         for name, parameter in made.named_parameters():
             if name.startswith(("target", "average")):
                 parameter.add_(0.1 * torch.randn_like(parameter))

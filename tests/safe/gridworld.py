@@ -74,7 +74,7 @@ class Grid:
         return np.stack([(enters * rewards[:, None]).sum(2), enters @ costs], 2)
 
     def alive(self) -> np.ndarray:
-        """(S, 4, S) probabilities that an episode goes on in a cell."""
+        """(S, 4, S) probabilities that an episode continues in a cell."""
         found = self.survival * self.transitions()
         found[:, :, self.goal] = 0
         return found

@@ -29,9 +29,9 @@ COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (c++, g++, clang++)")
 CALLS = """\
 static p_@::FilteredPolicy the_@;
-extern "C" int @_act(const float* o, float* a, int* said) {
+extern "C" int @_act(const float* o, float* a, int* stated) {
   const bool good = the_@.act(o, a);
-  said[0] = the_@.changed; said[1] = the_@.kept; said[2] = p_@::FilteredPolicy::promises(o);
+  stated[0] = the_@.changed; stated[1] = the_@.kept; stated[2] = p_@::FilteredPolicy::promises(o);
   return good;
 }
 extern "C" void @_reset() { the_@.reset(); }

@@ -133,7 +133,7 @@ def test_cpqs_values_come_through_affordable_actions_only(limit: float, road: st
 
 
 def ring(steps: int = 40, episodes: int = 60) -> tuple[Dataset, np.ndarray, np.ndarray, np.ndarray]:
-    """Three states in a ring: action + goes on, - stays. Rewards, costs and transitions by (state, action)."""
+    """Three states in a ring: action + continues, - stays. Rewards, costs and transitions by (state, action)."""
     rewards = np.array([[0.0, 1.0], [0.2, 0.1], [0.0, 0.6]])
     costs = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 0.3]])
     moves = np.array([[0, 1], [1, 2], [2, 0]])
@@ -253,7 +253,7 @@ def test_cdt_does_what_it_is_asked_for() -> None:
         policy.actor.target_return.fill_(target)
         policy.actor.target_cost.fill_(target)
         policy.reset()
-        for _ in range(2):  # in a loop, by what it is told
+        for _ in range(2):  # in a loop, by what it is given
             assert float(policy.select_action(np.zeros(1))[0]) == pytest.approx(answer, abs=0.2)
             policy.observe(target / 2, target / 2)
     policy.select_action(np.zeros(1))

@@ -51,7 +51,7 @@ def constant(mlp: MLP, value: float) -> None:
 
 @pytest.mark.parametrize("variant", CRITICS)
 def test_a_cost_backup_stops_at_a_termination_and_only_there(variant: str) -> None:
-    """OSRL's goes on: what the next state would have cost is then added to a fall's own cost."""
+    """OSRL's continues: what the next state would have cost is then added to a fall's own cost."""
     agent, batch, noise = ready(variant)
     name = "cost_critic_loss" if variant == "cpq" else "critic_loss"
     found = {}

@@ -43,7 +43,7 @@ def name_of(case: Any) -> str | None:
 
 
 def make(kind: type[StreamingAgent], problem: Spec, streams: int = 1, **options: Any) -> StreamingAgent:
-    """A small agent, in plain torch unless said otherwise."""
+    """A small agent, in plain torch unless stated otherwise."""
     options = {"hidden": (12, 7), "native": False, **options}
     return kind(problem, seeds=range(10, 10 + streams), **options)
 

@@ -152,7 +152,7 @@ def test_a_broken_sample_is_skipped_and_the_last_action_repeated(
     samples.run(agent, 11, 12)
     assert int(agent.learned) == int(before["learned"])  # nothing is learned across the gap
     samples.run(agent, 12, 14)
-    assert int(agent.learned) == int(before["learned"]) + 2  # and after it all goes on
+    assert int(agent.learned) == int(before["learned"]) + 2  # and after it all continues
     assert all(bool(torch.isfinite(v).all()) for v in buffers(agent).values())
 
 
@@ -196,7 +196,7 @@ def test_no_error_after_a_lost_sample_credits_steps_before_an_exploratory_action
             getattr(agent, lost)(**arguments)
     assert not agent.critic_traces[0].any()
     assert float(agent.reward_trace[0]) == pytest.approx(float(total[0]) * 0.99**2)
-    if lost == "act":  # the other stream goes on, its traces too, which no transition but its own may cut
+    if lost == "act":  # the other stream continues, its traces too, which no transition but its own may cut
         torch.testing.assert_close(agent.critic_traces[1], traces[1])
 
 
@@ -341,7 +341,7 @@ def test_no_action_comes_from_weights_that_are_not_finite(
         agent.save(path)
     assert path.read_bytes() == kept
     agent.load(path)
-    samples.run(agent, 11, 20)  # and it goes on
+    samples.run(agent, 11, 20)  # and it continues
     agent.actor_weights[-1] = np.nan
     with pytest.raises(DivergenceError, match=f"the action of stream {streams - 1}"):
         agent.begin(samples.observations[0, 0] if streams > 1 else samples.observations[0, 0, 0])

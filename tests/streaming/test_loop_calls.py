@@ -107,7 +107,7 @@ def test_one_stream_may_also_be_given_with_its_dimension() -> None:
 
 def test_wrong_calls_say_what_is_wrong() -> None:
     agent = make(StreamAC, ARM)
-    with pytest.raises(EnvironmentMismatchError, match="none has begun"):
+    with pytest.raises(EnvironmentMismatchError, match="none has started"):
         agent.step(np.zeros(5), 0.0, False, False)
     with pytest.raises(
         EnvironmentMismatchError, match=r"observation has shape \(4,\); this stream_ac agent takes \(5,\)"

@@ -70,7 +70,7 @@ def test_a_run_that_acts_counts_environment_steps_and_has_no_dataset(two_seeds: 
     lines = metrics(two_seeds)
     assert sorted({line["step"] for line in lines if line["kind"] == "eval"}) == [200, 400, 600]
     ended = [line for line in lines if "episode_return" in line["values"]]
-    assert {line["values"]["episode_length"] for line in ended} == {200.0}  # nothing is told where no episode ended
+    assert {line["values"]["episode_length"] for line in ended} == {200.0}  # nothing is given where no episode ended
     assert (two_seeds.folder / "curves.png").stat().st_size > 5000
     assert not two_seeds.columns_path.exists()
 
@@ -232,9 +232,9 @@ def test_a_run_that_is_not_finished_says_so(two_seeds: Run, tmp_path: pathlib.Pa
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "config.json").write_bytes((two_seeds.folder / "config.json").read_bytes())
-    with pytest.raises(CheckpointError, match="not complete; go on with: surefoot train --resume"):
+    with pytest.raises(CheckpointError, match="not complete; continue: surefoot train --resume"):
         Run.open(folder).policy()
-    with pytest.raises(CheckpointError, match="has no checkpoint of seed 0 yet; go on with"):
+    with pytest.raises(CheckpointError, match="has no checkpoint of seed 0 yet; continue"):
         load_agent(Run.open(folder))
 
 
@@ -311,7 +311,7 @@ def test_the_better_of_policy_and_data_is_to_be_kept(
 def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_path: pathlib.Path) -> None:
     data = generate("native/pendulum-mixed", transitions=400)
     out = tmp_path / "run"
-    with pytest.raises(ConfigError, match="learns by acting: name an environment"):
+    with pytest.raises(ConfigError, match="learns online: name an environment"):
         fit(sac(), steps=10, out=out)
     with pytest.raises(ConfigError, match="ppo takes no dataset"):
         fit(PPO(PENDULUM), data, env=ENV, steps=10, out=out)

@@ -1,4 +1,4 @@
-"""The range of actions without a simulator: who states it, and what is taken where nobody does."""
+"""The range of actions without a simulator: who states it, and what is taken where no one does."""
 
 from __future__ import annotations
 

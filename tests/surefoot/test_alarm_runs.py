@@ -1,4 +1,4 @@
-"""The alarm in a run: it is said, written, shown, and the policy from before is kept and judged."""
+"""The alarm in a run: it is reported, written, shown, and the policy from before is kept and judged."""
 
 from __future__ import annotations
 

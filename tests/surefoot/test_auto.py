@@ -64,8 +64,12 @@ def test_another_than_the_clone_is_handed_over_only_with_confidence() -> None:
             "not believed). Not believed: iql, whose estimate lies above the best return in the data",
         ),
         ("iql", "impossible", "Not believed: iql, whose estimate lies below the least that the data's rewards allow"),
-        ("bc", "implausible", "clone's own estimate lies above the best return in the data, so nothing can be told"),
-        ("bc", "impossible", "lies below the least that the data's rewards allow, so nothing can be told"),
+        (
+            "bc",
+            "implausible",
+            "clone's own estimate lies above the best return in the data, so nothing can be determined",
+        ),
+        ("bc", "impossible", "lies below the least that the data's rewards allow, so nothing can be determined"),
     ],
 )
 def test_what_is_not_believed_is_named_with_where_its_estimate_lies(group: str, field: str, words: str) -> None:
@@ -128,7 +132,7 @@ def test_a_model_judges_where_it_is_asked_to(
     arguments = [f"dataset={dataset_path}", "env=none", "algo.portfolio=[bc,td3bc]", "algo.budget=80", "seeds=2"]
     arguments += ["batch_size=8", f"out={folder}", "algo.judge=model"]
     assert main(["train", "--quiet", "algo=auto", *arguments]) == 0
-    assert auto.Auto.read(folder).judge == "model", "with which it would go on"
+    assert auto.Auto.read(folder).judge == "model", "with which it would continue"
     answer = json.loads((folder / auto.ANSWER).read_text())
     assert answer["judge"] == "model"
     assert "its return in a model learned from them is +19" in answer["answer"]
@@ -145,7 +149,7 @@ def test_a_killed_portfolio_goes_on_with_what_is_missing(
     before = Run.open(trained).policy(0).state_dict()
     for name in ("config.json", "summary.json"):  # as if killed while it was handing over
         (trained / name).unlink()
-    assert auto.begun(trained)
+    assert auto.started(trained)
     assert main(["train", "--resume", str(trained), "--quiet"]) == 0
     assert (trained / auto.RUNS / "bc" / "policy" / "seed0.safetensors").stat().st_mtime_ns == kept
     after = Run.open(trained).policy(0).state_dict()

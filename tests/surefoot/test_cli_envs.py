@@ -247,7 +247,7 @@ def test_certify_stops_once_violations_are_known_to_be_rare_or_frequent(
     assert (rare["violations"], rare["episodes"] % 64) == (0, 0)
     assert 0.02 < rare["upper"] <= 0.05
     assert rare["upper"] == sequential_certificate(0, rare["episodes"]).upper
-    assert (rare["returns"]["low"], rare["returns"]["high"]) == (None, None)  # nobody fixed how many beforehand
+    assert (rare["returns"]["low"], rare["returns"]["high"]) == (None, None)  # no one fixed how many beforehand
     assert main([*arguments, "--policy", "random", "--until", "0.05", "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "violations are more frequent than 0.05, after 64 of 2,000 episodes" in said

@@ -190,7 +190,7 @@ def test_a_report_of_everything_leaves_out_what_is_not_finished_and_says_so(
     given = sorted(map(str, (tmp_path / "runs").iterdir()))
     assert main(["report", *given, "-o", str(page), "--csv", str(table)]) == 0
     said = capsys.readouterr().err
-    assert "begun is not finished: surefoot watch" in said
+    assert "started is not finished: surefoot watch" in said
     assert "notes.txt is a file" in said
     (header, behaviour, run) = list(csv.reader(table.open()))
     row = dict(zip(header, run, strict=True))

@@ -40,13 +40,13 @@ OFF_POLICY = sorted(name for name, kind in ALGORITHMS.items() if issubclass(kind
 
 
 class Here:
-    """A collector in this process, which dies when it is told to: before answers with these numbers."""
+    """A collector in this process, which dies when it is given to: before answers with these numbers."""
 
     dies: list[int] = []  # noqa: RUF012
     begun = 0
 
     def __init__(self) -> None:
-        type(self).begun += 1
+        type(self).started += 1
         self.collector, self.answers = collectors.Collector(), list[bytes]()
 
     def send(self, message: bytes) -> None:
@@ -118,7 +118,7 @@ def test_one_collector_gives_the_local_run_to_the_bit_also_where_it_is_lost(
     assert_same(local, lost)
     assert facts(lost)["restarts"] == 2
     assert here.dies == []
-    assert "collector 0 was lost (it was killed): begun again where it stood" in capsys.readouterr().out
+    assert "collector 0 was lost (it was killed): restarted where it stood" in capsys.readouterr().out
 
 
 def test_one_collector_chooses_by_the_values_that_are_learned(tmp_path: pathlib.Path, here: type[Here]) -> None:
@@ -245,7 +245,7 @@ LARGE = 1 << 22
 
 
 def threads_end(before: set[threading.Thread]) -> bool:
-    """Whether the threads that have begun since end within a minute."""
+    """Whether the threads that have started since end within a minute."""
     end = time.monotonic() + 60
     while set(threading.enumerate()) - before:
         if time.monotonic() > end:

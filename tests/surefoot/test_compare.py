@@ -90,7 +90,7 @@ def test_seeds_are_added_until_a_difference_is_found(
     answer = read_json(room / "runs" / "compare-good-bb" / "answer.json")
     assert answer["pairs"][0]["answer"] == "larger"
     before = list(trained)
-    assert main(command) == 0  # goes on with what is there
+    assert main(command) == 0  # continues with what is there
     assert trained == before
     assert "good has a larger return than bb" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""How commands end when a signal comes at a bad time, or nobody can read what they print."""
+"""How commands end when a signal comes at a bad time, or no one can read what they print."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_sigterm_ends_any_command_with_a_word_unless_something_better_was_said(
 
 
 def test_what_ends_a_run_from_outside_is_told_with_what_goes_on_with_it(tmp_path: pathlib.Path) -> None:
-    told = f"the disk is full; then go on with: surefoot train --resume {tmp_path}"
+    told = f"the disk is full; then continue: surefoot train --resume {tmp_path}"
     with pytest.raises(SurefootError, match=told), going_on_told(tmp_path):
         raise SurefootError("the disk is full")
     with pytest.raises(DataError, match=r"^columns differ$"), going_on_told(tmp_path):

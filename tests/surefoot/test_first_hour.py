@@ -122,7 +122,7 @@ def test_curves_of_runs_grow_and_a_page_reloads_until_they_are_complete(
     page = tmp_path / "curves.html"
     assert main(["watch", str(tmp_path), "--once"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"begun +bc \(hidden=\[8,8\]\) +50 % +▁ +-9\.5$", shown, re.MULTILINE)
+    assert re.search(r"started +bc \(hidden=\[8,8\]\) +50 % +▁ +-9\.5$", shown, re.MULTILINE)
     assert main(["watch", str(tmp_path), "-o", str(page), "--once"]) == 0
     assert "step 10 of 20" in page.read_text(encoding="utf-8")
     assert "actor_loss 0.5" in page.read_text(encoding="utf-8")
@@ -153,7 +153,7 @@ def test_runs_of_several_seeds_of_ones_own_algorithm_and_damaged_ones_are_watche
     (odd / "config.json").write_text("{")
     assert main(["watch", str(tmp_path), "--once"]) == 0
     shown = capsys.readouterr()
-    assert re.search(r"begun +bc \(hidden=\[8,8\]\) +50 %", shown.out)  # one of two seeds is done
+    assert re.search(r"started +bc \(hidden=\[8,8\]\) +50 %", shown.out)  # one of two seeds is done
     assert re.search(r"mine +nowhere_to_import:Own \(hidden=\[8,8\]\) +done", shown.out)
     assert shown.err.startswith(f"left out: {odd / 'config.json'}")
     assert len(shown.err.splitlines()) == 1
@@ -266,7 +266,7 @@ def test_any_environment_that_draws_itself_is_filmed(tmp_path: pathlib.Path) -> 
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     with pytest.raises(ConfigError, match="draws nothing"):
         film.rendered_episodes(policy, "SurefootBlank-v0", 1)
-    with pytest.raises(EnvironmentMismatchError, match=r"ZeroDivisionError.*mend its render\(\)") as refused:
+    with pytest.raises(EnvironmentMismatchError, match=r"ZeroDivisionError.*fix its render\(\)") as refused:
         film.rendered_episodes(policy, "SurefootFailing-v0", 1)
     assert "MUJOCO_GL" not in str(refused.value)
     plain = type("Plain", (Drawn,), {"__init__": lambda self: Drawn.__init__(self), "metadata": {"render_modes": []}})

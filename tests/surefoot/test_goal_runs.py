@@ -1,4 +1,4 @@
-"""Runs whose policies are told a goal: what is refused before they begin, and evaluation by goals."""
+"""Runs whose policies are given a goal: what is refused before they begin, and evaluation by goals."""
 
 from __future__ import annotations
 

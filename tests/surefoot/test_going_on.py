@@ -1,4 +1,4 @@
-"""Runs that are watched while they train, that are extended, and that take more steps than they were told."""
+"""Runs that are watched while they train, that are extended, and that take more steps than they were given."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_run_of_before_an_option_goes_on_with_what_it_was_then(tmp_path: pathl
     agent = load_agent(Run.open(begun.folder))
     assert agent.edit.mlp.activation == "relu"  # type: ignore[union-attr]
     assert agent.edit.log_std_range == (-5.0, 2.0)  # type: ignore[union-attr]
-    assert Run.open(begun.folder).told[1]["edit_activation"] == "relu"
+    assert Run.open(begun.folder).reported[1]["edit_activation"] == "relu"
     assert bits(extend(begun.folder, 20)) == bits(whole)
     assert bits(now) != bits(whole)
 
@@ -274,9 +274,7 @@ def test_a_disk_that_is_full_between_two_seeds_leaves_the_checkpoints_of_both(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", full)
-        full_and_resumed = (
-            r"seeds/3/checkpoint\.safetensors: can't be written: the disk is full.*; then go on with: sure"
-        )
+        full_and_resumed = r"seeds/3/checkpoint\.safetensors: can't be written: the disk is full.*; then continue: sure"
         with pytest.raises(SurefootError, match=full_and_resumed):
             train(given, tmp_path / "run", dataset=data)
     run = Run.open(tmp_path / "run")

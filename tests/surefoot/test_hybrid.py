@@ -1,4 +1,4 @@
-"""Hybrid algorithms through the front door: data and a wrong simulator to learn from, the right one to be judged in."""
+"""Hybrid algorithms through the entry point: data and a wrong simulator to learn from, the right one to judge in."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_plan_without_data_or_without_an_environment_is_refused(algorithm: str
     agent = online.ALGORITHMS[algorithm](small_dataset())
     with pytest.raises(ConfigError, match=f"{algorithm} learns from data: name a dataset with dataset="):
         fit(agent, env="native/pendulum", out=tmp_path / "one", progress=False)
-    with pytest.raises(ConfigError, match=f"{algorithm} learns by acting: name an environment with env="):
+    with pytest.raises(ConfigError, match=f"{algorithm} learns online: name an environment with env="):
         fit(agent, small_dataset(), env=None, out=tmp_path / "two", progress=False)
 
 

@@ -207,7 +207,7 @@ def test_optimisers_go_on_where_the_algorithm_says_so(tmp_path: pathlib.Path, al
             assert bool((last[f"{stem}/second"] >= 0.99 * first[f"{stem}/second"]).all())  # each step keeps 0.999
     notes = [line["text"] for line in said if line["kind"] == "note"]
     (init,) = [text for text in notes if text.startswith("init: ")]
-    assert ("Adam goes on in actor, critic, temperature" in init) == kept
+    assert ("Adam continues in actor, critic, temperature" in init) == kept
     assert read_json(after.folder / "config.json")["notes"] == notes  # for those who read the run later
 
 

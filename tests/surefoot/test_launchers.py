@@ -1,4 +1,4 @@
-"""A sweep is the same whatever carries its jobs out, and goes on where it was interrupted."""
+"""A sweep is the same whatever carries its jobs out, and continues where it was interrupted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_sweep_goes_on_with_the_jobs_that_are_missing_and_leaves_the_others(
     assert main(["train", "-q", "-m", f"dataset={dataset_path}", f"out={whole}", *JOBS]) == 0
     shutil.copytree(whole, killed)
     first, second = sorted(path for path in killed.glob("0*") if path.is_dir())
-    shutil.rmtree(second)  # never begun
+    shutil.rmtree(second)  # never started
     (killed / "01-failed.json").write_text(json.dumps({"job": 1, "error": "the disk was full", "unexpected": False}))
     before = (first / "summary.json").stat().st_mtime_ns
     monkeypatch.chdir(tmp_path.parent)

@@ -1,4 +1,4 @@
-"""Learners that share each batch of a run: one that dies ends the run with a sentence, and the run goes on."""
+"""Learners that share each batch of a run: one that dies ends the run with a sentence, and the run continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_learner_that_is_killed_ends_the_run_with_a_sentence_and_it_goes_on(
         _, said = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "another of the 2 processes that share each batch has ended" in said
-    assert f"then go on with: surefoot train --resume {out}" in said
+    assert f"then continue: surefoot train --resume {out}" in said
     assert not worker.is_running()
     config = (out / "config.json").read_text()
     (out / "config.json").write_text(config.replace('"steps": 100000', '"steps": 1'))  # where it stands is the end

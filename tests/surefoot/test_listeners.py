@@ -1,4 +1,4 @@
-"""Listeners that end training: the run is complete up to that step, says who ended it, and can go on."""
+"""Listeners that end training: the run is complete up to that step, says who ended it, and can continue."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_no_progress_is_told_while_evaluation_runs_so_that_its_time_is_in_no_rat
         during.append(len(heard) - before)
         return found
 
-    monkeypatch.setattr(progress_events, "EVERY", -1.0)  # whoever asks is told at once
+    monkeypatch.setattr(progress_events, "EVERY", -1.0)  # whoever asks is given at once
     monkeypatch.setattr(trainer, "evaluate", evaluate)
     given = {**SHORT, "evaluate_every": 30}
     surefoot.fit(agent(), env=PENDULUM, steps=60, out=tmp_path / "run", listener=heard.append, **given)

@@ -166,7 +166,7 @@ def test_who_is_not_logged_in_keeps_wandb_offline_and_reads_how_to_send_it(
     command = ["train", "algo=bc", f"dataset={dataset_path}", "seeds=2", f"out={tmp_path / 'run'}", "logger=wandb"]
     assert main([*command, *TINY]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said.count("nobody is logged in to W&B") == 1
+    assert said.count("no one is logged in to W&B") == 1
     assert "wandb sync" in said
     assert len(kept_by_wandb(tmp_path / "run")) == 2
 

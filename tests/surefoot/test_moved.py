@@ -127,6 +127,6 @@ def test_a_run_of_0_2_that_was_killed_does_not_go_on_either(tmp_path: pathlib.Pa
     for path in (*folder.rglob("result.json"), *folder.rglob("checkpoint.safetensors")):
         path.unlink()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match=r"begun with the random numbers of surefoot 0\.2"):
+    with pytest.raises(CheckpointError, match=r"started with the random numbers of surefoot 0\.2"):
         surefoot.resume(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path in before} == before

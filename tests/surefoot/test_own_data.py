@@ -115,7 +115,7 @@ def test_a_run_of_a_lerobot_folder_does_not_go_on_with_other_data(tmp_path: path
     config = json.loads((run.folder / "config.json").read_text())
     config["dataset"]["sha256"] = None
     (run.folder / "config.json").write_text(json.dumps(config))
-    read_again(run, lambda event: None)  # begun before such folders had one
+    read_again(run, lambda event: None)  # started before such folders had one
 
 
 def test_training_names_the_columns_that_it_leaves_out_and_how_to_take_them_in(

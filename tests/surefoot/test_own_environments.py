@@ -47,7 +47,7 @@ def test_a_function_that_no_other_process_has_trains_here_and_says_so(tmp_path: 
     assert any("train in this process" in note and "surefoot.resume(folder, env=...)" in note for note in notes)
     assert any("declares no time limit" in note and "max_episode_steps=1000" in note for note in notes)
     assert "surefoot.resume(" in model.run.resume_command
-    model.learn(64)  # goes on with the same run
+    model.learn(64)  # continues the same run
     assert model.run.plan.steps == 128
 
 

@@ -145,4 +145,4 @@ def test_a_module_that_the_user_imports_may_train(folder: pathlib.Path) -> None:
     assert module.claim.folder.is_dir()
     with module.claim:
         pass
-    assert not module.claim.folder.exists()  # nothing was begun in it
+    assert not module.claim.folder.exists()  # nothing was started in it

@@ -26,7 +26,7 @@ def options(algorithm: str, **changes: Any) -> dict[str, Any]:
     [
         ("cdt", {"preset": "small"}, "small"),
         ("cdt", {}, "osrl"),  # its default
-        ("cdt", {"width": 64, "layers": 2, "heads": 4}, "small"),  # said one by one
+        ("cdt", {"width": 64, "layers": 2, "heads": 4}, "small"),  # stated one by one
         ("cdt", {"preset": "small", "cost_limit": 3.0, "dropout": 0.0}, "small"),  # no preset sets these
         ("cdt", {"preset": "small", "width": 32}, None),
         ("bcq_lag", {"preset": "small"}, "small"),  # has a tuple, which JSON makes a list

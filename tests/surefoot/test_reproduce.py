@@ -24,7 +24,7 @@ task = "nothing"
 options = { hidden = [8] }
 run = { dataset = "PATH", env = "Pendulum-v1", steps = 6, seeds = 2, episodes = 2, batch_size = 8 }
 published = [{ metric = "return", value = -100.0, spread = 3.0, of = "standard deviation", seeds = 4 }]
-paper = "Nobody (2000)"
+paper = "No one (2000)"
 table = "Table 1"
 protocol = "the last policy"
 
@@ -90,7 +90,7 @@ def test_rates_and_runs_are_of_results_that_there_are() -> None:
         ('task = "nothing"\n', "", r"one has no key 'task'"),
         ('metric = "return"', 'metric = "reward"', r"one.published\[0\].metric is 'reward', must be one of return"),
         ("value = -100.0", "value = nan", r"one.published\[0\].value is nan, must be a finite number"),
-        ('paper = "Nobody (2000)"', 'papre = "Nobody (2000)"', r"one has no key 'paper'"),
+        ('paper = "No one (2000)"', 'papre = "No one (2000)"', r"one has no key 'paper'"),
         ('protocol = "the last policy"', 'protocol = "the last policy"\nnotes = "x"', r"has the key 'notes'"),
         ("[one.before]", "[one]", r"mine.toml: .*one"),
         ('protocol = "the last policy"', 'protocol = "x"\nalike = "two"', r"one.alike: choose from one"),
@@ -146,7 +146,7 @@ def test_both_runs_of_a_result_are_trained_once_and_the_verdict_is_kept(capsys: 
     assert main(["reproduce", "one", "-q", "--json"]) == 0  # all is there already
     assert json.loads(capsys.readouterr().out) == found
     assert main(["reproduce", "one", "-q", "--seeds", "1"]) == 2
-    assert "was begun with seeds=2, not 1; say the same" in capsys.readouterr().err
+    assert "was started with seeds=2, not 1; say the same" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process", "tiny")

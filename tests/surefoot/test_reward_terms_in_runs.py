@@ -16,7 +16,7 @@ from surefoot.runs.trackers.numbers import numbers
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("algorithm", ["sac", "a2c", "stream_ac"])
 def test_a_run_has_the_terms_in_its_metrics_and_loggers(algorithm: str, tmp_path: pathlib.Path) -> None:
-    """Terms are told for training episodes and for evaluations, under `reward/TERM`, and add up to the return."""
+    """Terms are given for training episodes and for evaluations, under `reward/TERM`, and add up to the return."""
     options: dict[str, Any] = {"sac": {"initial_steps": 20}, "a2c": {"num_envs": 2, "horizon": 20}}.get(algorithm, {})
     events: list[dict[str, Any]] = []
     model = getattr(surefoot, {"sac": "SAC", "a2c": "A2C", "stream_ac": "StreamAC"}[algorithm])

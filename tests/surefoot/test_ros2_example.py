@@ -28,7 +28,7 @@ class StubNode:
     def __init__(self, name: str) -> None:
         self.values: dict[str, Any] = {}
         self.published: list[list[float]] = []
-        self.said: list[str] = []
+        self.stated: list[str] = []
 
     def declare_parameter(self, name: str, value: Any) -> None:
         self.values[name] = self.given.get(name, value)
@@ -51,7 +51,7 @@ class StubNode:
 
     def get_logger(self) -> Any:
         def say(text: str, **options: Any) -> None:
-            self.said.append(text)
+            self.stated.append(text)
 
         return types.SimpleNamespace(warn=say, error=say)
 
@@ -116,8 +116,8 @@ def test_it_holds_without_a_message_with_an_old_one_and_with_a_broken_sensor(nod
     node.timer()
     assert node.published[-1] == [0.5, 0.5]
     node.heard(types.SimpleNamespace(name=["elbow"], position=[0.0], velocity=[0.0]))
-    assert any("lacks a joint" in text for text in node.said)
-    assert any("no fresh joint_states" in text for text in node.said)
+    assert any("lacks a joint" in text for text in node.stated)
+    assert any("no fresh joint_states" in text for text in node.stated)
 
 
 def test_each_episode_has_its_own_noise_and_holding_does_not_wait(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs of constrained agents from the front door: costs in scores and metrics, and a killed run goes on."""
+"""Runs of constrained agents from the entry point: costs in scores and metrics, and a killed run continues."""
 
 from __future__ import annotations
 

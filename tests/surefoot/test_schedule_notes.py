@@ -1,4 +1,4 @@
-"""What follows a schedule that ends with the run is told where a run is extended."""
+"""What follows a schedule that ends with the run is given where a run is extended."""
 
 from __future__ import annotations
 

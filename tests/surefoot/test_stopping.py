@@ -228,7 +228,7 @@ def test_a_step_that_never_comes_back_ends_the_run_and_is_named(
             listener=listen,
             **FAST,
         )
-    assert any("has not come back for 0 s" in text for text in notes)  # said a tenth of the time
+    assert any("has not come back for 0 s" in text for text in notes)  # stated a tenth of the time
     assert "hanging_env.py" in (tmp_path / "run/seeds/0/log.txt").read_text()
     assert _checkpoints(tmp_path / "run") == 1
 

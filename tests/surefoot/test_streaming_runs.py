@@ -168,5 +168,5 @@ def test_another_family_or_size_is_no_start(two_seeds: Run, tmp_path: pathlib.Pa
 
 
 def test_a_dataset_or_no_environment_is_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError, match="stream_ac learns by acting"):
+    with pytest.raises(ConfigError, match="stream_ac learns online"):
         fit(stream(), env=None, steps=50, seeds=1, out=tmp_path / "run", **FAST)

@@ -123,7 +123,7 @@ def test_a_received_classifier_has_nothing_executed(run: pathlib.Path, tmp_path:
 
     with pytest.raises(ConfigError, match="is a run of no_such_module:Own; train one with algo=classifier"):
         SuccessReward(names(algorithm="no_such_module:Own"))
-    labelled = SuccessReward(names(reward="no_such_module:labels"))  # which its own data had, and nobody calls now
+    labelled = SuccessReward(names(reward="no_such_module:labels"))  # which its own data had, and no one calls now
     made = frames()
     np.testing.assert_array_equal(
         labelled.success(made.next_observations), SuccessReward(str(run)).success(made.next_observations)

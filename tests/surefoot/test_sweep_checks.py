@@ -73,7 +73,7 @@ def test_all_jobs_are_checked_before_the_first_and_each_reason_is_told_once(
     shutil.copy(dataset_path, here / "data.hdf5")
     assert swept("algo=bc,ppo", "dataset=data.hdf5,gone.hdf5", "env=Pendulum-v1,Pendulm-v1", "seeds=1") == 2
     said = capsys.readouterr().err
-    assert "7 of 8 jobs can't be trained, and none was begun" in said
+    assert "7 of 8 jobs can't be trained, and none was started" in said
     assert "--skip-failing gives up what can't be trained" in said
     assert "\n  jobs 2, 3: gone.hdf5: no such file" in said
     assert "\n  job 1: unknown environment 'Pendulm-v1'" in said
@@ -107,7 +107,7 @@ def test_jobs_that_cannot_be_trained_are_given_up_and_the_sweep_goes_on_once_the
     assert "jobs 0, 1 given up: bc has no option" in shown.out
     assert "job 3 given up: later.hdf5: no such file" in shown.out
     assert "jobs 0, 1, 3 of the sweep in sweep did not end with a result" in shown.err
-    assert "no such file" not in shown.err, "a reason is told once"
+    assert "no such file" not in shown.err, "a reason is given once"
     (first,) = here.glob("sweep/*/summary.json")
     assert first.parent.name.startswith("02-iql")
     before = first.stat().st_mtime_ns

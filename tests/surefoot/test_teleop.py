@@ -87,7 +87,7 @@ def test_the_command_line_writes_a_lerobot_folder(tmp_path: pathlib.Path, monkey
     for options, words in (
         ([*made, "-o", str(tmp_path / "shown")], "exists already"),
         (["--device", "gampad", "-o", str(tmp_path / "x")], "give keyboard, gamepad, or module:function"),
-        (["-o", str(tmp_path / "x.hdf5")], "nobody acts: give RUNs, or --device keyboard --env ID"),
+        (["-o", str(tmp_path / "x.hdf5")], "no one acts: give RUNs, or --device keyboard --env ID"),
         ([*made[:2], "--rate", "0", "-o", str(tmp_path / "x")], "a rate above 0"),
     ):
         assert main([*record, *options]) == 2

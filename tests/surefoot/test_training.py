@@ -329,11 +329,11 @@ def test_a_run_begun_on_another_machine_is_not_resumed_silently(three_seeds: Run
     (copy / "seeds/0/result.json").unlink()
     begun = json.loads((copy / "kernels.json").read_text())
     (copy / "kernels.json").write_text(json.dumps({"machine": "another"}))
-    with pytest.raises(CheckpointError, match="begun on another"):
+    with pytest.raises(CheckpointError, match="started on another"):
         resume(copy)
     measured = {**begun, "choices": [["mlp", 256, 3, 8, 1, "native"], ["forward", 256, 3, 8, "numpy"]]}
     (copy / "kernels.json").write_text(json.dumps(measured))
-    with pytest.raises(CheckpointError, match=r"begun by a surefoot 0\.1\.0 that chose among matrix libraries"):
+    with pytest.raises(CheckpointError, match=r"started by a surefoot 0\.1\.0 that chose among matrix libraries"):
         resume(copy)
     (copy / "kernels.json").write_text(json.dumps({**begun, "choices": measured["choices"][:1]}))
     assert resume(copy).complete

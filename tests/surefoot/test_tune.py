@@ -36,7 +36,7 @@ class Killed(BaseException):
 
 
 class Trainer:
-    """Writes runs whose score is best near x = 0.3; dies before or after the runs whose numbers it is told."""
+    """Writes runs whose score is best near x = 0.3; dies before or after the runs whose numbers it is given."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def study(folder: pathlib.Path, trainer: Trainer, **changes: Any) -> list[tuple[dict[str, Any], list[float] | None]]:
-    """A study of 12 trials, begun again after each kill."""
+    """A study of 12 trials, restarted after each kill."""
     kinds: dict[str, Any] = {"overrides": (), "space": SPACE, "trials": 12, "seeds": (0, 1)}
     tuning = tune.Tuning(**{**kinds, "test_seeds": tuple(range(5, 15)), **changes})
     folder.mkdir(exist_ok=True)
@@ -283,7 +283,7 @@ def test_the_command_checks_all_before_it_writes_and_prints_the_budget(
     monkeypatch.chdir("elsewhere")
     folders.clear()
     assert main(["tune", "--resume", "../study", "-q"]) == 0
-    assert folders == {tmp_path}, "a relative dataset= is meant from where the study was begun"
+    assert folders == {tmp_path}, "a relative dataset= is meant from where the study was started"
     assert pathlib.Path.cwd() == tmp_path / "elsewhere"
     write_json(tmp_path / "study" / "tune.json", {**fixed, "folder": str(tmp_path / "gone")})
     assert main(["tune", "--resume", "../study"]) == 2

@@ -44,18 +44,18 @@ def episodes(lengths: tuple[int, ...], step: float = 0.0, noise: float = 1.0) ->
 
 
 class Told(GaussianEnsemble):
-    """Two members that predict what they are told, wherever they are."""
+    """Two members that predict what they are given, wherever they are."""
 
     def __init__(self, means: tuple[tuple[float, ...], ...], std: float) -> None:
         super().__init__(2, 1, members=2, elites=2, hidden=(4,), decays=())
-        self.told, self.logged = torch.tensor(means), 2 * math.log(std)
+        self.reported, self.logged = torch.tensor(means), 2 * math.log(std)
 
     def forward(self, inputs: Tensor) -> Prediction:
-        mean = self.told[:, None].expand(2, len(inputs), 3)
+        mean = self.reported[:, None].expand(2, len(inputs), 3)
         return Prediction(mean, torch.full_like(mean, self.logged))
 
     def _chosen(self, inputs: Tensor, member: Tensor) -> Tensor:
-        return torch.cat([self.told[member], torch.full((len(member), 3), self.logged)], -1)
+        return torch.cat([self.reported[member], torch.full((len(member), 3), self.logged)], -1)
 
     def _bounded(self, outputs: Tensor) -> Prediction:
         return Prediction(*outputs.chunk(2, -1))

@@ -1,4 +1,4 @@
-"""Dreamer's training steps are taped from the first on, so that a resumed run goes on with the same bits."""
+"""Dreamer's training steps are taped from the first on, so that a resumed run continues the same bits."""
 
 from __future__ import annotations
 

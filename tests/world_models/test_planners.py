@@ -216,7 +216,7 @@ def test_candidates_of_equal_cost_are_weighed_by_return() -> None:
     best.see(torch.arange(5.0).view(1, 5, 1, 1), scored)
     assert best.plan.item() == 3
     best.see(torch.full((1, 1, 1, 1), 7.0), Score(torch.tensor([[-1.5]]), torch.ones(1, 1), torch.zeros(1, 1).bool()))
-    assert best.plan.item() == 7  # as dear, and worth more
+    assert best.plan.item() == 7  # as expensive, and worth more
     best.see(
         torch.full((1, 1, 1, 1), 8.0), Score(torch.tensor([[9.0]]), torch.full((1, 1), 2.0), torch.zeros(1, 1) > 0)
     )

@@ -4,7 +4,7 @@
     python tools/gpu/check.py --one rollouts --out DIR               # one of them, in this process
     python tools/gpu/check.py --stage 2 --device cpu                 # rehearsal without a GPU: tiny sizes
 
-Stage 1 is the first contact, 2 speed beside JAX, 3 real data, 4 a long run on real data, which each call goes on with.
+Stage 1 is the first contact, 2 speed beside JAX, 3 real data, 4 a long run on real data, which each call continues.
 A task writes rows {task, name, value, unit, ...} to DIR/rows.jsonl as it measures, so that an error or the end of the
 time loses none. Rows of an earlier call (--done FILE) are not measured again. What fails is a row too, and what needs a
 GPU says so in a row of a rehearsal. The exit code is 1 where a row is an error.

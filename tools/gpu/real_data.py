@@ -21,7 +21,7 @@ HOPPER = ROOT / ".data" / "hopper-v5-medium-sb3.hdf5"
 PUZZLE = ROOT / ".data" / "puzzle-3x3-part.hdf5"
 """Carried to the GPU's machine; part.py makes the second."""
 PUZZLE_RUN = pathlib.Path(os.environ.get("PUZZLE_RUN", "/tmp/surefoot-puzzle"))
-"""The run of stage 4, which the next call goes on with: a machine that is kept between two calls keeps it."""
+"""The run of stage 4, which the next call continues: a machine that is kept between two calls keeps it."""
 REHEARSED = 20
 """Steps of a rehearsal."""
 CHECKPOINTS = 40
@@ -50,7 +50,7 @@ def hopper(bench: Bench) -> None:
 
 
 def puzzle(bench: Bench) -> None:
-    """ReBRAC with ten critics of four layers of 512 on part of a puzzle-3x3 recording; goes on where it was stopped.
+    """ReBRAC with ten critics of four layers of 512 on part of a puzzle-3x3 recording; continues where it was stopped.
 
     For 1,000,000 steps of one seed, or as many as the time of all calls allows; tiny in a rehearsal, on made data
     where the recording is not there.
@@ -100,8 +100,8 @@ def _trained(bench: Bench, name: str, arguments: Sequence[str], run: pathlib.Pat
 
 def _report(bench: Bench, name: str, ended: Ended, before: int) -> None:
     if ended.code != 0 or ended.steps == 0:
-        said = (bench.out / f"{name}.txt").read_text()[-500:]
-        bench.error("steps", f"the run ended with {ended.code} after {ended.steps} steps: {said}")
+        given = (bench.out / f"{name}.txt").read_text()[-500:]
+        bench.error("steps", f"the run ended with {ended.code} after {ended.steps} steps: {given}")
         return
     bench.row("steps", ended.steps, "steps in the time", seconds=bench.seconds, rows=ended.rows[:2], before=before)
     if ended.steps > before:

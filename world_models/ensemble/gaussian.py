@@ -186,7 +186,7 @@ class GaussianMembers(nn.Module):
         for buffers, values in ((("input_mean", "input_scale"), inputs), *self._target_statistics(rows)):
             mean, scale = _statistics(values)
             if not bool(mean.isfinite().all() and scale.isfinite().all()):
-                raise DataError("a model's training rows are not all finite: drop or mend them")
+                raise DataError("a model's training rows are not all finite: drop or fix them")
             getattr(self, buffers[0]).copy_(mean)
             getattr(self, buffers[1]).copy_(scale)
         self.fitted.fill_(True)

@@ -146,7 +146,7 @@ def ensemble_of(
 class BestSoFar(nn.Module):
     """Each member as it was when its holdout error was best, and whether training is over.
 
-    All of it is in checkpoints: a run that was killed goes on bit for bit. Nothing trains `network`.
+    All of it is in checkpoints: a run that was killed continues bit for bit. Nothing trains `network`.
     """
 
     errors: Tensor

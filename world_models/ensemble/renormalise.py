@@ -65,7 +65,7 @@ def renormalised(model: GaussianEnsemble, statistics: dict[str, Tensor]) -> dict
             \log \sigma^2 \to \log \sigma^2 + 2 \log (t / t')
 
     the last of which moves the bounds of the log-variances too. It is what PopArt does to values (van Hasselt et al.,
-    "Learning values across many orders of magnitude", 2016). Without it a model that goes on being trained forgets
+    "Learning values across many orders of magnitude", 2016). Without it a model that keeps being trained forgets
     whenever the scale of its data changes, and is wrong at once where the change comes after its last step.
 
     Args:

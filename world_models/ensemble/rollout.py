@@ -173,7 +173,7 @@ def _noisy(model: GaussianMembers, out: Tensor, normal: Tensor) -> Tensor:
 def _summed(
     results: Tensor, ends: Tensor | None, discount: float, shape: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Sums over (H, blocks, N, 1 or 2) rewards and costs: nothing is earned after an end, and its cost goes on."""
+    """Sums over (H, blocks, N, 1 or 2) rewards and costs: nothing is earned after an end, and its cost continues."""
     horizon = len(results)
     rewards = results[..., 0]
     if discount != 1:

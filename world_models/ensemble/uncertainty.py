@@ -59,7 +59,7 @@ def bellman_inconsistency(values: Tensor, correction: int = 1) -> Tensor:
     Args:
         values: (E, M, ...) of M states sampled from each of E members: the least of the target critics at an action of
             the policy's.
-        correction: 1 divides the variance by E - 1, as torch does where nothing is said; 0 by E.
+        correction: 1 divides the variance by E - 1, as torch does by default; 0 by E.
 
     Source: Sun, Zhang, Jia, Lin, Ye and Yu, "Model-Bellman Inconsistency for Model-based Offline Reinforcement
     Learning" (MOBILE, 2023), equation 6.

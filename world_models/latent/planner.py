@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 class LatentPlanner(OptionsActor):
-    r"""MPPI in the latent space, begun at the last plan, helped by a policy prior, with a value behind the horizon.
+    r"""MPPI in the latent space, started at the last plan, helped by a policy prior, with a value behind the horizon.
 
     .. math:: G = \sum_{t < H} \gamma^t \hat r_t + \gamma^H \hat Q(z_H, \pi(z_H))
 
@@ -156,12 +156,12 @@ class LatentPlanner(OptionsActor):
                 z = self.model.following(z, found[-1])
         return torch.stack(found, 2)
 
-    def plan(self, observations: Tensor, begun: Tensor, noise: Tensor) -> Plan:
+    def plan(self, observations: Tensor, started: Tensor, noise: Tensor) -> Plan:
         """Search from (B, O) normalised observations.
 
         Args:
             observations: as the encoder reads them.
-            begun: (B, H, A) mean plan to begin at.
+            started: (B, H, A) mean plan to begin at.
             noise: (B, `noise_dim`) standard normal.
         """
         o, shapes = self.options, self._noise
@@ -171,7 +171,7 @@ class LatentPlanner(OptionsActor):
         )
         z = self.representation(observations)
         own = self.prior_plans(z, prior) if o["prior_samples"] else plans[:, 0, :0]
-        mean, std = begun, torch.full_like(begun, o["std_range"][1])
+        mean, std = started, torch.full_like(started, o["std_range"][1])
         for turn in range(o["iterations"]):
             drawn = (mean.unsqueeze(1) + std.unsqueeze(1) * plans[:, turn]).clamp(-1, 1)
             actions = torch.cat([own, drawn], 1)

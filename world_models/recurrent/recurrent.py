@@ -158,7 +158,7 @@ class RecurrentModel(nn.Module):
         return observations if self.embedding is None else rows(self.embedding, symlog(observations))
 
     def continues(self, states: Tensor) -> Tensor:
-        """(...) log-odds that the episode goes on where it reached (..., S) states."""
+        """(...) log-odds that the episode continues where it reached (..., S) states."""
         return rows(self.continuation, states).squeeze(-1)
 
     def step(self, states: Tensor, actions: Tensor, noise: StepNoise) -> Outcome:

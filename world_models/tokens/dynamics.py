@@ -97,8 +97,8 @@ class TokenDynamics(nn.Module, Dynamics):
             place = self.given + number
             odds = logits[:, -1].softmax(-1)
             token = odds.argmax(-1) if uniform is None else drawn(odds, uniform[:, number])
-            told = self.bins.expected(odds, place) if uniform is None else self.bins.centres[place][token]
-            found.append(told)
+            reported = self.bins.expected(odds, place) if uniform is None else self.bins.centres[place][token]
+            found.append(reported)
             if number < self.noise_dim - 1:
                 logits, past = self.transformer(token.unsqueeze(-1), place, past)
         reward, following = found[0].view(lead), torch.stack(found[1:], -1).view(*lead, -1)

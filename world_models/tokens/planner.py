@@ -46,14 +46,15 @@ class Beams(NamedTuple):
 class TrajectoryPlanner(OptionsActor):
     r"""Beam search in a transformer over tokens of states, actions, rewards and returns-to-go.
 
-    From what was seen, each of N beams goes on in E ways: its actions are drawn token by token, the least likely
+    From what was seen, each of N beams continues in E ways: its actions are drawn token by token, the least likely
     `action_tail` of the odds left out; reward and return-to-go are the means of their tokens, and the N best futures by
 
     .. math:: \textstyle\sum_{k \le h} \gamma^k r_k + \gamma^{h + 1} \hat G_{h}
 
-    go on by the likeliest tokens of the next state, H steps in all. The first action of the best is carried out. G is
-    the discounted sum of all rewards after the step's own, so that no search needs to look to the end. Source: Janner,
-    Li and Levine, "Offline Reinforcement Learning as One Big Sequence Modeling Problem" (NeurIPS 2021), section 3.2.
+    continue by the likeliest tokens of the next state, H steps in all. The first action of the best is carried out. G
+    is the discounted sum of all rewards after the step's own, so that no search needs to look to the end. Source:
+    Janner, Li and Levine, "Offline Reinforcement Learning as One Big Sequence Modeling Problem" (NeurIPS 2021), section
+    3.2.
 
     The memory is the last `past` steps. Past and horizon together are no longer than what the transformer was trained
     on; the published search has a horizon beyond it, and drops the oldest steps while it plans. The noise is that of

@@ -57,9 +57,7 @@ class Bins(nn.Module):
         if bool(self.fitted):
             return
         if len(values) == 0 or not np.isfinite(values).all():
-            raise DataError(
-                "tokens are made of finite numbers, and some of the data's are not: drop or mend those rows"
-            )
+            raise DataError("tokens are made of finite numbers, and some of the data's are not: drop or fix those rows")
         wide = values.astype(np.float64)
         if self.law == "quantile":
             edges = np.quantile(wide, np.linspace(0, 1, self.count + 1), axis=0).T

@@ -1,4 +1,4 @@
-"""A decoder-only transformer over the tokens of trajectories, which can go on from where it was.
+"""A decoder-only transformer over the tokens of trajectories, which can continue from where it was.
 
 Source: Janner, Li and Levine, "Offline Reinforcement Learning as One Big Sequence Modeling Problem" (NeurIPS 2021).
 """
@@ -48,7 +48,7 @@ class GrowingBlock(Block):
 class TokenTransformer(nn.Module):
     """The odds of each token given those before it, in steps of D places with an alphabet of K each.
 
-    A place has tokens and an output layer of its own; the position is told by a vector for each place of each of T
+    A place has tokens and an output layer of its own; the position is encoded by a vector for each place of each of T
     steps. Token number i, of place i mod D, gives the odds of token i + 1.
     """
 

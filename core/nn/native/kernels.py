@@ -53,7 +53,7 @@ class Slots:
         self.gradients: dict[int, Tensor] = {}
         """Address of a parameter -> a view of the Learner's flat gradient."""
         self.masks_inside = True
-        """Whether networks with dropout masks are one call too, or each layer is one: so runs were begun before."""
+        """Whether networks with dropout masks are one call too, or each layer is one: so runs were started before."""
 
     def gradient(self, parameter: Tensor) -> Tensor:
         """Where to write the gradient of `parameter`; a second use in one backward gets memory of its own."""

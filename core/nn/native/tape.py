@@ -341,7 +341,7 @@ def _agree(found: Tensor, expected: Tensor, stepped: bool = False) -> bool:
     Of what an optimizer has `stepped`, most numbers must agree: Adam's first steps are as long whatever the gradient
     is, so that rounding turns round those of numbers whose gradient is next to nothing. Gradients and second moments,
     which are compared too, tell whether gradients agree. (Whether a step is taped must not hang on such a number: a
-    resumed run would go on with other last bits.)
+    resumed run would continue with other last bits.)
     """
     if not found.is_floating_point() or not bool(expected.isfinite().all()):
         return True

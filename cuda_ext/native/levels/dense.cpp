@@ -216,7 +216,7 @@ void dots(const float* values, const float* factor, long factor_stride, float* o
 }
 
 /// gradient[n][k] for first <= n < end and k < there <= V * width, of a gradient with rows of `inputs` numbers: sums over
-/// the batch, which go on from what `gradient` holds unless `fresh`.
+/// the batch, which continue from what `gradient` holds unless `fresh`.
 template <int V>
 void gradient_columns(const float* above, const float* column, float* gradient, long there, long inputs, long outputs,
                       long first_row, long end, long rows, bool fresh) {

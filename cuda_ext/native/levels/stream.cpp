@@ -277,7 +277,7 @@ void step(const Stream<T>& s, Turn turn, int phases) {
   }
   if ((phases & stream_reset) && first) normalise(s, stream, s.in_first);
 
-  // An action chosen before learning stays, except where a new episode has begun since.
+  // An action chosen before learning stays, except where a new episode has started since.
   const bool acts = has_actions && (phases & stream_act) && (!(phases & stream_act_before) || first);
   if (acts) set_inputs(acting, acting.next, following);
   if (learns && acts && c.optimizer != StreamOptimizer::adaptive) {

@@ -71,8 +71,8 @@ class Model:
         if problem is not None:
             is_data = kind.data_with(self.config) == "required" or isinstance(problem, Dataset)
             if (dataset if is_data else env) is not None:
-                said = "dataset" if is_data else "env"
-                raise ConfigError(f"{called}: {problem!r} and {said}= are two of one: give one of them")
+                given = "dataset" if is_data else "env"
+                raise ConfigError(f"{called}: {problem!r} and {given}= are two of one: give one of them")
             if is_data:
                 dataset = problem
             else:
@@ -104,7 +104,7 @@ class Model:
         self, steps: int, *, seeds: int | Sequence[int] = 1, out: str | os.PathLike[str] | None = None,
         progress: bool = True, listener: Listener | None = None, **options: Any,
     ) -> Self:  # fmt: skip
-        """Train; called again, go on with the same run for as many steps more.
+        """Train; called again, continue the same run for as many steps more.
 
         Args:
             steps: in the environment where the algorithm acts, gradient steps elsewhere; of each seed.
@@ -125,7 +125,7 @@ class Model:
         with shown(progress, listener) as listener:
             if self.run is not None:
                 if options or out is not None:
-                    raise ConfigError("learn() goes on with its run: what is given anew is steps alone")
+                    raise ConfigError("learn() continues its run: what is given anew is steps alone")
                 self.run = extend(self.run.folder, self.run.plan.steps + steps, listener)
                 return self
             listening = {name: options.pop(name, None) for name in ("logger", "logger_options")}

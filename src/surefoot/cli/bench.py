@@ -32,7 +32,7 @@ def add_parsers(commands: Any) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
 
-    suite = parts.add_parser("run", help="train and score a suite, or go on with it, and write its leaderboard")
+    suite = parts.add_parser("run", help="train and score a suite, or continue it, and write its leaderboard")
     suite.add_argument("suite", metavar="SUITE", help="name of a suite, or a .yaml file of your own")
     suite.add_argument("settings", nargs="*", metavar="name=value", help="algo= and algo.* of an entry of your own")
     suite.add_argument("--entry", metavar="NAME", help="what the entry of your own is called (default: its algorithm)")
@@ -41,7 +41,7 @@ def add_parsers(commands: Any) -> None:
     )
     suite.add_argument("--tasks", metavar="A,B", help="only these tasks of the suite")
     suite.add_argument(
-        "-o", "--output", metavar="FOLDER", help="default: runs/bench-SUITE-vN; one that is there goes on"
+        "-o", "--output", metavar="FOLDER", help="default: runs/bench-SUITE-vN; one that is there continues"
     )
     suite.add_argument("--skip-failing", action="store_true", help=SKIP_HELP.replace("jobs", "runs"))
     output.add_trust(suite)
@@ -114,7 +114,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from surefoot.cli.support import file_overrides as received
-    from surefoot.cli.support.ahead import reasons, told
+    from surefoot.cli.support.ahead import reasons, reported
     from surefoot.cli.support.training import Style
     from surefoot.core.base.files import write_json
     from surefoot.runs.folders import Claim, claim_begun, claim_new
@@ -124,14 +124,14 @@ def _run(arguments: argparse.Namespace) -> int:
     suite = leaderboard.suite(arguments.suite)
     tasks = _tasks(suite, arguments.tasks)
     if arguments.suite not in leaderboard.names():  # a file, and who gives it may not be who wrote it
-        for said in (*map(suite.overrides, tasks), [f"algo={name}" for name in suite.algorithms]):
-            received.check(said, arguments.suite, arguments.trust)
+        for stated in (*map(suite.overrides, tasks), [f"algo={name}" for name in suite.algorithms]):
+            received.check(stated, arguments.suite, arguments.trust)
     entries = _entries(suite, arguments)
     style = Style(arguments.quiet, arguments.json)
     place = pathlib.Path(arguments.output or f"runs/bench-{suite.label}")
-    begun = (place / leaderboard.RUNS).is_dir()
+    started = (place / leaderboard.RUNS).is_dir()
     given_up = _checked(suite, entries, tasks, place / leaderboard.RUNS, style, arguments)
-    claim: Claim = claim_begun(place) if begun else claim_new(place)
+    claim: Claim = claim_begun(place) if started else claim_new(place)
     with claim, resumable(claim.folder, lambda: arguments.line):
         for name, facts in entries.items():
             home = claim.folder / leaderboard.RUNS / name
@@ -151,7 +151,7 @@ def _run(arguments: argparse.Namespace) -> int:
         show(suite, board)
         output.say(f"\nleaderboard: {output.short(path)}")
     for reason, labels in reasons((_label(*which), why) for which, why in given_up.items()).items():
-        output.say(f"{told(labels, 'run')} given up: {reason}", stderr=arguments.json)
+        output.say(f"{reported(labels, 'run')} given up: {reason}", stderr=arguments.json)
     return 2 if given_up else 0
 
 
@@ -167,10 +167,10 @@ def _checked(
     style: Style,
     arguments: argparse.Namespace,
 ) -> dict[tuple[str, str], str]:
-    """(entry, task) -> why it is given up, of runs that are not begun.
+    """(entry, task) -> why it is given up, of runs that are not started.
 
     Raises:
-        ConfigError: some can't be trained, and `--skip-failing` is not said, or all can't.
+        ConfigError: some can't be trained, and `--skip-failing` is not stated, or all can't.
     """
     from surefoot.cli.support.ahead import check_jobs, refusal
     from surefoot.core.base.errors import SurefootError
@@ -188,10 +188,10 @@ def _checked(
     return {by_label[label]: str(error) for label, error in failed.items()}
 
 
-def _tasks(suite: Suite, said: str | None) -> list[str]:
+def _tasks(suite: Suite, stated: str | None) -> list[str]:
     from surefoot.core.base.errors import nearest
 
-    asked = list(suite.tasks) if said is None else said.split(",")
+    asked = list(suite.tasks) if stated is None else stated.split(",")
     for task in asked:
         if task not in suite.tasks:
             raise ConfigError(f"--tasks {task}: {suite.name} has no such task; {nearest(task, list(suite.tasks))}")
@@ -287,7 +287,7 @@ def _request(suite: Suite, task: str, overrides: Sequence[str]) -> Any:
 def _train(
     suite: Suite, task: str, place: pathlib.Path, name: str, overrides: Sequence[str], style: Style, trust: bool
 ) -> None:
-    """The run of an entry on a task: finished already, gone on with, or trained now."""
+    """The run of an entry on a task: finished already, continued, or trained now."""
     from surefoot.cli.support.training import train_or_resume
 
     train_or_resume(lambda: _request(suite, task, overrides), place, style, label=f"{name} {task} ", trust=trust)

@@ -50,7 +50,9 @@ def compare(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--metric {arguments.metric}: {nearest(arguments.metric, list(METRICS))}")
     arms, unfinished = arms_of(arguments.patterns)
     for folder in unfinished:
-        output.say(f"{output.short(folder)}: not finished, so left out (surefoot train --resume goes on)", stderr=True)
+        output.say(
+            f"{output.short(folder)}: not finished, so left out (surefoot train --resume continues)", stderr=True
+        )
     _tell_differences(arms)
     if arguments.until is None:
         for name in ("anytime", "max_seeds", "per_stage", "output"):

@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
 
     made = add(own, "pack", pack, "make a store on disk of files, for data beyond memory (docs/scale.md)")
     made.add_argument("sources", metavar="FILE", nargs="+", help="paths or ids of the same columns, one after another")
-    made.add_argument("-o", "--output", required=True, help="a new folder; where it was stopped, it goes on")
+    made.add_argument("-o", "--output", required=True, help="a new folder; where it was stopped, it continues")
     add_loading(made)
 
     made = add(own, "draft", draft, "begin a mapping: what the columns of a log of your own mean")
@@ -242,7 +242,7 @@ def pack(arguments: argparse.Namespace) -> int:
                 progress=progress,
             )
     except KeyboardInterrupt:
-        output.say(f"{arguments.output}: stopped; the same command goes on where it was", stderr=True)
+        output.say(f"{arguments.output}: stopped; the same command continues where it was", stderr=True)
         raise
     if arguments.json:
         output.print_json(dataclasses.asdict(made))

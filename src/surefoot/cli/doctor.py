@@ -1,4 +1,4 @@
-"""`surefoot doctor`: what is installed here, what is missing, and the command that mends it."""
+"""`surefoot doctor`: what is installed here, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST_DISK = 2 * 2**30
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser("doctor", help="versions, GPU, compiler, extras, and how to mend what is missing")
+    parser = commands.add_parser("doctor", help="versions, GPU, compiler, extras, and how to fix what is missing")
     parser.add_argument(
         "--other",
         metavar="PYTHON[:MODULE]",
@@ -46,8 +46,8 @@ def doctor(arguments: argparse.Namespace) -> int:
         output.say()
         for name, extra in found["extras"].items():
             missing = ", ".join(extra["missing"])
-            said = "installed" if not missing else f"missing {missing}: {extra['mend']}"
-            output.say(f"{f'extra {name}':<20}{said}")
+            given = "installed" if not missing else f"missing {missing}: {extra['mend']}"
+            output.say(f"{f'extra {name}':<20}{given}")
         output.say()
         for problem in found["problems"]:
             output.say(f"{problem['level']}: {problem['what']}; {problem['mend']}")
@@ -76,11 +76,11 @@ def _other(named: str, as_json: bool) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """What is here, as JSON values: system, versions, extras and problems, each of these with what mends it."""
+    """What is here, as JSON values: system, versions, extras and problems, each of these with what fixes it."""
     problems: list[dict[str, str]] = []
 
-    def problem(level: str, what: str, mend: str) -> None:
-        problems.append({"level": level, "what": what, "mend": mend})
+    def problem(level: str, what: str, fix: str) -> None:
+        problems.append({"level": level, "what": what, "mend": fix})
 
     versions = {name: _version(name) for name in CORE}
     for name, version in versions.items():

@@ -217,7 +217,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
             run.plan.algorithm,
             output.short_dataset(run.plan.dataset),
             run.summary["steps"] if run.complete else run.plan.steps,
-            *run.told,
+            *run.reported,
             tuple(run.summary.get("best", {}).get("per_seed_steps", ())) if arguments.best and run.complete else (),
         )
     first = next(iter(judged.policies.values()))
@@ -355,7 +355,7 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
         return 0
     found, count = varied.found, varied.scores.shape[1]
     where = {name: float(column[found.worst_variant]) for name, column in varied.values.items()}
-    said = ", ".join(f"{name}={value:.4g}" for name, value in where.items())
+    stated = ", ".join(f"{name}={value:.4g}" for name, value in where.items())
     low = "" if found.too_low is None else f"; of equal variants it would be {found.too_low:.3g} too low"
     shown = {
         "environment": f"{env}, {count:,} variants, {varied.episodes:,} episodes of each for {len(policies)} seeds",
@@ -363,7 +363,7 @@ def _evaluate_variants(arguments: argparse.Namespace, env: str, policies: list[P
         f"{100 * found.share:g} % quantile": format_bounds(found.quantile.to_json()),
         f"CVaR, worst {100 * found.share:g} %": format_bounds(found.cvar.to_json()),
         "worst variant of each seed": f"{format_bounds(found.worst.to_json())}{low}",
-        f"at {said}": f"{format_bounds(varied.again.to_json())} in fresh episodes: the worst variant over all seeds",
+        f"at {stated}": f"{format_bounds(varied.again.to_json())} in fresh episodes: the worst variant over all seeds",
     }
     output.print_facts(shown)
     if drawn:

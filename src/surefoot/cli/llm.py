@@ -22,7 +22,7 @@ def add_parsers(commands: Any) -> None:
     train = parts.add_parser("train", help="train a model by rewards", add_help=False)
     train.add_argument("-h", "--help", nargs=0, action=_Help, help="show this, and all settings")
     train.add_argument("settings", nargs="*", metavar="name=value", help="settings, below")
-    train.add_argument("--resume", metavar="RUN", help="go on with a run that was interrupted")
+    train.add_argument("--resume", metavar="RUN", help="continue a run that was interrupted")
     output.add_trust(train)
     train.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     train.add_argument("--json", action="store_true", help="the result as JSON")
@@ -39,8 +39,8 @@ def add_parsers(commands: Any) -> None:
         given = parts.add_parser(name, help=what, add_help=False)
         given.add_argument("-h", "--help", nargs=0, action=_GivenHelp, help="show this, and all settings")
         given.add_argument("settings", nargs="*", metavar="name=value", help="settings, below")
-        given.add_argument("--resume", metavar="FOLDER", help="go on with a training that was interrupted")
-        given.add_argument("--trust", action="store_true", help="go on in a folder with symbolic links in it")
+        given.add_argument("--resume", metavar="FOLDER", help="continue a training that was interrupted")
+        given.add_argument("--trust", action="store_true", help="continue in a folder with symbolic links in it")
         given.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
         given.add_argument("--json", action="store_true", help="the result as JSON")
         given.set_defaults(run=_given, command=name)
@@ -136,7 +136,7 @@ def _train(arguments: argparse.Namespace) -> int:
     show = None if arguments.quiet else _show
     if arguments.resume is not None:
         if arguments.settings:
-            raise ConfigError("--resume goes on with the run's own settings: leave out the others")
+            raise ConfigError("--resume continues the run's own settings: leave out the others")
         folder = resume(arguments.resume, arguments.trust, show)
     else:
         words = dict(_word(text) for text in arguments.settings)
@@ -150,8 +150,8 @@ def _reward(arguments: argparse.Namespace) -> int:
 
     def show(line: dict[str, Any]) -> None:
         if line["step"] == 1 or line["step"] % 20 == 0:
-            said = f"step {line['step']:.0f}: loss {line['loss']:.3f}, accuracy {line['accuracy']:.3f}"
-            print(said, file=sys.stderr, flush=True)
+            stated = f"step {line['step']:.0f}: loss {line['loss']:.3f}, accuracy {line['accuracy']:.3f}"
+            print(stated, file=sys.stderr, flush=True)
 
     facts = train_reward(dict(_word(text) for text in arguments.settings), None if arguments.quiet else show)
     if arguments.json:
@@ -162,7 +162,7 @@ def _reward(arguments: argparse.Namespace) -> int:
         {
             "reward model": output.short(pathlib.Path(facts["folder"])),
             "trained on": f"{facts['trained']} lines of {what}; loss {facts['loss']:.3f} in the last 20 steps",
-            "held out": f"{facts['held_out_accuracy']:.3f} of {facts['held_out_compared']} {what} told right",
+            "held out": f"{facts['held_out_accuracy']:.3f} of {facts['held_out_compared']} {what} ordered correctly",
         }
     )
     return 0
@@ -173,13 +173,13 @@ def _given(arguments: argparse.Namespace) -> int:
 
     def show(line: dict[str, Any]) -> None:
         if line["step"] == 1 or line["step"] % 20 == 0:
-            told = f", accuracy {line['accuracy']:.3f}, margin {line['margin']:.3f}" if "accuracy" in line else ""
-            print(f"step {line['step']:.0f}: loss {line['loss']:.3f}{told}", file=sys.stderr, flush=True)
+            reported = f", accuracy {line['accuracy']:.3f}, margin {line['margin']:.3f}" if "accuracy" in line else ""
+            print(f"step {line['step']:.0f}: loss {line['loss']:.3f}{reported}", file=sys.stderr, flush=True)
 
     heard = None if arguments.quiet else show
     if arguments.resume is not None:
         if arguments.settings:
-            raise ConfigError("--resume goes on with the training's own settings: leave out the others")
+            raise ConfigError("--resume continues the training's own settings: leave out the others")
         facts = resume_given(arguments.command, arguments.resume, heard, arguments.trust)
     else:
         facts = begin_given(arguments.command, dict(_word(text) for text in arguments.settings), heard)
@@ -192,8 +192,8 @@ def _given(arguments: argparse.Namespace) -> int:
     }
     for when in ("before", "after"):
         if when in facts:
-            told = ", ".join(f"{name} {value:.3f}" for name, value in facts[when].items())
-            shown[f"held out, {when}"] = f"{facts['held_out']} lines: {told}"
+            reported = ", ".join(f"{name} {value:.3f}" for name, value in facts[when].items())
+            shown[f"held out, {when}"] = f"{facts['held_out']} lines: {reported}"
     output.print_facts(shown)
     return 0
 

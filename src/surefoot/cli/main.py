@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return _end(128 + signal.SIGINT, f"\n{printable(str(error)) or 'interrupted'}")
     except Terminated as error:
-        return _end(128 + signal.SIGTERM, None if error.told else "terminated")
+        return _end(128 + signal.SIGTERM, None if error.reported else "terminated")
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _silence(sys.stdout)
         return 0

@@ -67,15 +67,15 @@ def new(arguments: argparse.Namespace) -> int:
 
     kind, name = arguments.kind, arguments.name
     if kind not in KINDS:
-        raise ConfigError(f"{kind!r} is nothing that can be begun: {nearest(kind, list(KINDS))}")
+        raise ConfigError(f"{kind!r} is nothing that can be started: {nearest(kind, list(KINDS))}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(f"{name!r} can't be a module's name; give small letters, digits and _, as in my_algorithm")
     if arguments.cpp and kind != "system":
         raise ConfigError(f"--cpp is of a system; `surefoot new {kind} {name}` writes python")
     for option in ("base", "loss"):
         if getattr(arguments, option) is not None and (kind != "algorithm" or arguments.base is None):
-            said = "--from is of an algorithm" if option == "base" else "--loss is of an algorithm with --from"
-            raise ConfigError(f"{said}: `surefoot new algorithm {name} --from iql`")
+            given = "--from is of an algorithm" if option == "base" else "--loss is of an algorithm with --from"
+            raise ConfigError(f"{given}: `surefoot new algorithm {name} --from iql`")
     folder = pathlib.Path(arguments.folder).expanduser()
     words = {"name": name, "Class": "".join(part.capitalize() for part in name.split("_"))}
     if arguments.base is not None:

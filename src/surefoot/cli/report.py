@@ -41,8 +41,8 @@ def report(arguments: argparse.Namespace) -> int:
     for why in left_out:
         output.say(f"left out: {why}", stderr=True)
     loaded, copies = without_copies(load_runs(folders))
-    for said in copies:
-        output.say(f"note: {said}", stderr=True)
+    for stated in copies:
+        output.say(f"note: {stated}", stderr=True)
     left_out += copies
     loaded = [run.of_best() for run in loaded] if arguments.best else loaded
     runs = [run.judged_by(arguments.cost_limit) for run in loaded]
@@ -99,7 +99,7 @@ def finished_runs(given: Sequence[str]) -> tuple[list[str], list[str]]:
                 train = "llm train" if is_language(run) else "train"
                 left_out.append(
                     f"{run} is not finished: surefoot watch {output.typed(run)} shows how far it is, surefoot {train} "
-                    f"--resume {output.typed(run)} goes on with it"
+                    f"--resume {output.typed(run)} continues it"
                 )
             else:
                 found.append(str(run))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from surefoot.studies.reproduce import Outcome, Result
 
 ASKED, RESULT = "reproduce.json", "reproduction.json"
-"""What a folder of a reproduction was begun for, and how it ended."""
+"""What a folder of a reproduction was started for, and how it ended."""
 PLACE = ("dataset", "env", "env_options", "device", "tf32", "mixed_precision", "compiled", "kernels", "collectors",
          "workers", "staleness", "learners", "patience", "checkpoint_every", "strict", "view", "logger",
          "logger_options", "listener", "keep_best")  # fmt: skip
@@ -33,7 +33,7 @@ examples:
   surefoot reproduce iql-hopper-medium device=cuda
   surefoot reproduce td3bc-neorl2-dmsd dataset=dmsd.hdf5 --updates 20000 --seeds 1
 
-The same command goes on with a run that was interrupted. docs/reproduce.md has all results in one table.
+The same command continues a run that was interrupted. docs/reproduce.md has all results in one table.
 """
 
 
@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--show", action="store_true", help="print the commands and all options, and run nothing")
     parser.add_argument("--seeds", metavar="N", help="how many seeds, or which, as [0,5] (default: the paper's)")
     parser.add_argument("--updates", metavar="N", help="at most so many updates or steps: a shorter run, labelled so")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="default: runs/reproduce-NAME; goes on there")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="default: runs/reproduce-NAME; continues there")
     output.add_trust(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -132,11 +132,11 @@ def here(one: Result) -> str:
     found = measured().get(one.name, {}).get("here")
     if found is None:
         return "-"
-    told = []
+    reported = []
     for outcome in found["outcomes"]:
         bounds = "" if outcome["low"] is None else f" [{outcome['low']:.4g}, {outcome['high']:.4g}]"
-        told.append(f"{outcome['mean']:.4g}{bounds}, published number {outcome['place']}")
-    return ("shorter: " if found["shorter"] else "") + "; ".join(told)
+        reported.append(f"{outcome['mean']:.4g}{bounds}, published number {outcome['place']}")
+    return ("shorter: " if found["shorter"] else "") + "; ".join(reported)
 
 
 def _facts(one: Result) -> dict[str, Any]:
@@ -187,9 +187,9 @@ def request(values: Mapping[str, Any], name: str) -> Request:
     """
     from surefoot.cli.support import config, grammar
 
-    said = {key: value for key, value in values.items() if key != "algo"}
+    given = {key: value for key, value in values.items() if key != "algo"}
     try:
-        return config.compose([f"algo={values['algo']}", *grammar.texts(said)])
+        return config.compose([f"algo={values['algo']}", *grammar.texts(given)])
     except ConfigError as error:
         raise error.inside(name, ConfigError) from error
 
@@ -200,9 +200,9 @@ def _show(asked: Result, published: Result, place: pathlib.Path, as_json: bool) 
     stages = stages_of(asked, place)
     requests = {stage: request(values, asked.name) for stage, values in stages.items()}
     if as_json:
-        told = {stage: {"command": command({**stages[stage], "out": str(place / stage)}), "options": one.options}
+        reported = {stage: {"command": command({**stages[stage], "out": str(place / stage)}), "options": one.options}
                 for stage, one in requests.items()}  # fmt: skip
-        output.print_json({**_facts(asked), "stages": told})
+        output.print_json({**_facts(asked), "stages": reported})
         return 0
     output.print_facts(
         {
@@ -234,12 +234,12 @@ def _of_a_seed(seconds: float | None, more: str = "") -> str | None:
 
 def _shorter(asked: Result, published: Result) -> str | None:
     """What is less than published; None where nothing is."""
-    said = [
+    given = [
         f"{stage.steps:,} of {published.stages[name].steps:,} steps{' before' if name == 'before' else ''}"
         for name, stage in asked.stages.items()
         if stage.steps < published.stages[name].steps
     ]
-    return "; ".join(said) or None
+    return "; ".join(given) or None
 
 
 def _repeat(asked: Result, published: Result, place: pathlib.Path, arguments: argparse.Namespace) -> int:
@@ -254,15 +254,15 @@ def _repeat(asked: Result, published: Result, place: pathlib.Path, arguments: ar
     place = place.resolve()
     stages = stages_of(asked, place)
     facts = {"name": asked.name, "stages": {stage: _settled(values) for stage, values in stages.items()}}
-    begun = (place / ASKED).is_file()
-    if begun:
+    started = (place / ASKED).is_file()
+    if started:
         _refuse_another(place, facts)
     else:
         _require_files(asked, stages)
         first = next(iter(stages))  # what starts from its run can't be checked before that is there
         if failed := check_jobs({first: request(stages[first], asked.name)}, style, arguments.trust):
             raise _with_needs(asked, refusal(failed, 1, "run"))
-    claim: Claim = claim_begun(place) if begun else claim_new(place)
+    claim: Claim = claim_begun(place) if started else claim_new(place)
     with claim, resumable(claim.folder, lambda: arguments.line):
         write_json(place / ASKED, facts)
         for stage, values in stages.items():
@@ -345,7 +345,7 @@ def _settled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_another(place: pathlib.Path, facts: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a folder was begun with other settings."""
+    """Raise ConfigError where a folder was started with other settings."""
     from surefoot.core.base.files import read_json
     from surefoot.core.base.schema import Plain, Record, Table, Text
 
@@ -359,8 +359,8 @@ def _refuse_another(place: pathlib.Path, facts: Mapping[str, Any]) -> None:
         for key in sorted({*values, *there}):
             if values.get(key) != there.get(key):
                 raise ConfigError(
-                    f"{place}: was begun with {key}={there.get(key)}, not {values.get(key)}; say the same to go on "
-                    "with it, or give another folder with -o"
+                    f"{place}: was started with {key}={there.get(key)}, not {values.get(key)}; say that to continue, "
+                    "or give another folder with -o"
                 )
 
 
@@ -375,8 +375,8 @@ def _require_files(asked: Result, stages: Mapping[str, Mapping[str, Any]]) -> No
 
 def _with_needs(asked: Result, error: ConfigError) -> ConfigError:
     """The error with how what is missing is had."""
-    told = " ".join(text for text in (asked.data, asked.needs) if text)
-    return ConfigError(f"{error} ({asked.name} needs: {told})" if told else str(error))
+    reported = " ".join(text for text in (asked.data, asked.needs) if text)
+    return ConfigError(f"{error} ({asked.name} needs: {reported})" if reported else str(error))
 
 
 def _allow(values: Mapping[str, Any]) -> None:

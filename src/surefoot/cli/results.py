@@ -136,8 +136,8 @@ def gather(arguments: argparse.Namespace) -> int:
 
 def _tell(sentences: list[str], before: str, rest: str) -> None:
     """The first of some sentences on standard error, and how many there are besides."""
-    for said in sentences[:SHOWN]:
-        output.say(f"{before}{said}", stderr=True)
+    for stated in sentences[:SHOWN]:
+        output.say(f"{before}{stated}", stderr=True)
     if len(sentences) > SHOWN:
         output.say(f"and {len(sentences) - SHOWN} more {rest}; --json names all", stderr=True)
 

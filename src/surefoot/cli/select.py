@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
 
 
 def select(arguments: argparse.Namespace) -> int:
-    """Judge, rank, say what can be said, and spend the episodes that are allowed."""
+    """Judge, rank, say what can be reported, and spend the episodes that are allowed."""
     from surefoot.offline.evaluation.least_squares_q import LeastSquaresQConfig
     from surefoot.runs.embedded import load
     from surefoot.studies import select as selecting
@@ -74,7 +74,7 @@ def select(arguments: argparse.Namespace) -> int:
             found = select_by_model(chosen, dataset, model, arguments.seed, bar, arguments.truth)
         else:
             found = selecting.select(chosen, dataset, critics, arguments.seed, bar, arguments.truth)
-    told = notes(dataset) if by_model else []
+    reported = notes(dataset) if by_model else []
     tried = None if env_id is None else _try_out(found, chosen, dataset, env_id, arguments)
     if arguments.output is not None:
         from surefoot.evaluation.plots import save_png
@@ -82,10 +82,10 @@ def select(arguments: argparse.Namespace) -> int:
 
         save_png(picture(found, dataset.name), arguments.output)
     if arguments.json:
-        output.print_json({**_json(found, dataset, tried), "notes": told})
+        output.print_json({**_json(found, dataset, tried), "notes": reported})
         return 0
     _present(found, tried)
-    for note in told:
+    for note in reported:
         output.say(f"note: {note}")
     if arguments.output is not None:
         output.say(f"picture: {output.short(arguments.output)}")

@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
         steps = _more_steps(known.overrides)
         if known.multirun or (known.overrides and steps is None):
             raise ConfigError(
-                "--resume goes on with the run's own settings: leave out the others; steps=MORE alone, which extends "
+                "--resume continues the run's own settings: leave out the others; steps=MORE alone, which extends "
                 "it, may stand there"
             )
         return _resume(known.resume, style, known.trust, steps, known.skip_failing)
@@ -48,11 +48,11 @@ def run(arguments: Sequence[str]) -> int:
         from surefoot.cli.support import sweep
 
         return sweep.run(overrides, style, known.trust, known.skip_failing)
-    said = {item.key.split(".")[0] for item in grammar.parse(overrides)}
-    if not said & {"algo", "dataset", "preset", "init"}:
+    stated = {item.key.split(".")[0] for item in grammar.parse(overrides)}
+    if not stated & {"algo", "dataset", "preset", "init"}:
         from surefoot.cli.support import demo
 
-        return demo.main_job(overrides, said, style)  # which trusts nothing: its data is surefoot's
+        return demo.main_job(overrides, stated, style)  # which trusts nothing: its data is surefoot's
     request = config.compose(overrides, known.trust)
     with claimed(request) as claim:
         finished = train_one(request, style, claim, trust=known.trust)
@@ -87,11 +87,11 @@ def _resume(text: str, style: Style, trust: bool, steps: int | None = None, skip
 
     folder = pathlib.Path(text)
     from surefoot.cli.support import auto, sweep
-    from surefoot.studies.auto import begun
+    from surefoot.studies.auto import started
 
-    if begun(folder):
+    if started(folder):
         if steps is not None:
-            raise ConfigError(f"{text}: trains several algorithms and is not finished; go on with it without steps=")
+            raise ConfigError(f"{text}: trains several algorithms and is not finished; continue it without steps=")
         return auto.resume(folder.resolve(), style, trust)
     if (folder / sweep.FILE).is_file():
         if steps is not None:

@@ -39,7 +39,7 @@ seeds, which share none with them, and says whether it is better. Values are tho
   --space FILE      what varies
   --metric NAME     return or success, of the last policies
   --sampler-seed K  of the search (default 0)
-  --resume FOLDER   go on with a study that was interrupted
+  --resume FOLDER   continue a study that was interrupted
   --trust           as of surefoot train
   -q, --quiet       no progress
   --json            the result as JSON
@@ -64,21 +64,21 @@ def run(arguments: Sequence[str]) -> int:
     style = Style(known.quiet, known.json)
     if known.resume is not None:
         if known.overrides or known.trials is not None or known.space is not None:
-            raise ConfigError("--resume goes on with the study's own settings: leave out the others")
+            raise ConfigError("--resume continues the study's own settings: leave out the others")
         folder = pathlib.Path(known.resume).resolve()
         tuning = Tuning.read(folder)
         received.check(tuning.overrides, folder / TUNING, known.trust)  # a file says them, and not who resumes
         refuse_links_to_runs(folder, known.trust)
         if not pathlib.Path(tuning.folder).is_dir():
             raise ConfigError(
-                f"{folder}: was begun in {tuning.folder}, which its relative paths are meant from and which is not "
+                f"{folder}: was started in {tuning.folder}, which its relative paths are meant from and which is not "
                 "there any more; make it again"
             )
         with claim_begun(folder) as claim:
             later = functools.cache(lambda: _dataset(tuning, style, known.trust))
             return _carry_out(tuning, claim.folder, style, known, later)
     tuning, out = _asked(known)
-    dataset = _dataset(tuning, style, known.trust)  # a file that can't be read is told before a study is begun
+    dataset = _dataset(tuning, style, known.trust)  # a file that can't be read is given before a study is started
     _check_metric(tuning, dataset, known.trust)
     _check_ends(tuning, dataset, known)
     with claim_named("tune") if out is None else claim_new(out) as claim:
@@ -117,10 +117,10 @@ def _asked(known: argparse.Namespace) -> tuple[Tuning, str | None]:
     request = config.compose(overrides, known.trust)
     seeds = request.fields["seeds"]
     overrides = [text for text in overrides if not text.startswith("seeds=")]
-    said = tested[-1].partition("=")[2] if tested else str(TEST_SEEDS)
-    test_seeds = config.compose([*overrides, f"seeds={said}"], known.trust).fields["seeds"]
-    if said.strip().isdigit():  # how many: the next ones
-        test_seeds = tuple(range(max(seeds) + 1, max(seeds) + 1 + int(said)))
+    given = tested[-1].partition("=")[2] if tested else str(TEST_SEEDS)
+    test_seeds = config.compose([*overrides, f"seeds={given}"], known.trust).fields["seeds"]
+    if given.strip().isdigit():  # how many: the next ones
+        test_seeds = tuple(range(max(seeds) + 1, max(seeds) + 1 + int(given)))
     if any(text.lower() in ("env=none", "env=null") for text in overrides):
         raise ConfigError("env=none: settings are chosen by scores in a simulator; name one with env=")
     tuning = Tuning(
@@ -182,7 +182,7 @@ def _check(tuning: Tuning, values: Mapping[str, Any], dataset: Dataset | None, t
 
 
 def _options(request: Request) -> dict[str, Any]:
-    """Of the algorithm, as they are said on the command line."""
+    """Of the algorithm, as they are reported on the command line."""
     return {f"algo.{name}": value for name, value in request.options.items()}
 
 
@@ -200,12 +200,12 @@ def _carry_out(tuning: Tuning, folder: pathlib.Path, style: Style, known: argpar
         received.check(grammar.texts(values), folder, known.trust)  # of its files, or of the space's
         return _train(tuning, values, seeds, place, label, style, known.trust, loaded)
 
-    said: dict[str, int] = {}  # why a trial failed, and the first that did
+    given: dict[str, int] = {}  # why a trial failed, and the first that did
 
     def tried(number: int, values: Mapping[str, Any], scores: list[float] | None) -> None:
         if scores is None:
             reason = dict(tuner.failures(folder, tuning))[number]
-            first = said.setdefault(reason, number)
+            first = given.setdefault(reason, number)
             mean = f"failed: {reason}" if first == number else f"failed as trial {first + 1} did"
         else:
             mean = f"{tuning.metric} {sum(scores) / len(scores):.4g}"
@@ -231,7 +231,7 @@ def _train(
     tuning: Tuning, values: Mapping[str, Any], seeds: Sequence[int], place: pathlib.Path, label: str, style: Style,
     trust: bool, loaded: Loader,
 ) -> Run:  # fmt: skip
-    """The run of some values: finished already, gone on with, or trained now."""
+    """The run of some values: finished already, continued, or trained now."""
     from surefoot.cli.support import config, grammar
     from surefoot.cli.support.training import train_one
     from surefoot.runs.folders import claim_new
@@ -275,7 +275,7 @@ def _check_metric(tuning: Tuning, dataset: Dataset | None, trust: bool) -> None:
 
 def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> None:
     from surefoot.cli.support import grammar
-    from surefoot.cli.support.ahead import reasons, told
+    from surefoot.cli.support.ahead import reasons, reported
     from surefoot.studies.tune import failures
 
     budget, curse, test = result["budget"], result["winners_curse"], result["test"]
@@ -285,7 +285,7 @@ def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> No
     answer = {
         "larger": "the tuned settings are better than the default",
         "smaller": "the tuned settings are worse than the default",
-    }.get(result["decision"]["answer"], "not said to be better than the default: not separated by these test seeds")
+    }.get(result["decision"]["answer"], "not stated to be better than the default: not separated by these test seeds")
     output.say(f"\ntuned:    {', '.join(grammar.texts(result['incumbent']))}")
     spent = f"{budget['trials']} trials x {budget['seeds']} seeds x {budget['steps_each']:,} steps"
     for name, how in (("incumbent", f"tuned with {spent}"), ("default", "tuned with nothing")):
@@ -307,5 +307,5 @@ def _present(tuning: Tuning, folder: pathlib.Path, result: dict[str, Any]) -> No
         f"the test seeds, which are judged from other initial states{known}"
     )
     for reason, labels in reasons((str(number + 1), why) for number, why in failures(folder, tuning)).items():
-        output.say(f"{told(labels, 'trial')} of {budget['trials']} failed: {reason}")
+        output.say(f"{reported(labels, 'trial')} of {budget['trials']} failed: {reason}")
     output.say(f"study:    {output.short(folder)}")

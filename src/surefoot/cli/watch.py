@@ -95,17 +95,17 @@ def _follow(arguments: argparse.Namespace) -> int:
         output.say(f"page: {output.short(page)} (it reloads itself; Ctrl-C ends the watching, not the runs)")
     live = Live(console=console, auto_refresh=False) if console.is_terminal and not arguments.once else None
     states: list[dict[str, Any]] = []
-    damaged, said, shown = list[str](), set[str](), table_of([])
+    damaged, given, shown = list[str](), set[str](), table_of([])
     with live or contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
         while True:
             states, damaged = look(arguments.folders)
             shown = table_of(states, console.width)
             for sentence in damaged:
-                if sentence not in said:
+                if sentence not in given:
                     output.say(f"left out: {sentence}", stderr=True)
-            if not states and not damaged and not said:
+            if not states and not damaged and not given:
                 output.say(f"{', '.join(arguments.folders)}: holds no run yet; waiting for one", stderr=True)
-            said |= {"", *damaged}
+            given |= {"", *damaged}
             if live is not None:
                 live.update(shown, refresh=True)
             done = all(state["complete"] for state in states) and bool(states or damaged)
@@ -145,7 +145,7 @@ def look(roots: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
                 found.append(language_runs.look(folder))
                 continue
             run = Run.open(folder)
-            label = labelled(run.plan.algorithm, *run.told)
+            label = labelled(run.plan.algorithm, *run.reported)
         except SurefootError as error:
             damaged.append(str(error))
             continue
@@ -333,8 +333,8 @@ def _play(run: Run, arguments: argparse.Namespace) -> int:
         with written_aside(path) as aside:
             aside.write_text(text, encoding="utf-8")
     returns = [float(episode.rewards.sum()) for episode in episodes]
-    said = f"{output.counted(len(episodes), 'episode')}, mean return {sum(returns) / len(returns):.1f}"
+    given = f"{output.counted(len(episodes), 'episode')}, mean return {sum(returns) / len(returns):.1f}"
     if episodes[0].costs is not None:
-        said += f", {sum(episode.violates for episode in episodes)} break the constraint"
-    output.say(f"{said}\n{path.suffix[1:]}: {output.short(path)}")
+        given += f", {sum(episode.violates for episode in episodes)} break the constraint"
+    output.say(f"{given}\n{path.suffix[1:]}: {output.short(path)}")
     return 0

@@ -101,15 +101,15 @@ def _algorithm(path: pathlib.Path) -> str:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo("data").file_size > 64 << 20:
                 raise ValueError("its description has more than 64 MiB")
-            told = parse(archive.read("data"), f"{path}: its description")
-        module = told["policy_class"].get("__module__", "")
+            reported = parse(archive.read("data"), f"{path}: its description")
+        module = reported["policy_class"].get("__module__", "")
     except (OSError, KeyError, ValueError, AttributeError, TypeError, *DAMAGED) as error:
         raise CheckpointError(f"{path}: is no file of stable-baselines3 ({error})") from error
     named = module.split(".")[1] if module.startswith("stable_baselines3.") else ""
     if named == "td3":
         return "td3"
     if named == "common":  # PPO and A2C share their policies
-        return "ppo" if "n_epochs" in told else "a2c"
+        return "ppo" if "n_epochs" in reported else "a2c"
     if named in ALGORITHMS:
         return named
     raise CheckpointError(

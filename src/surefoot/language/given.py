@@ -2,7 +2,7 @@
 
 A folder of one::
 
-    training/         plan.json, metrics.jsonl and the checkpoint that `--resume` goes on from
+    training/         plan.json, metrics.jsonl and the checkpoint that `--resume` continues from
     config.json ...   at the end the model, as transformers writes it
     training.json     at the end: how it was trained, and how well
 """
@@ -81,7 +81,7 @@ def begin_given(command: str, words: Mapping[str, str], progress: Progress | Non
 
 
 def resume_given(command: str, folder: str, progress: Progress | None = None, trusted: bool = False) -> dict[str, Any]:
-    """Go on with a training that was interrupted; one that is complete is left as it is.
+    """Continue a training that was interrupted; one that is complete is left as it is.
 
     Raises:
         CheckpointError: the folder is not of a training by this command, its plan is damaged, or it has symbolic links
@@ -91,13 +91,13 @@ def resume_given(command: str, folder: str, progress: Progress | None = None, tr
     path = place / STATE / PLAN
     if not path.is_file():
         raise CheckpointError(f"{place}: not of `surefoot llm {command}` (there is no {STATE}/{PLAN} in it)")
-    told = read_json(path, Table(Plain()))
-    if told.get("command") != command:
-        raise CheckpointError(f"{place}: was begun by `surefoot llm {told.get('command')}`: go on with that")
+    reported = read_json(path, Table(Plain()))
+    if reported.get("command") != command:
+        raise CheckpointError(f"{place}: was started by `surefoot llm {reported.get('command')}`: continue that")
     if (place / ABOUT).is_file():
         return {"folder": str(place.resolve()), **read_json(place / ABOUT)}
     try:
-        made, training = GivenPlan(**told["plan"]), GivenTraining(**told["training"])
+        made, training = GivenPlan(**reported["plan"]), GivenTraining(**reported["training"])
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}: is damaged ({error}); begin anew") from error
     refuse_links(place, trusted)
@@ -125,7 +125,7 @@ def _carry_out(
     plan = {"command": command, "plan": dataclasses.asdict(made), "training": dataclasses.asdict(training)}
     state.mkdir(exist_ok=True)
     write_json(state / PLAN, plan)
-    advice = f"go on with: surefoot llm {command} --resume {shlex.quote(str(folder))}"
+    advice = f"continue: surefoot llm {command} --resume {shlex.quote(str(folder))}"
     with asked_to_stop() as stopping:
         try:
             found = learn_given(
@@ -134,7 +134,7 @@ def _carry_out(
         except Stopped:
             if stopping.signal == signal.SIGTERM:
                 print(f"terminated; {advice}", file=sys.stderr)
-                raise Terminated(told=True) from None
+                raise Terminated(reported=True) from None
             raise KeyboardInterrupt(f"interrupted; {advice}") from None
         except BaseException:
             if not (state / CHECKPOINT).is_file():  # nothing was trained

@@ -99,7 +99,7 @@ class Plan(Options):
         return cls(**own, seeds=seeds_of(value["seeds"]), changes=short, loop=loop)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """Settings that differ from the defaults, by which tables and pages name the run."""
         fields = [field for field in dataclasses.fields(TrainConfig) if field.name not in TELLING_NOTHING]
         loop = {f.name: v for f in fields if (v := getattr(self.loop, f.name)) != f.default}

@@ -1,10 +1,10 @@
-"""Runs of language models: begun, gone on with, summed up, and watched while they train.
+"""Runs of language models: started, continued, summed up, and watched while they train.
 
 A folder of one::
 
     config.json       the plan
     environment.json  versions, machine, git commit, command
-    seeds/K/          of seed K: metrics.jsonl and checkpoint.safetensors, which `--resume` goes on from, best/ (the
+    seeds/K/          of seed K: metrics.jsonl and checkpoint.safetensors, which `--resume` continues from, best/ (the
                       best model on held-out prompts) and at the end model/ (as transformers writes it) and result.json
     metrics.jsonl     a line for each step and evaluation of each seed
     summary.json      shares of right answers with intervals; there when the run is complete
@@ -80,7 +80,7 @@ def begin(made: Plan, out: str | None, progress: Progress | None = None) -> path
 
 
 def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Progress | None = None) -> pathlib.Path:
-    """Go on with a run that was interrupted: seeds that are done are left as they are.
+    """Continue a run that was interrupted: seeds that are done are left as they are.
 
     Raises:
         CheckpointError: the folder is not a run of this kind.
@@ -127,7 +127,7 @@ def reward_of(made: Plan) -> RewardFunction | None:
 
 
 def plan_of(folder: pathlib.Path) -> Plan:
-    """The plan that a run was begun with.
+    """The plan that a run was started with.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
@@ -171,7 +171,7 @@ def model_of(folder: pathlib.Path, seed: int | None = None, best: bool = False) 
 
 def _advice(folder: pathlib.Path, made: Plan) -> str:
     trusted = " --trust" if any(trust.module_of(name) for name in functions_of(made)) else ""
-    return f"go on with: surefoot llm train --resume {shlex.quote(str(folder))}{trusted}"
+    return f"continue: surefoot llm train --resume {shlex.quote(str(folder))}{trusted}"
 
 
 def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -> pathlib.Path:
@@ -210,7 +210,7 @@ def _carry_out(made: Plan, claim: Claim, progress: Progress | None, new: bool) -
             except Stopped:
                 if stopping.signal == signal.SIGTERM:
                     print(f"terminated; {_advice(folder, made)}", file=sys.stderr)
-                    raise Terminated(told=True) from None
+                    raise Terminated(reported=True) from None
                 raise KeyboardInterrupt(f"interrupted; {_advice(folder, made)}") from None
             except (ConfigError, DataError):
                 if new and seed == made.seeds[0] and not (place / "checkpoint.safetensors").is_file():
@@ -305,7 +305,7 @@ def _sum_up(folder: pathlib.Path, made: Plan) -> None:
         {
             "format": SUMMARY_FORMAT,
             "algorithm": made.method,
-            "options": made.told,
+            "options": made.reported,
             "dataset": made.prompts,
             "environment": made.reward or made.method,
             "steps": made.loop.steps,
@@ -371,7 +371,7 @@ def look(folder: pathlib.Path) -> dict[str, Any]:
     what = "pass@1" if evaluations else "reward"
     return {
         "name": str(folder),
-        "label": labelled(made.method, None, made.told),
+        "label": labelled(made.method, None, made.reported),
         "task": f"{what}, {pathlib.Path(made.prompts).stem}",
         "step": sum(reached.get(seed, 0) for seed in made.seeds) // len(made.seeds),
         "steps": made.loop.steps,

@@ -122,8 +122,8 @@ def _goals(known: System, parameters: Mapping[str, Any], count: int) -> list[dic
     """The goal of each row, by the parameters that it has."""
     place = {} if known.goal is None else known.goal.place
     rows = {
-        state: np.full(count, said) if isinstance(said, float) else as_numpy(parameters[said])
-        for state, said in place.items()
+        state: np.full(count, stated) if isinstance(stated, float) else as_numpy(parameters[stated])
+        for state, stated in place.items()
     }
     return [{state: float(values[row]) for state, values in rows.items()} for row in range(count)]
 
@@ -191,8 +191,8 @@ def _drawing(env_id: str) -> gymnasium.Env[Any, Any]:
 
 
 def _rendered(env: gymnasium.Env[Any, Any], policy: Policy, seed: int, rate: float, env_id: str) -> Episode:
-    observation, told = env.reset(seed=seed)
-    goal = _told_goal(policy, told, env_id)
+    observation, reported = env.reset(seed=seed)
+    goal = _told_goal(policy, reported, env_id)
     policy.reset(seed, **({} if goal is None else {"goal": goal}))
     found: dict[str, list[Any]] = {key: [] for key in ("states", "actions", "rewards", "costs")}
     frames = [_frame(env, env_id)]
@@ -223,16 +223,16 @@ def _rendered(env: gymnasium.Env[Any, Any], policy: Policy, seed: int, rate: flo
     return Episode(states, names, *steps, 1 / rate, tuple(frames), goal=held)
 
 
-def _told_goal(policy: Policy, told: Mapping[str, Any], env_id: str) -> Array | None:
+def _told_goal(policy: Policy, reported: Mapping[str, Any], env_id: str) -> Array | None:
     """(G,) the goal that a reset gave to a policy that is asked for one; None where it needs none, or has its own.
 
     Raises:
         EnvironmentMismatchError: the environment gives none, or one of another width.
     """
     asked = policy.begin(1).get(GOAL)
-    if asked is None or ("goal" not in told and not bool(asked.isnan().any())):
+    if asked is None or ("goal" not in reported and not bool(asked.isnan().any())):
         return None
-    given = np.asarray(told["goal"], np.float32) if "goal" in told else None
+    given = np.asarray(reported["goal"], np.float32) if "goal" in reported else None
     check_goals(None if given is None else given.reshape(1, -1), asked.shape[1], env_id)
     return given
 
@@ -258,13 +258,13 @@ def _frame(env: gymnasium.Env[Any, Any], env_id: str) -> Array:
         raise
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
-        said = f"{env_id} fails to draw itself ({type(error).__name__}{f': {first}' if first else ''})"
+        stated = f"{env_id} fails to draw itself ({type(error).__name__}{f': {first}' if first else ''})"
         through = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
         if any("mujoco" in module for module in through):
-            said += "; without a display MuJoCo draws with MUJOCO_GL=egl or MUJOCO_GL=osmesa in the environment"
+            stated += "; without a display MuJoCo draws with MUJOCO_GL=egl or MUJOCO_GL=osmesa in the environment"
         else:
-            said += "; mend its render(), or watch its learning curves with --curves"
-        raise EnvironmentMismatchError(said) from error
+            stated += "; fix its render(), or watch its learning curves with --curves"
+        raise EnvironmentMismatchError(stated) from error
     frame = np.asarray(frame) if frame is not None else np.zeros(0)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
         raise ConfigError(

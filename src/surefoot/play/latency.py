@@ -199,9 +199,9 @@ def _cpp(policy: Policy, rows: Any, calls: int) -> dict[str, Any]:
     every, first = CALLS[policy.discrete]
     aim = aims(policy)
     numbers = ", ".join(f"{float(value):.9g}" for value in aim.get(GOAL, ()))
-    told = f"const float goal[] = {{{numbers}}}; one.set_goal(goal)" if numbers else ""
+    reported = f"const float goal[] = {{{numbers}}}; one.set_goal(goal)" if numbers else ""
     program = PROGRAM.replace("@WARMING@", str(WARMING)).replace("@CALL@", every).replace("@FIRST@", first)
-    program = program.replace("@AIM@", f"{{ {told}; }}" if told else "")
+    program = program.replace("@AIM@", f"{{ {reported}; }}" if reported else "")
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
         (place / "policy.hpp").write_text(text)
@@ -214,8 +214,8 @@ def _cpp(policy: Policy, rows: Any, calls: int) -> dict[str, Any]:
             command = [str(place / "main"), str(place / "rows"), str(len(rows)), str(calls)]
             output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS).stdout
         except subprocess.SubprocessError as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            return {"note": f"{pathlib.Path(found).name} failed: {said[0] if said else error}"}
+            stated = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            return {"note": f"{pathlib.Path(found).name} failed: {stated[0] if stated else error}"}
     median, high, *action = map(float, output.split())
     policy.reset(**aim)
     expected = np.atleast_1d(policy.select_action(rows[0])).astype(np.float64)

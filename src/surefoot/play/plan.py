@@ -139,9 +139,9 @@ class Timed(PlannerPolicy):
 
     def act(self, observations: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """As `PlannerPolicy.act`."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         found = super().act(observations, memory)
-        self.seconds += time.perf_counter() - begun
+        self.seconds += time.perf_counter() - started
         if self.notify is not None:
             rate = self.plans / max(self.seconds, 1e-9)
             self.notify(

@@ -100,7 +100,7 @@ def _data(run: Run, dataset: Dataset | str | os.PathLike[str] | None) -> Dataset
 def _of_reward(
     agent: ZeroShotAgent, data: Dataset, reward: Reward | None, states: int
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The task of what is paid in states of the data, and what is told of it."""
+    """The task of what is paid in states of the data, and what is given of it."""
     name = "the data's own" if reward is None else name_of(reward)
     if reward is not None:
         data = rewarded(data, reward, name)

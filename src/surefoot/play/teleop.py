@@ -57,9 +57,9 @@ def play(
 ) -> Dataset:
     """Record episodes of a person, alone or beside a policy; those that he discards are played again.
 
-    Where nobody acts, the policy does; without one the action is the middle of its bounds. `extras["intervened"]` says
-    in which steps the person acted, whose action is what is recorded, and `extras["success"]` what was said of success,
-    where the person or the environment said anything.
+    Where no one acts, the policy does; without one the action is the middle of its bounds. `extras["intervened"]` says
+    in which steps the person acted, whose action is what is recorded, and `extras["success"]` what was given of
+    success, where the person or the environment reported anything.
 
     Args:
         env_id: of the environment, as for training.
@@ -73,7 +73,7 @@ def play(
 
     Raises:
         ConfigError: no episode is asked for, or a rate of 0 or below.
-        EnvironmentMismatchError: actions that nobody can take over.
+        EnvironmentMismatchError: actions that no one can take over.
     """
     if episodes < 1 or (rate is not None and not rate > 0):
         raise ConfigError(f"episodes is {episodes} and rate {rate}; at least 1 episode, and a rate above 0, are needed")
@@ -99,9 +99,9 @@ def play(
                 if policy is not None:
                     policy.observe(float(reward), float(info.get("cost", 0.0)))
                 done = np.asarray(info.get(EXECUTED, action), np.float32)
-                said = next((info[name] for name in SUCCESS if name in info), None)
+                given = next((info[name] for name in SUCCESS if name in info), None)
                 step = {"actions": done, "rewards": reward, "terminations": terminated, "truncations": truncated}
-                step |= {INTERVENED: EXECUTED in info, "success": np.nan if said is None else float(said)}
+                step |= {INTERVENED: EXECUTED in info, "success": np.nan if given is None else float(given)}
                 step |= _named("observations", seen, arrays) | _named("next_observations", after, arrays)
                 for name, value in step.items():
                     columns.setdefault(name, []).append(value)

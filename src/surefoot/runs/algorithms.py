@@ -26,7 +26,7 @@ AUTO = "auto"
 """Not one of them: `surefoot train algo=auto` trains several and hands over what the data support."""
 
 FROM_DATA = {"dqn": "discrete_cql"}
-"""Algorithm that learns by acting -> its kin that needs no environment."""
+"""Algorithm that learns online -> its kin that needs no environment."""
 
 
 def check_parts(
@@ -47,7 +47,7 @@ def check_parts(
     if acts and environment is None:
         alone = f", or learn from the data alone with algo={FROM_DATA[name]}" if name in FROM_DATA and dataset else ""
         raise ConfigError(
-            f"{name} learns by acting: name an environment with env=, such as env=native/quadrotor-2d{alone}"
+            f"{name} learns online: name an environment with env=, such as env=native/quadrotor-2d{alone}"
         )
     if not acts and gap is not None:
         raise ConfigError(f"{name} learns from data alone, and gap= alters the environment that one learns in")

@@ -1,4 +1,4 @@
-"""A run goes on for more steps than it was first told to take."""
+"""A run continues for more steps than it was first given to take."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from surefoot.streaming.agent import StreamingAgent
 def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None = None, trust: bool = False) -> Run:
     """Train a run, complete or not, up to more steps; its evaluations stay as far apart as they were.
 
-    The numbers are those of a run that was told `steps` at once, and the same `evaluate_every`, but for learning rates,
-    exploration and weights with a schedule, which goes on to the new end: a note says so. The evaluation at the old end
-    stays among the others, also where it is between two of that run's. A run that can't be extended is left as it was.
+    The numbers are those of a run that was given `steps` at once, and the same `evaluate_every`, but for learning
+    rates, exploration and weights with a schedule, which continues to the new end: a note says so. The evaluation at
+    the old end stays among the others, also where it is between two of that run's. A run that can't be extended is left
+    as it was.
 
     Args:
         folder: of the run.
@@ -46,7 +47,7 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
         ConfigError: no more steps than the run has already; a module that is not trusted.
         FolderInUseError: it is being trained.
         CheckpointError: not a run folder, another dataset than it began with, checkpoints that are not there or can't
-            go on to so many steps, or another machine.
+            continue to so many steps, or another machine.
     """
     refuse_null_bytes(pathlib.Path(folder), ConfigError)
     run = Run.open(pathlib.Path(folder).resolve())
@@ -64,11 +65,11 @@ def extend(folder: str | os.PathLike[str], steps: int, listener: Listener | None
     planned = max((int(one["planned"]) for one in ended), default=0)
     if steps < planned and issubclass(agent_class(run.plan.algorithm), OffPolicyAgent):
         raise ConfigError(
-            f"steps={steps:,}: {folder} was begun for {planned:,} and a listener ended it before; its replay buffer is "
+            f"steps={steps:,}: {folder} was started for {planned:,} and a listener ended it; its replay buffer is "
             f"of that size, so name as many or more, as in steps={planned}"
         )
     with claim_begun(run.folder) as claim, resumable(run.folder):
-        run = Run.open(run.folder)  # as it is now that nobody else writes it
+        run = Run.open(run.folder)  # as it is now that no one else writes it
         longer = Run(run.folder, dataclasses.replace(run.plan, steps=steps, evaluate_every=run.plan.interval))
         with _as_before(run):
             training.read_again(run, notify)
@@ -110,7 +111,7 @@ def _check(longer: Run) -> None:
     for seed in plan.seeds:
         path = longer.checkpoint_path(seed)
         if (longer.seed_folder(seed) / "result.json").is_file() and not path.is_file():
-            raise CheckpointError(f"{path}: there is no such file, so that seed {seed} can't go on; put it back")
+            raise CheckpointError(f"{path}: there is no such file, so that seed {seed} can't continue; put it back")
     alone = dataclasses.replace(plan, kernels=plan.kernels and plan.learners == 1)
     for seeds in in_groups(plan.seeds, device):
         seed_trainer(Run(longer.folder, alone), seeds, silent).close()

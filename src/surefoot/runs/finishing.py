@@ -31,7 +31,7 @@ FAILURES = (MemoryError, OSError, RuntimeError, ArithmeticError, np.linalg.LinAl
 MOST_TRIES = 2
 """Processes that may end while they estimate, before the seed goes without."""
 MISSING, UNFINISHED = "missing", "unfinished"
-"""Keys of a result: what -> why it is not there, and how many processes have begun its estimates."""
+"""Keys of a result: what -> why it is not there, and how many processes have started its estimates."""
 ESTIMATES, FITTED_Q, VALIDATION, MODEL, JACOBIAN, DATA = (
     "estimates", "fitted_q", "validation", "model", "jacobian", "data"
 )  # fmt: skip
@@ -76,7 +76,8 @@ def attempted(what: str, make: Callable[[], Found], instead: Found, missing: dic
 
 
 def tries(run: Run, seed: int) -> int:
-    """Processes that have begun the estimates of a seed without ending them; 0 where it has no result, or a whole one.
+    """Processes that have started the estimates of a seed without ending them; 0 where it has no result, or a whole
+    one.
 
     Raises:
         CheckpointError: the result is damaged.

@@ -105,7 +105,7 @@ def claim_new(out: str | os.PathLike[str]) -> Claim:
     """A folder for a new run: made now, or one that is there and empty.
 
     Raises:
-        FolderInUseError: another process has just begun in it.
+        FolderInUseError: another process has just started in it.
         MainGuardError: a module that is only being imported calls.
         ConfigError: it exists and holds something, or can't be made.
     """
@@ -196,7 +196,7 @@ def _make(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
 
 def _exists(out: str | os.PathLike[str]) -> ConfigError:
     return ConfigError(
-        f"out={out} exists already; go on with it by --resume {shlex.quote(os.fspath(out))}, or choose another"
+        f"out={out} exists already; continue it by --resume {shlex.quote(os.fspath(out))}, or choose another"
     )
 
 

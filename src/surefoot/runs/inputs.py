@@ -105,11 +105,11 @@ def _of_choices(plan: Plan, dataset: Dataset) -> Spec:
     return Spec.of(dataset)
 
 
-def elsewhere(begun: str | None, here: str | None, what: str) -> list[str]:
+def elsewhere(started: str | None, here: str | None, what: str) -> list[str]:
     """A warning where an environment is not the task that something comes from, whatever version or namespace."""
-    if begun is None or here is None or task(begun) == task(here):
+    if started is None or here is None or task(started) == task(here):
         return []
-    return [f"warning: {what} comes from {begun}, and this run is in {here}; only their sizes are known to agree"]
+    return [f"warning: {what} comes from {started}, and this run is in {here}; only their sizes are known to agree"]
 
 
 def locked_notes(spec: Spec) -> list[str]:
@@ -248,7 +248,7 @@ def _recorded_range(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arr
     spare = np.where(constant, CONSTANT * np.maximum(1.0, np.abs(least)), 0.0)
     low, high = least - spare, most + spare
     names = dataset.action_names
-    told = [
+    reported = [
         f"{names[i] if names else i} {low[i]:.4g} to {high[i]:.4g}{', constant' if constant[i] else ''}"
         for i in range(min(len(low), MOST_TOLD))
     ]
@@ -256,7 +256,7 @@ def _recorded_range(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arr
     say(
         notify,
         f"{dataset.name}: nothing states the range of actions, so a policy commands what the data hold and no more: "
-        f"action {', '.join(told)}{more}; state the actuators' with action_low= and action_high=",
+        f"action {', '.join(reported)}{more}; state the actuators' with action_low= and action_high=",
     )
     return low, high
 

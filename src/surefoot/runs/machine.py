@@ -21,24 +21,24 @@ KERNELS = Record({"machine": Text()}, {"masks": Text(among=(INSIDE,)), "choices"
 
 
 def same_machine(folder: pathlib.Path) -> bool:
-    """True where a run that uses the native module may go on here; keeps the machine of one that begins.
+    """True where a run that uses the native module may continue here; keeps the machine of one that begins.
 
     Raises:
-        CheckpointError: the run was begun on another machine, or by a version that chose kernels otherwise.
+        CheckpointError: the run was started on another machine, or by a version that chose kernels otherwise.
     """
     path, machine = folder / "kernels.json", machine_name()
     if not path.is_file():
         write_json(path, {"machine": machine, "masks": INSIDE})
         return True
-    begun = read_json(path, KERNELS)
-    if begun["machine"] != machine:
+    started = read_json(path, KERNELS)
+    if started["machine"] != machine:
         raise CheckpointError(
-            f"{folder}: was begun on {begun['machine']}, this is {machine}; going on here would give "
+            f"{folder}: was started on {started['machine']}, this is {machine}; going on here would give "
             "other numbers. Resume it there, or start anew with init="
         )
-    if any(choice[-1:] != ["native"] for choice in begun.get("choices", [])):
+    if any(choice[-1:] != ["native"] for choice in started.get("choices", [])):
         raise CheckpointError(
-            f"{folder}: was begun by a surefoot 0.1.0 that chose among matrix libraries by measuring, and "
+            f"{folder}: was started by a surefoot 0.1.0 that chose among matrix libraries by measuring, and "
             "this version would give other numbers. Resume it with that one, or start anew with init="
         )
     return True
@@ -57,8 +57,8 @@ def cores() -> int:
         found = len(os.sched_getaffinity(0))
     except AttributeError:
         found = os.cpu_count() or 1
-    said = os.environ.get("SUREFOOT_CORES", "")
-    return max(1, min(found, int(said))) if said.isdigit() else found
+    given = os.environ.get("SUREFOOT_CORES", "")
+    return max(1, min(found, int(given))) if given.isdigit() else found
 
 
 SHARING_A_CORE = 0.85

@@ -258,7 +258,7 @@ def agent_class(name: str) -> type[Agent]:
     """The agent of this name, or of `module:Class`.
 
     Raises:
-        ConfigError: there is none, or a file named its module and the user has not said that he trusts it.
+        ConfigError: there is none, or a file named its module and the user has not stated that he trusts it.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]

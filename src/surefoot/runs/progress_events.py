@@ -16,7 +16,7 @@ Event = dict[str, Any]
 Listener = Callable[[Event], bool | None]
 """Called with each event of a run; where it returns False, training of the event's seed ends at its next step."""
 EVERY = 2.0
-"""Seconds within a stretch after which its progress is told."""
+"""Seconds within a stretch after which its progress is reported."""
 
 
 def say(notify: Listener, *texts: str) -> None:
@@ -75,7 +75,7 @@ def finite_or_none(value: float | None) -> float | None:
 
 
 def of_episodes(episodes: Episodes) -> dict[str, Any]:
-    """What `metrics.jsonl` has of an evaluation while training goes on: means, and what each episode gave."""
+    """What `metrics.jsonl` has of an evaluation while training continues: means, and what each episode gave."""
     values: dict[str, Any] = {
         "return_mean": float(episodes.returns.mean()),
         "length_mean": float(episodes.lengths.mean()),
@@ -102,7 +102,7 @@ class Teller:
         self._from = step
 
     def within(self, step: int) -> None:
-        """Tell how far the stretch is, if it was not told for a while."""
+        """Tell how far the stretch is, if it was not given for a while."""
         now = time.perf_counter()
         if now - self._told < EVERY:
             return

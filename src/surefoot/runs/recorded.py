@@ -48,7 +48,7 @@ def recorded_name(name: str) -> str:
 
 
 def episodes_of(name: str) -> int:
-    """How many episodes a dataset has where nobody says so."""
+    """How many episodes a dataset has where no one says so."""
     return EPISODES[name.partition("/")[0]]
 
 
@@ -195,8 +195,8 @@ def relabelled(dataset: Dataset, name: OGBenchName, keep_states: bool = True) ->
     """
     from surefoot.envs.suites.ogbench import rewards_of
 
-    begun = parse(dataset.env_id) if dataset.env_id is not None and is_benchmark(dataset.env_id) else None
-    if begun is not None and (not isinstance(begun, OGBenchName) or begun.base != name.base):
+    started = parse(dataset.env_id) if dataset.env_id is not None and is_benchmark(dataset.env_id) else None
+    if started is not None and (not isinstance(started, OGBenchName) or started.base != name.base):
         raise DataError(f"{dataset.name}: was recorded in {dataset.env_id}, whose states say nothing of {name.text}")
     if "qpos" not in dataset.extras:
         raise DataError(

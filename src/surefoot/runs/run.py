@@ -135,7 +135,7 @@ class Run:
         if is_language(folder):
             raise CheckpointError(
                 f"{folder}: is a run of a language model: surefoot report, results and watch show it, surefoot llm "
-                "evaluate asks it, and surefoot llm train --resume goes on with it"
+                "evaluate asks it, and surefoot llm train --resume continues it"
             )
         if is_imported(folder):
             raise CheckpointError(
@@ -210,7 +210,7 @@ class Run:
         return value
 
     @property
-    def told(self) -> tuple[str | None, dict[str, Any]]:
+    def reported(self) -> tuple[str | None, dict[str, Any]]:
         """Preset and options that tables tell; of an algorithm of one's own that is not imported, as its summary does.
 
         Raises:
@@ -252,11 +252,11 @@ class Run:
 
     def _refuse_incomplete(self) -> None:
         if not self.complete:
-            raise CheckpointError(f"{self.folder}: not complete; go on with: {self.resume_command}")
+            raise CheckpointError(f"{self.folder}: not complete; continue: {self.resume_command}")
 
     @property
     def resume_command(self) -> str:
-        """What goes on with it, as it can be pasted into a shell, or into the python that has its environment."""
+        """What continues it, as it can be pasted into a shell, or into the python that has its environment."""
         if self.plan.environment is not None and only_here(self.plan.environment) is not None:
             return f"surefoot.resume({str(self.folder)!r}, env=...) in python"
         config = self.folder / "config.json"
@@ -301,8 +301,8 @@ class Run:
 
 def names_in(plan: Plan) -> list[str | None]:
     """Names in a plan, and in that of the run that it starts from, that may be of modules."""
-    begun = () if plan.init is None else Run.open(plan.init).plan.imports
-    return [*plan.imports, plan.environment, *begun]
+    started = () if plan.init is None else Run.open(plan.init).plan.imports
+    return [*plan.imports, plan.environment, *started]
 
 
 def is_language(folder: pathlib.Path) -> bool:
@@ -494,7 +494,7 @@ def episodes_apart(dataset: Dataset, columns: Sequence[str] = TRANSITIONS) -> tu
 
     Held out is a tenth of the episodes that can be learned from, at least one where there are two, drawn at random, and
     never more than half of the rows that can be learned from: an episode that would be too much is passed over. What
-    can't be learned from, such as a fragment of one step of which nobody knows what followed, is never held out.
+    can't be learned from, such as a fragment of one step of which no one knows what followed, is never held out.
     """
     rows = np.bincount(dataset.episode_ids[learnable(dataset, columns)], minlength=len(dataset.episode_lengths))
     able, most = int(np.count_nonzero(rows)), int(rows.sum()) * MOST_HELD
@@ -520,20 +520,20 @@ def load_state(run: Run, seed: int) -> dict[str, torch.Tensor]:
     """
     path = run.checkpoint_path(seed)
     if not path.is_file() and not run.complete:
-        raise CheckpointError(f"{run.folder}: has no checkpoint of seed {seed} yet; go on with: {run.resume_command}")
+        raise CheckpointError(f"{run.folder}: has no checkpoint of seed {seed} yet; continue: {run.resume_command}")
     return checkpoint.load(path, kind="checkpoint")[0]
 
 
 def refuse_other_numbers(run: Run) -> None:
-    """Refuse to go on with a run whose random numbers are not those of this version (`core.base.counter`).
+    """Refuse to continue a run whose random numbers are not those of this version (`core.base.counter`).
 
     Raises:
         CheckpointError: they are others.
     """
     if read_json(run.folder / "config.json", CONFIG).get("random_numbers") != NAME:
         raise CheckpointError(
-            f"{run.folder}: was begun with the random numbers of surefoot 0.2, and this version draws others for the "
-            "same seed, so it can't go on; use that version for it, or start anew with init="
+            f"{run.folder}: was started with the random numbers of surefoot 0.2, and this version draws others for the "
+            "same seed, so it can't continue; use that version for it, or start anew with init="
         )
 
 
@@ -560,13 +560,13 @@ def load_together(
         found.append((tensors, meta))
     steps = {path: meta["step"] for path, (_, meta) in zip(there.values(), found, strict=True)}
     if len(set(steps.values())) > 1 or len(there) < len(paths):
-        told = ", ".join(
+        reported = ", ".join(
             f"{path} is of step {steps[path]:,}" if path in steps else f"{path} is not there" for path in paths.values()
         )
         raise CheckpointError(
-            f"seeds {', '.join(map(str, paths))} are trained together here, and can't go on from different steps: "
-            f"{told}. Put back copies of one step, or go on without a GPU if the run began so, which trains each seed "
-            "by itself; or delete these checkpoints to begin the seeds again"
+            f"seeds {', '.join(map(str, paths))} are trained together here, and can't continue from different steps: "
+            f"{reported}. Put back copies of one step, or continue without a GPU if it began so, which trains each "
+            "seed by itself; or delete these checkpoints to begin the seeds again"
         )
     return found
 

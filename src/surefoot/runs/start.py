@@ -109,9 +109,9 @@ def train(
         heard, options = listener or silent, check_options(logger, logger_options)
         listen = to_all([heard, *named, *loggers(logger, claim.folder, options=options, notify=heard)])
         stack.enter_context(resumable(claim.folder))
-        told = {"logger": logger, **({"logger_options": options} if options else {})}
-        told |= {} if listener_name is None else {"listener": listener_name}
-        run = _begin(plan, claim.folder, dataset, listen, built_for, told)
+        reported = {"logger": logger, **({"logger_options": options} if options else {})}
+        reported |= {} if listener_name is None else {"listener": listener_name}
+        run = _begin(plan, claim.folder, dataset, listen, built_for, reported)
         try:
             return carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
@@ -234,7 +234,7 @@ def _begin(
             say(notify, f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)")
         names = {OBSERVATION_NAMES: dataset.observation_names, ACTION_NAMES: dataset.action_names}
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)} | {
-            key: told for key, told in names.items() if told is not None
+            key: reported for key, reported in names.items() if reported is not None
         }
     run = Run(folder, plan)
     if dataset is not None:
@@ -349,8 +349,8 @@ def _blocks_note(plan: Plan, agent: Agent) -> list[str]:
         return []
     block = agent.config.rows
     taken = -(-plan.steps // block) * block
-    said = f"{agent.name} acts in blocks of {block:,} steps: {taken:,} are taken and counted, not {plan.steps:,}"
-    return [] if taken == plan.steps else [said]
+    given = f"{agent.name} acts in blocks of {block:,} steps: {taken:,} are taken and counted, not {plan.steps:,}"
+    return [] if taken == plan.steps else [given]
 
 
 def _cores_note(plan: Plan) -> list[str]:
@@ -367,7 +367,7 @@ def _cores_note(plan: Plan) -> list[str]:
 def resume(
     folder: str | os.PathLike[str], listener: Listener | None = None, trust: bool = False, *, env: Any = None
 ) -> Run:
-    """Go on with a run that was interrupted; the numbers are those of an uninterrupted one.
+    """Continue a run that was interrupted; the numbers are those of an uninterrupted one.
 
     Args:
         folder: of the run.
@@ -460,8 +460,8 @@ def carry_out(run: Run, notify: Listener, claim: Claim) -> Run:
 
 def _carry_out(run: Run, heard: Listeners, waiting: list[int], device: torch.device, claim: Claim) -> Run:
     notify: Listener = heard
-    begun = {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type}
-    if notify(begun) is False:
+    started = {"kind": "start", "folder": str(run.folder), "plan": run.plan.to_json(), "device": device.type}
+    if notify(started) is False:
         notify = _all_false(notify)
     if run.plan.learners > 1:
         notify = _unstoppable(notify)
@@ -489,12 +489,12 @@ def _all_false(notify: Listener) -> Listener:
 
 def _unstoppable(notify: Listener) -> Listener:
     """The same where processes share each batch, so that none can end before the others: it returns nothing."""
-    told = False
+    reported = False
 
     def heard(event: Event) -> None:
-        nonlocal told
-        if notify(event) is False and not told:
-            told = True
+        nonlocal reported
+        if notify(event) is False and not reported:
+            reported = True
             say(notify, "a listener returned False, and learners= can't end early: interrupt the run instead (Ctrl-C)")
 
     return heard
@@ -508,13 +508,13 @@ def _stopped(run: Run, who: str, notify: Listener) -> Run:
     steps = min(run.plan.steps, max(1, *taken.values()))
     config = read_json(run.folder / "config.json", CONFIG)
     plan = dataclasses.replace(run.plan, steps=steps, evaluate_every=run.plan.interval)
-    told = {"by": who, "steps": {str(seed): count for seed, count in taken.items()}, "planned": run.plan.steps}
-    history = [*config.get("stopped", []), {**told, "date": describe_machine()["date"]}]
+    reported = {"by": who, "steps": {str(seed): count for seed, count in taken.items()}, "planned": run.plan.steps}
+    history = [*config.get("stopped", []), {**reported, "date": describe_machine()["date"]}]
     write_json(run.folder / "config.json", {**config, "plan": plan.to_json(), "stopped": history})
     reached = " and ".join(f"{count:,}" for count in sorted(set(taken.values())))
     say(
         notify,
-        f"stopped by {who} at step {reached} of {run.plan.steps:,}; to go on: "
+        f"stopped by {who} at step {reached} of {run.plan.steps:,}; to continue: "
         f"{run.resume_command} steps={run.plan.steps}",
     )
     return Run.open(run.folder)

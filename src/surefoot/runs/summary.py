@@ -257,7 +257,7 @@ def _alarm(
             own = data["mean"] if estimated and data is not None else None
             supported.append({"seed": seed, "policy": kept["policy"], "step": kept.get("step"), **worth, "data": own})
     found: dict[str, Any] = {"rings": rings, "supported": supported}
-    if all("watched" in result["alarm"] for result in results):  # not in results of before it was told
+    if all("watched" in result["alarm"] for result in results):  # not in results of before it was given
         found["watched"] = list(dict.fromkeys(name for result in results for name in result["alarm"]["watched"]))
     return found
 
@@ -302,9 +302,9 @@ def _no_estimate(estimates: Mapping[int, Any], results: Sequence[Mapping[str, An
     absent = {seed: one for (seed, found), one in zip(estimates.items(), results, strict=True) if found is None}
     kinds = (FITTED_Q, ESTIMATES)
     diverged = [seed for seed, one in absent.items() if not one.get(MISSING, {}).keys() & set(kinds)]
-    said = [f"the critics that judge seeds {', '.join(map(str, diverged))} diverged"] if diverged else []
-    said += all_missing(absent, kinds)
-    return f"none: {'; '.join(said)}"
+    given = [f"the critics that judge seeds {', '.join(map(str, diverged))} diverged"] if diverged else []
+    given += all_missing(absent, kinds)
+    return f"none: {'; '.join(given)}"
 
 
 def data_return(dataset: Dataset, spec: Spec) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def data_return(dataset: Dataset, spec: Spec) -> dict[str, Any]:
         low, high = (np.asarray(bounds, np.float64) for bounds in (spec.action_low, spec.action_high))
         own = attempted(DATA, lambda: _own_returns(dataset, low, high), None, {})
         least, most = possible_returns(dataset.rewards, [np.zeros(1)])
-        if own is not None and least <= (mean := float(own.told.mean())) <= own.best <= most:  # also finite
+        if own is not None and least <= (mean := float(own.reported.mean())) <= own.best <= most:  # also finite
             return {"mean": mean, "best": own.best, "discount": DISCOUNT, "past_time_limits": True}
     cut = discounted_returns(dataset, DISCOUNT)
     return {"mean": float(cut.mean()), "best": float(cut.max()), "discount": DISCOUNT, "past_time_limits": False}

@@ -110,8 +110,8 @@ def imported(name: str, what: str) -> Any:
         raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
-        raise ConfigError(f"{what} can't be imported: {said}") from error
+        stated = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        raise ConfigError(f"{what} can't be imported: {stated}") from error
 
 
 def function_of(name: str, what: str) -> Callable[..., Any]:

@@ -131,14 +131,14 @@ def moments_from(agent: Agent, run: Run, seed: int) -> dict[str, Tensor]:
 
 
 def take_moments(learner: Learner, run: Run) -> None:
-    """Let the optimisers go on where those of the run that the agents start from ended.
+    """Let the optimisers continue where those of the run that the agents start from ended.
 
     Args:
         learner: not trained yet, of agents that `initialise_from` started.
         run: with checkpoints.
 
     Raises:
-        CheckpointError: a checkpoint is missing or damaged; seeds that go on together have taken unequal steps.
+        CheckpointError: a checkpoint is missing or damaged; seeds that continue together have taken unequal steps.
     """
     given = [moments_from(learner.agent, run, seed) for seed in learner.seeds]
     for name in given[0]:
@@ -151,7 +151,7 @@ def take_moments(learner: Learner, run: Run) -> None:
 
 
 def take_reward_scale(loop: OnPolicyLoop, run: Run) -> None:
-    """Let the scale of rewards go on where that run's ended, where `_keeps_reward_scale`.
+    """Let the scale of rewards continue where that run's ended, where `_keeps_reward_scale`.
 
     Args:
         loop: not trained yet, of agents that `initialise_from` started.
@@ -256,7 +256,7 @@ def start_notes(agent: Agent, plan: Plan) -> list[str]:
     notes += [
         f"init: {', '.join(taken)} of {run.plan.algorithm} in {run.folder.name}"
         + (f"; new: {', '.join(new)}" if new else "")
-        + (f"; Adam goes on in {', '.join(moving)}" if moving else "")
+        + (f"; Adam continues in {', '.join(moving)}" if moving else "")
         + ("; so does the scale of rewards" if _keeps_reward_scale(agent, run) else "")
     ]
     if isinstance(agent.config, FlowOptions) and (count := chosen_of(run.agent())) > 1:

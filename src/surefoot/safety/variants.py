@@ -157,6 +157,6 @@ def _returns(policy: Policy, env_id: str, values: Mapping[str, Array], seeds: Ar
     batch = run_episodes(policy, env_id, np.tile(seeds, variants), parameters=rows, device="cpu")
     if batch.diverged.any():
         where = int(batch.diverged.argmax()) // len(seeds)
-        said = ", ".join(f"{name}={column[where]:g}" for name, column in values.items())
-        raise SurefootError(f"{env_id} with {said}: the simulation broke down; vary the constants less")
+        given = ", ".join(f"{name}={column[where]:g}" for name, column in values.items())
+        raise SurefootError(f"{env_id} with {given}: the simulation broke down; vary the constants less")
     return batch.returns.reshape(variants, len(seeds))

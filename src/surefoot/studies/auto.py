@@ -2,7 +2,7 @@
 
 A run folder of it holds `auto.json`, written first, the portfolio's runs below `portfolio/`, and at the end, beside
 `selection.json` with the reasons, all that the chosen algorithm's run holds: it then is a run like any other.
-config.json is put there last, so that a folder without it goes on where it was.
+config.json is put there last, so that a folder without it continues where it was.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Auto:
 
     @classmethod
     def read(cls, folder: pathlib.Path) -> Auto:
-        """What was begun in a folder.
+        """What was started in a folder.
 
         Raises:
             CheckpointError: nothing, or its file is damaged.
@@ -105,7 +105,7 @@ class Auto:
             raise error.inside(folder / FILE, CheckpointError) from error
 
 
-def begun(folder: pathlib.Path) -> bool:
+def started(folder: pathlib.Path) -> bool:
     """Whether this is a folder of `algo=auto` that is not finished."""
     return (folder / FILE).is_file() and not (folder / "config.json").is_file()
 
@@ -223,12 +223,12 @@ def doubted(found: Selection, groups: dict[str, str]) -> dict[str, str]:
         "above the best return in the data": lambda one: one.implausible,
         "below the least that the data's rewards allow": lambda one: one.impossible,
     }
-    told = {
+    reported = {
         name: [words for words, is_so in beyond.items() if any(map(is_so, of))]
         for name, group in groups.items()
         if (of := [one for one in found.estimates if one.group == group])
     }
-    return {name: " or ".join(places) for name, places in told.items() if places}
+    return {name: " or ".join(places) for name, places in reported.items() if places}
 
 
 def _advantage(first: Sequence[Estimate], clone: Sequence[Estimate], factor: float) -> tuple[float, float, float]:
@@ -255,7 +255,7 @@ def in_words(
     )
     because = ""
     if CLONE in unbelieved:
-        because = f". The clone's own estimate lies {unbelieved[CLONE]}, so nothing can be told"
+        because = f". The clone's own estimate lies {unbelieved[CLONE]}, so nothing can be determined"
     places = [f"{name}, whose estimate lies {place}" for name, place in unbelieved.items() if name != CLONE]
     because += f". Not believed: {'; '.join(places)}" if places else ""
     if chosen == CLONE:

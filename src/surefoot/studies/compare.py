@@ -353,7 +353,7 @@ def pairs_json(found: Mapping[tuple[str, str], Sequence[Look]]) -> list[dict[str
 
 
 def train_missing(arm: Arm, seeds: tuple[int, ...], folder: pathlib.Path, listener: Listener, trust: bool) -> Run:
-    """The run of further seeds of an arm, in the comparison's folder: trained now, gone on with, or finished already.
+    """The run of further seeds of an arm, in the comparison's folder: trained now, continued, or finished already.
 
     Raises:
         ConfigError: its dataset was in memory, or is another file now.
@@ -362,8 +362,8 @@ def train_missing(arm: Arm, seeds: tuple[int, ...], folder: pathlib.Path, listen
     shown = "-".join(map(str, seeds)) if len(seeds) <= 10 else f"{seeds[0]}-to-{seeds[-1]}-{len(seeds)}"
     out = folder / arm.label / f"seeds-{shown}"
     if (out / "config.json").is_file():
-        begun = Run.open(out)
-        if settings(begun.plan) != settings(arm.plan) or begun.plan.seeds != seeds:
+        started = Run.open(out)
+        if settings(started.plan) != settings(arm.plan) or started.plan.seeds != seeds:
             raise ConfigError(f"{out}: holds another run than the comparison needs; begin another with -o FOLDER")
         return resume(out, listener=listener, trust=trust)
     _check_data(arm, seeds)

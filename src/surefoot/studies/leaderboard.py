@@ -79,10 +79,10 @@ class Suite:
         """Of the runs of a task, as after `surefoot train`."""
         fields = {**self.run, **self.tasks[task]}
         words = {None: "null", True: "true", False: "false"}
-        said = {
+        given = {
             key: words[value] if value is None or isinstance(value, bool) else value for key, value in fields.items()
         }
-        return [*(f"{key}={value}" for key, value in said.items()), f"seeds=[{','.join(map(str, self.seeds))}]"]
+        return [*(f"{key}={value}" for key, value in given.items()), f"seeds=[{','.join(map(str, self.seeds))}]"]
 
 
 def names() -> list[str]:
@@ -201,8 +201,8 @@ def rank(entries: Sequence[dict[str, Any]]) -> None:
             answers = ("larger", "smaller") if x.mean() > y.mean() else ("smaller", "larger")
         entries[a]["verdicts"][entries[b]["entry"]], entries[b]["verdicts"][entries[a]["entry"]] = answers
     for line in entries:
-        said = list(line["verdicts"].values())
-        line["rank"] = [1 + said.count("smaller"), len(entries) - said.count("larger")]
+        given = list(line["verdicts"].values())
+        line["rank"] = [1 + given.count("smaller"), len(entries) - given.count("larger")]
 
 
 def write(board: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:

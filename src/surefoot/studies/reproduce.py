@@ -110,8 +110,8 @@ class Published:
             text += f" +- {self.spread:.3g}"
         if self.low is not None and self.high is not None:
             text += f" [{self.low:.4g}, {self.high:.4g}]"
-        told = [part for part in (self.of, None if self.seeds is None else _seeds(self.seeds)) if part]
-        return text + (f" ({', '.join(told)})" if told else "")
+        reported = [part for part in (self.of, None if self.seeds is None else _seeds(self.seeds)) if part]
+        return text + (f" ({', '.join(reported)})" if reported else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Stage:
         return int(self.run["steps"])
 
     def values(self) -> dict[str, Any]:
-        """What is said after `surefoot train`: name -> value."""
+        """What is reported after `surefoot train`: name -> value."""
         return {"algo": self.algorithm, **{f"algo.{name}": value for name, value in self.options.items()}, **self.run}
 
 

@@ -87,7 +87,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """All estimates, best first, and what can be said."""
+    """All estimates, best first, and what can be reported."""
 
     estimates: list[Estimate]
     data_value: float  # mean discounted return of the data, bootstrapped where episodes were cut off
@@ -114,7 +114,7 @@ class Selection:
 
     @property
     def tied(self) -> list[Estimate]:
-        """Those that can't be told from the best; one that the critics fail on may be as good as any."""
+        """Those that can't be distinguished from the best; one that the critics fail on may be as good as any."""
         rest = [one for one in self.estimates[1:] if not one.implausible]
         return [one for one in rest if one.impossible or self.difference(self.best, one)[1] <= 0]
 
@@ -261,7 +261,7 @@ def select(
     judge = LeastSquaresJudge(dataset, *bounds_of(chosen), seed, config)
     discount = judge.config.discount
     own = own_returns(judge, dataset)
-    gap = own.told - own.said
+    gap = own.reported - own.stated
     factor = widening(gap)
     behaviour = Behaviour(judge)
     allowed = least_value(dataset, discount), own.best  # of all data, judged on or not
@@ -271,7 +271,9 @@ def select(
         if progress is not None:
             progress(number + 1, len(chosen))
     estimates.sort(key=lambda one: (not one.believable, -one.low))
-    return Selection(estimates, float(own.told.mean()), float(own.said.mean()), factor, own.best, discount, len(gap))
+    return Selection(
+        estimates, float(own.reported.mean()), float(own.stated.mean()), factor, own.best, discount, len(gap)
+    )
 
 
 def check(chosen: Sequence[Candidate], dataset: Dataset, truth: bool) -> None:

@@ -50,7 +50,7 @@ class ModelJudgeConfig:
     members: int = 5
     hidden: tuple[int, ...] = (128, 128)
     updates: int = 3_000  # of the model; fewer where a holdout stops improving
-    starts: int = 64  # episodes of the data whose first states are begun from
+    starts: int = 64  # episodes of the data whose first states are started from
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -175,8 +175,8 @@ def select_by_model(
     """Judge and rank the candidates in a model; arguments and errors are those of `studies.select.select`."""
     check(chosen, dataset, truth)
     judge = ModelJudge(dataset, *bounds_of(chosen), seed, config)
-    said, told = judge.recorded()
-    gap = told.mean() - said.mean(1)
+    given, reported = judge.recorded()
+    gap = reported.mean() - given.mean(1)
     factor = widening(gap)
     best = _best(dataset, judge.config.discount)
     estimates = []
@@ -191,7 +191,7 @@ def select_by_model(
             progress(number + 1, len(chosen))
     estimates.sort(key=lambda one: (one.implausible, float(one.members.std(ddof=1)) - one.mean))
     return Selection(
-        estimates, float(told.mean()), float(said.mean()), factor, best, judge.config.discount, len(gap), "model"
+        estimates, float(reported.mean()), float(given.mean()), factor, best, judge.config.discount, len(gap), "model"
     )
 
 

@@ -1,7 +1,7 @@
 """What initial states, which all runs are judged on alike, do to the difference of two algorithms.
 
 Tests on the scores of seeds say whether two algorithms differ on the states that they met. Whether they differ on
-others too is said by an interval over seeds and states (`evaluation.difference_interval`).
+others too is stated by an interval over seeds and states (`evaluation.difference_interval`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def episode_scores(runs: Sequence[Run], metric: str) -> dict[int, Array] | None:
             if seed in found:
                 continue
             try:
-                said = last_evaluation(run.folder, seed)
-                scores = None if said is None else getattr(Episodes.from_json(said), COLUMNS[metric])
+                given = last_evaluation(run.folder, seed)
+                scores = None if given is None else getattr(Episodes.from_json(given), COLUMNS[metric])
             except SurefootError:  # damaged: the summary's scores are what there is
                 return None
             if scores is None:

@@ -71,7 +71,7 @@ TRIAL = Record({"values": Table(Plain(finite=True))}, {"error": Text(10_000)})
 
 Values = dict[str, Any]
 TrainRun = Callable[[Mapping[str, Any], Sequence[int], pathlib.Path, str], Run]
-"""(values, seeds, folder, label) -> the run, trained now, gone on with, or finished already."""
+"""(values, seeds, folder, label) -> the run, trained now, continued, or finished already."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,9 +319,9 @@ def judge(
     """
     scored = [(values, scores) for values, scores in found if scores is not None]
     if not scored:
-        said = read_json(folder / "trials" / f"{len(found) - 1:03}.json", TRIAL)["error"]
+        stated = read_json(folder / "trials" / f"{len(found) - 1:03}.json", TRIAL)["error"]
         raise ConfigError(
-            f"{folder}: all {len(found)} trials failed, the last one so: {said}. Narrow the space, above all its "
+            f"{folder}: all {len(found)} trials failed, the last one so: {stated}. Narrow the space, above all its "
             "learning rates"
         )
     means = [float(np.mean(scores)) for _, scores in scored]

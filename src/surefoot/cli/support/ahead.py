@@ -1,7 +1,7 @@
-"""Jobs that are checked before the first of them begins, and what is said of those that can't be trained.
+"""Jobs that are checked before the first of them begins, and what is reported of those that can't be trained.
 
 `surefoot train -m`, `bench` and `tune` carry out many runs. A mistake in the last of them would be found hours after
-the first has begun, so each is checked as `train` checks it before its first step: options, files, data, environment,
+the first has started, so each is checked as `train` checks it before its first step: options, files, data, environment,
 and whether they go together.
 """
 
@@ -103,10 +103,10 @@ def reasons(failed: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-def told(labels: Sequence[str], what: str = "job") -> str:
+def reported(labels: Sequence[str], what: str = "job") -> str:
     """Jobs in words.
 
-    >>> told(["3"]), told(["0", "1", "4"])
+    >>> given(["3"]), given(["0", "1", "4"])
     ('job 3', 'jobs 0, 1, 4')
     """
     return f"{what}{'' if len(labels) == 1 else 's'} {', '.join(labels)}"
@@ -124,8 +124,8 @@ def refusal(failed: Mapping[str, SurefootError], count: int, what: str = "job") 
     if len(by_reason) == 1 and len(failed) == count:
         return ConfigError(next(iter(by_reason)))
     able = f"; {SKIP} gives up what can't be trained" if len(failed) < count else ""
-    lines = [f"{told(labels, what)}: {reason}" for reason, labels in by_reason.items()]
+    lines = [f"{reported(labels, what)}: {reason}" for reason, labels in by_reason.items()]
     if len(lines) == 1:
-        return ConfigError(f"{lines[0]} (of {count} {what}s none was begun{able})")
-    begun = f"{len(failed)} of {count} {what}s can't be trained, and none was begun{able}"
-    return ConfigError(f"{begun}:\n  " + "\n  ".join(lines))
+        return ConfigError(f"{lines[0]} (of {count} {what}s none was started{able})")
+    started = f"{len(failed)} of {count} {what}s can't be trained, and none was started{able}"
+    return ConfigError(f"{started}:\n  " + "\n  ".join(lines))

@@ -106,7 +106,7 @@ def _steps(text: str, runs: int) -> int:
 
 
 def resume(folder: pathlib.Path, style: Style, trust: bool) -> int:
-    """Go on with a portfolio that was interrupted; the exit code."""
+    """Continue a portfolio that was interrupted; the exit code."""
     from surefoot.core.base.errors import CheckpointError
     from surefoot.core.base.files import read_json
     from surefoot.runs.embedded import load

@@ -1,4 +1,4 @@
-"""What can be said on the command line: structured configs from the algorithms' dataclasses, presets, checks.
+"""What can be reported on the command line: structured configs from the algorithms' dataclasses, presets, checks.
 
 A default has one home: the algorithm's dataclass, `plan.Settings`, or `TrainConfig` here. Presets hold only what
 differs. Of an option's possible sources the later wins: dataclass, `algo.preset`, `preset`, the command line.
@@ -174,7 +174,7 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
 
     Args:
         cfg: what Hydra composed from `overrides`.
-        overrides: needed to know which options were said and which are defaults.
+        overrides: needed to know which options were given and which are defaults.
         trust: let a preset of one's own, which is a file, name modules.
 
     Raises:
@@ -186,32 +186,32 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     name = algo["name"]
     allow(name)  # for the user names it
     agent = agent_class(name)
-    said = {override.key for override in parse(overrides)}
+    stated = {override.key for override in parse(overrides)}
     for given, kind in ((values, TrainConfig), (algo, agent.Config)):
         given.update({key: typed(one.hint, given[key]) for key, one in declared(kind).items()})
     run_preset, preset = read_preset(values["preset"], name) if values["preset"] else ({}, {})
     if values["preset"] and is_own(values["preset"]):
-        received.check_preset(run_preset, preset, said, values["preset"], trust)
+        received.check_preset(run_preset, preset, stated, values["preset"], trust)
     for key in run_preset:
         if key not in FIELDS:
             raise ConfigError(f"{values['preset']}: run has no {key!r}: {nearest(key, list(FIELDS))}")
     arguments = {**(run_preset.get("env_options") or {}), **(values["env_options"] or {})}
-    values |= {key: value for key, value in run_preset.items() if key not in said} | {"env_options": arguments}
-    options = {key: value for key, value in algo.items() if f"algo.{key}" in said and key not in ("name", "preset")}
+    values |= {key: value for key, value in run_preset.items() if key not in stated} | {"env_options": arguments}
+    options = {key: value for key, value in algo.items() if f"algo.{key}" in stated and key not in ("name", "preset")}
     if algo["preset"] is not None:
         options["preset"] = algo["preset"]
     if values["envs"] is not None:
         if "num_envs" not in option_names(agent):
             reason = "acts in one environment" if agent.acts else "learns from data alone"
             raise ConfigError(f"{name} {reason}: leave out envs=, the number of environments to act in at once")
-        if {"envs", "algo.num_envs"} <= said:
+        if {"envs", "algo.num_envs"} <= stated:
             raise ConfigError("envs= and algo.num_envs= are one option by two names: give one of them")
         options = {"num_envs": values["envs"], **options}
     config = configure(agent, {**preset, **options})
     fields = {key: values[key] for key in FIELDS}
     fields = dataclasses.asdict(TrainConfig(**fields))
     fields |= {"env": _with_arguments(fields), "env_options": None, "max_episode_steps": None}
-    if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in said:
+    if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in stated:
         config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})
     if fields["dataset"] is None and agent.data_with(config) == "required":
         if str(fields["env"]).lower() not in ("none", DEFAULT_ENVIRONMENT):
@@ -242,8 +242,8 @@ def _with_arguments(fields: Mapping[str, Any]) -> str | None:
         return None if env is None else str(env)
     if env is None or str(env).lower() == "none":
         first = next(iter(given))
-        said = first if first == LIMIT else f"{received.ARGUMENT}{first}"
-        raise ConfigError(f"{said} is an argument of an environment, and none is named: give env= too")
+        stated = first if first == LIMIT else f"{received.ARGUMENT}{first}"
+        raise ConfigError(f"{stated} is an argument of an environment, and none is named: give env= too")
     return with_options(str(env), given)
 
 
@@ -256,7 +256,7 @@ def _environments_for(
         workers: how many collectors.
         agent: the algorithm.
         config: all its options.
-        options: those that were said.
+        options: those that were given.
     """
     usual = config.get("num_envs")
     if usual is None or usual % workers == 0:

@@ -42,8 +42,8 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
     Raises:
         ConfigError: an entry that is no option's value, or a module that the file names without `--trust`.
     """
-    said = {item.key for item in grammar.parse(given)}
-    said |= set(SAME) if said & set(SAME) else set()
+    stated = {item.key for item in grammar.parse(given)}
+    stated |= set(SAME) if stated & set(SAME) else set()
     entries: dict[str, Any] = {}
     for key, value in read_mapping(pathlib.Path(path)).items():
         if key == "algo" and isinstance(value, dict):
@@ -52,7 +52,7 @@ def overrides_of(path: str, given: Sequence[str], trust: bool = False) -> list[s
             entries |= {f"{key}.{name}": one for name, one in value.items()}
         else:
             entries[key] = value
-    own = [f"{key}={_value(path, key, value)}" for key, value in entries.items() if key not in said]
+    own = [f"{key}={_value(path, key, value)}" for key, value in entries.items() if key not in stated]
     file_overrides.check(own, path, trust)
     return own
 

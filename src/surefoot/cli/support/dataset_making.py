@@ -11,7 +11,7 @@ from surefoot.cli.support.dataset_files import add, add_loading, load, new_file,
 from surefoot.core.base.errors import ConfigError
 
 RATE = 10.0
-"""Steps a second of an environment that a person acts in, where nothing is said."""
+"""Steps a second of an environment that a person acts in, by default."""
 
 
 def add_parsers(own: Any) -> None:
@@ -158,7 +158,7 @@ def _record(arguments: argparse.Namespace) -> int:
         with output.episodes_bar(arguments.json) as progress:
             dataset = suites.generate(arguments.name, path, episodes, arguments.seed, workers, progress)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt("interrupted; the same command goes on with the episodes that are recorded") from error
+        raise KeyboardInterrupt("interrupted; the same command continues the episodes that are recorded") from error
     if arguments.output is not None:
         report_lost(dataset, path)
     report_written(path, dataset, arguments.json)
@@ -176,7 +176,7 @@ def record(arguments: argparse.Namespace) -> int:
     if arguments.device is not None:
         return _played(arguments)
     if not arguments.runs or arguments.gripper or arguments.rate is not None:
-        option = "--gripper and --rate are of a person's device" if arguments.runs else "nobody acts"
+        option = "--gripper and --rate are of a person's device" if arguments.runs else "no one acts"
         raise ConfigError(f"{option}: give RUNs, or --device keyboard --env ID for a person")
     path = new_file(arguments.output)
     allow(arguments.env)

@@ -42,13 +42,13 @@ class Kept:
     safe_set: pathlib.Path
 
 
-def main_job(overrides: list[str], said: set[str], style: Style) -> int:
+def main_job(overrides: list[str], given: set[str], style: Style) -> int:
     """IQL and BC on the embedded data; with nothing but the plainest settings asked for, the constraint too."""
     from surefoot.cli.support import config, training
     from surefoot.runs.folders import claim_new
     from surefoot.runs.summary import draw_curves
 
-    settings = [f"steps={STEPS}"] if "steps" not in said else []
+    settings = [f"steps={STEPS}"] if "steps" not in given else []
     request = config.compose(["algo=iql", *settings, *overrides])
     rival = config.compose([f"algo={RIVAL}", *settings, *overrides])
     with training.claimed(request) as claim:
@@ -60,7 +60,13 @@ def main_job(overrides: list[str], said: set[str], style: Style) -> int:
     if finished.plan.environment is not None:
         picture = finished.folder / "comparison.png"
         draw_curves([finished, other], picture)
-    if said - {"seeds", "out", "device", "logger", "logger_options"}:  # asked for something else than the demonstration
+    if given - {
+        "seeds",
+        "out",
+        "device",
+        "logger",
+        "logger_options",
+    }:  # asked for something else than the demonstration
         training.present([other.folder, finished.folder], finished, style, picture)
         return 0
     kept = constrained(finished.folder / "ppo", style)

@@ -67,21 +67,21 @@ def needs_trust(overrides: Sequence[str]) -> bool:
 
 
 def check_preset(
-    fields: Mapping[str, Any], options: Mapping[str, Any], said: set[str], source: str, trust: bool
+    fields: Mapping[str, Any], options: Mapping[str, Any], given: set[str], source: str, trust: bool
 ) -> None:
     """As `check`, for a preset of one's own.
 
     Args:
         fields: of the command, that it sets.
         options: of the algorithm.
-        said: keys that the command line sets, which count more.
+        stated: keys that the command line sets, which count more.
         source: path of its file.
         trust: the user trusts it.
     """
     named = {**fields, **{f"algo.{key}": value for key, value in options.items()}}
     named |= {f"{ARGUMENT}{key}": value for key, value in dict(fields.get("env_options") or {}).items()}
     for key, value in named.items():
-        if key not in said and isinstance(value, str) and _may_name(key, value):
+        if key not in given and isinstance(value, str) and _may_name(key, value):
             demand(_as_named(key, value), source, trust)
 
 

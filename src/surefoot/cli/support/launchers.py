@@ -41,7 +41,7 @@ class RayLauncherConf:
     cpus: float = 1  # that a job takes; a job trains its seeds side by side on as many
     gpus: float = 0  # likewise
     resources: dict[str, Any] = dataclasses.field(default_factory=dict)  # more that a job asks for
-    retries: int = 3  # times that a job is begun again whose worker or machine has died
+    retries: int = 3  # times that a job is restarted whose worker or machine has died
     init: dict[str, Any] = dataclasses.field(default_factory=dict)  # more arguments of ray.init
 
 
@@ -84,9 +84,9 @@ def register() -> None:
 
 
 class RayLauncher(Launcher):
-    """Each job a task of Ray, carried out in the directory in which the sweep was begun.
+    """Each job a task of Ray, carried out in the directory in which the sweep was started.
 
-    A job whose worker or machine dies is begun again, and goes on in its folder.
+    A job whose worker or machine dies is restarted, and continues in its folder.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -109,7 +109,7 @@ class RayLauncher(Launcher):
         s = self.settings
         own: Any = OmegaConf.to_container(s.init) if OmegaConf.is_config(s.init) else s.init
         more: Any = OmegaConf.to_container(s.resources) if OmegaConf.is_config(s.resources) else s.resources
-        begun = cluster.begun()
+        started = cluster.started()
         ray = cluster.begin("hydra/launcher=ray", address=s.address, settings=own, notify=_say)
         task = ray.remote(num_cpus=s.cpus, num_gpus=s.gpus, resources=more, max_retries=0)(carry_out)
         state, threads = Singleton.get_state(), max(1, int(s.cpus))
@@ -129,7 +129,7 @@ class RayLauncher(Launcher):
                     if left[number] == 0 or isinstance(error, ray.exceptions.RayTaskError):
                         raise
                     left[number] -= 1
-                    _say(f"job {number}: its worker died ({type(error).__name__}); it goes on in another")
+                    _say(f"job {number}: its worker died ({type(error).__name__}); it continues in another")
                     again = task.remote(shared, list(job_overrides[number - initial_job_idx]), number)
                     waiting[again] = number
         except ray.exceptions.RayError as error:
@@ -140,7 +140,7 @@ class RayLauncher(Launcher):
             for reference in waiting:
                 with contextlib.suppress(Exception):
                     ray.cancel(reference, force=True)
-            if not begun:
+            if not started:
                 ray.shutdown()
         return [returns[number] for number in sorted(returns)]
 

@@ -115,9 +115,11 @@ def _print_paragraphs(shown: Console, heads: Sequence[str], cells: Sequence[Sequ
         say(title)
     for name, *rest in cells:
         say(name)
-        told = "; ".join(f"{head}: {text}" for head, text in zip(heads[1:], rest, strict=True) if text not in ("-", ""))
+        reported = "; ".join(
+            f"{head}: {text}" for head, text in zip(heads[1:], rest, strict=True) if text not in ("-", "")
+        )
         for line in textwrap.wrap(
-            told, max(40, shown.width), initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+            reported, max(40, shown.width), initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
         ):
             say(line)
 
@@ -198,7 +200,7 @@ def print_tabular(table: Tabular) -> None:
             if i:
                 shown.print()
             shown.print(block)
-        for note in tabular.told(table):
+        for note in tabular.reported(table):
             say(note)
     else:
         say(f"{table.caption}\n{tabular.to_text(table)}")
@@ -278,15 +280,15 @@ def episodes_bar(
 
     terminal = sys.stderr.isatty()
     columns = (what, BarColumn(), MofNCompleteColumn(), "ETA", TimeRemainingColumn())
-    told = time.monotonic()
+    reported = time.monotonic()
     with Progress(*columns, console=console(stderr=True), disable=quiet or not terminal) as bar:
         task = bar.add_task("", total=None)
 
         def show(done: int, total: int) -> None:
-            nonlocal told
+            nonlocal reported
             bar.update(task, completed=done, total=total)
-            if lines and not quiet and not terminal and time.monotonic() - told > LINE_SECONDS:
-                told = time.monotonic()
+            if lines and not quiet and not terminal and time.monotonic() - reported > LINE_SECONDS:
+                reported = time.monotonic()
                 say(f"{done:,} of {total:,} {what}", stderr=True)
 
         yield show
@@ -301,18 +303,18 @@ def plans_line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     from rich.status import Status
 
     terminal = sys.stderr.isatty()
-    told = time.monotonic()
+    reported = time.monotonic()
     with contextlib.ExitStack() as stack:
         status = (
             stack.enter_context(Status("planning", console=console(stderr=True))) if terminal and not quiet else None
         )
 
         def show(text: str) -> None:
-            nonlocal told
+            nonlocal reported
             if status is not None:
                 status.update(text)
-            elif not quiet and time.monotonic() - told > PLAN_SECONDS:
-                told = time.monotonic()
+            elif not quiet and time.monotonic() - reported > PLAN_SECONDS:
+                reported = time.monotonic()
                 say(text, stderr=True)
 
         yield show

@@ -18,9 +18,9 @@ SECOND_LINE = 3.0
 WINDOW = 30.0
 """Seconds over which the time left is measured."""
 SLOW = 10.0
-"""Steps a second below which digits after the point are told."""
+"""Steps a second below which digits after the point are shown."""
 LEAST = 1.0
-"""Seconds of steps that must have been seen before it is told."""
+"""Seconds of steps that must have been seen before it is shown."""
 
 
 class Watcher:
@@ -71,7 +71,7 @@ class Watcher:
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event; those of unknown kinds are passed over.
 
-        Where it can't be written, on a full disk or to a reader that has gone, training goes on in silence.
+        Where it can't be written, on a full disk or to a reader that has gone, training continues silently.
         """
         if self._deaf:
             return
@@ -130,15 +130,15 @@ class Watcher:
         left = self._left(seed, step, steps, now, warming_up)
         known = len(self._seen[seed]) > 1 or warming_up  # the first rate has all in it that happens only once
         words = [f"{rate:,.0f} steps/s" if rate >= SLOW else f"{rate:.2g} steps/s"] if known and rate > 0 else []
-        for name, said in (("episode_return", "training episodes"), ("episode_cost", "at cost")):
+        for name, given in (("episode_return", "training episodes"), ("episode_cost", "at cost")):
             met = event.get(name)
             if met is None or math.isnan(met):
                 break
-            words.append(f"{said} {met:,.1f}")
+            words.append(f"{given} {met:,.1f}")
         if self.bars:
-            told = f"ETA {left}" if left and not warming_up else left
+            reported = f"ETA {left}" if left and not warming_up else left
             self._progress.update(
-                self._task(seed, steps), completed=step, total=steps, rate=", ".join(words), left=told
+                self._task(seed, steps), completed=step, total=steps, rate=", ".join(words), left=reported
             )
         lines = self._lines.get(seed, 0)
         wait = (0.0, SECOND_LINE, LINE_SECONDS)[min(lines, 2)]
@@ -161,10 +161,10 @@ class Watcher:
         seen.append((now, step))
         while len(seen) > 2 and now - seen[1][0] > WINDOW:
             seen.popleft()
-        (first, begun), elapsed = seen[0], now - seen[0][0]
-        if elapsed < LEAST or step <= begun or first == now:
+        (first, started), elapsed = seen[0], now - seen[0][0]
+        if elapsed < LEAST or step <= started or first == now:
             return ""
-        return duration((steps - step) * elapsed / (step - begun))
+        return duration((steps - step) * elapsed / (step - started))
 
     def _show_score(self, seed: Any, step: int, event: dict[str, Any]) -> None:
         text = f"return {event['return_mean']:,.1f}"

@@ -1,7 +1,7 @@
 """`surefoot train -m`: Hydra's own multirun, each job one run in a folder of its own inside the sweep's.
 
 `sweep.json` says what was asked for. Where a job's folder is follows from its number and its overrides alone, so that a
-job that is begun again, by `surefoot train --resume SWEEP` or by a queue, goes on where it stood.
+job that is restarted, by `surefoot train --resume SWEEP` or by a queue, continues where it stood.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 
 from surefoot.cli.support import config, grammar, launchers, output, sweeper
 from surefoot.cli.support import file_overrides as received
-from surefoot.cli.support.ahead import SKIP, check_jobs, reasons, refusal, told
+from surefoot.cli.support.ahead import SKIP, check_jobs, reasons, refusal, reported
 from surefoot.cli.support.training import Style, train_one
 from surefoot.core.base.errors import CheckpointError, ConfigError, SurefootError
 from surefoot.core.base.files import read_json, write_json
@@ -46,7 +46,7 @@ SWEEP = Record(
     {"format": Number(1, 1, whole=True), "overrides": Many(Text(10_000)), "folder": Text(10_000)},
     {"skip_failing": Flag()},
 )
-"""What sweep.json holds: what was said, and where."""
+"""What sweep.json holds: what was given, and where."""
 # Job folders are the run folders that we make ourselves, and the log is ours too.
 HYDRA_SETTINGS = (
     "hydra.sweep.subdir=.",
@@ -60,13 +60,13 @@ def run(overrides: Sequence[str], style: Style, trust: bool = False, skip: bool 
     """Train once for each combination of the listed values; the exit code.
 
     Args:
-        overrides: what is said, with lists of values.
+        overrides: what is reported, with lists of values.
         style: how to talk.
         trust: as of `surefoot train`.
         skip: give up combinations that can't be trained, and train the others.
 
     Raises:
-        SurefootError: a job failed (the others were carried out), or a combination is bad (nothing was begun).
+        SurefootError: a job failed (the others were carried out), or a combination is bad (nothing was started).
     """
     config.register()
     config.register_algorithms(ALGORITHMS)  # a sweeper may choose among them
@@ -78,19 +78,19 @@ def run(overrides: Sequence[str], style: Style, trust: bool = False, skip: bool 
     sweep = None if _chosen(rest) else Combinations.of(rest, trust)
     failed = {} if sweep is None else sweep.failing(style, trust, skip)
     with claim_named("", "multirun") if out is None else claim_new(out) as claim:
-        told = {"format": 1, "overrides": list(rest), "folder": os.getcwd()}
-        write_json(claim.folder / FILE, {**told, "skip_failing": True} if skip else told)
+        reported = {"format": 1, "overrides": list(rest), "folder": os.getcwd()}
+        write_json(claim.folder / FILE, {**reported, "skip_failing": True} if skip else reported)
         return _carry_out(rest, claim.folder, style, trust, sweep, failed)
 
 
 def resume(folder: pathlib.Path, style: Style, trust: bool = False, skip: bool = False) -> int:
-    """Go on with a sweep that was interrupted: jobs that were begun or never begun, and those that failed, again.
+    """Continue a sweep that was interrupted: jobs that were started or never started, and those that failed, again.
 
     Args:
         folder: of the sweep.
         style: how to talk.
         trust: as of `surefoot train`.
-        skip: give up jobs that can't be trained; a sweep that was begun so goes on so.
+        skip: give up jobs that can't be trained; a sweep that was started so continues so.
 
     Raises:
         ConfigError: its jobs were chosen by a sweeper other than Hydra's, or it names a module and `trust` is false.
@@ -103,8 +103,8 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False, skip: bool =
     rest = list(asked["overrides"])
     if not pathlib.Path(asked["folder"]).is_dir():
         raise ConfigError(
-            f"{folder}: was begun in {asked['folder']}, which its relative paths are meant from and which is not there "
-            "any more; make it again, or go on with each run that is not complete: surefoot train --resume RUN"
+            f"{folder}: was started in {asked['folder']}, which its relative paths are meant from and which is gone; "
+            " make it again, or continue each run that is not complete: surefoot train --resume RUN"
         )
     with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
         skip = skip or asked.get("skip_failing", False)
@@ -129,7 +129,7 @@ def _asked(folder: pathlib.Path, trust: bool) -> dict[str, Any]:
     received.check(asked["overrides"], path, trust)  # a file says them, and not who resumes
     if _chosen(asked["overrides"]):
         raise ConfigError(
-            f"{folder}: its jobs were chosen by a sweeper that does not say which are missing; go on with each run in "
+            f"{folder}: its jobs were chosen by a sweeper that does not say which are missing; continue each run in "
             "it that is not complete: surefoot train --resume RUN"
         )
     with received.said_by(path):
@@ -157,13 +157,13 @@ class Combinations:
         parsed = grammar.parse(overrides)
         own = {item.key: item for item in parsed if item.key.split(".")[0].split("/")[0] != "hydra"}
         choices = [[f"{i.key}={value}" for value in i.values] if i.sweep else [i.text] for i in own.values()]
-        requests, said, odd = {}, {}, dict[int, SurefootError]()
+        requests, given, odd = {}, {}, dict[int, SurefootError]()
         for number, combination in enumerate(itertools.product(*choices)):
             try:
-                requests[number], said[number] = config.compose(combination, trust), combination
+                requests[number], given[number] = config.compose(combination, trust), combination
             except ConfigError as error:
                 odd[number] = error
-        made = cls(requests, said, odd, launchers.elsewhere(overrides), varied_in(parsed))
+        made = cls(requests, given, odd, launchers.elsewhere(overrides), varied_in(parsed))
         made._refuse_the_same()
         return made
 
@@ -189,7 +189,7 @@ class Combinations:
     def failing(
         self, style: Style, trust: bool, skip: bool, folder: pathlib.Path | None = None
     ) -> dict[int, SurefootError]:
-        """The jobs that can't be trained, each with the reason; of a sweep that goes on, of those not begun.
+        """The jobs that can't be trained, each with the reason; of a sweep that continues, of those not started.
 
         Raises:
             ConfigError: there are some and `skip` is false, or all are.
@@ -256,7 +256,7 @@ def _carry_out(
     """Carry out the jobs that are missing; the exit code.
 
     Args:
-        rest: what is said.
+        rest: what is reported.
         folder: of the sweep.
         style: how to talk.
         trust: as of `surefoot train`.
@@ -287,13 +287,13 @@ def _carry_out(
         raise SurefootError(
             f"{folder}: the process of a job, or what launched it, ended before the job did "
             f"({type(ended_early).__name__}: {first}); "
-            f"{len(finished)} are finished; go on with: {resume_command}"
+            f"{len(finished)} are finished; continue: {resume_command}"
         ) from ended_early
     if failed:
-        which = told([str(job["job"]) for job in failed])
+        which = reported([str(job["job"]) for job in failed])
         raise SurefootError(
             f"{which} of the sweep in {output.short(folder)} did not end with a result, for the reasons above; the "
-            f"{len(finished)} others did. Once mended, go on with: {resume_command}"
+            f"{len(finished)} others did. Once fixed, continue: {resume_command}"
         )
     if ended_early is not None:
         raise ended_early
@@ -329,7 +329,7 @@ def _launch(
         *part,
         "--multirun",
     ]
-    # Jobs that another sweeper has chosen are gone on with one by one, as each says itself.
+    # Jobs that another sweeper has chosen are continued one by one, as each says itself.
     whole = contextlib.nullcontext() if _chosen(rest) else resumable(folder, lambda: resume_command)
     with whole, command_line(arguments), grammar.hydra_errors():
         try:
@@ -368,8 +368,8 @@ def train_job(
 ) -> str:
     """One job, as a Hydra launcher calls it, maybe in another process; the run folder, named by what is varied.
 
-    A run that is there already is gone on with. Where another process holds it, such as the first copy of a job that a
-    queue or a resumed sweep has begun twice, its end is waited for.
+    A run that is there already is continued. Where another process holds it, such as the first copy of a job that a
+    queue or a resumed sweep has started twice, its end is waited for.
 
     Args:
         cfg: what Hydra composed.
@@ -416,8 +416,8 @@ def train_job(
 
 
 def _write_failure(folder: pathlib.Path, number: int, text: str, *, unexpected: bool, given_up: bool = False) -> None:
-    told = {"job": number, "error": text, "unexpected": unexpected, "given_up": given_up}
-    write_json(folder / f"{number:02}{FAILED}", told)
+    reported = {"job": number, "error": text, "unexpected": unexpected, "given_up": given_up}
+    write_json(folder / f"{number:02}{FAILED}", reported)
 
 
 def _first_with(folder: pathlib.Path, text: str) -> int | None:
@@ -499,7 +499,7 @@ def show(
     for given_up, word in ((False, "failed"), (True, "given up")):
         some = [(str(job["job"]), job["error"]) for job in failed if job.get("given_up", False) is given_up]
         for reason, labels in reasons(some).items():
-            output.say(f"{told(labels)} {word}: {reason}")
+            output.say(f"{reported(labels)} {word}: {reason}")
     output.say(f"\n{'sweep folder:':<17}{output.short(folder)}")
     if not finished:
         return

@@ -48,9 +48,9 @@ class PartSweeper(Sweeper):
 
         assert self.hydra_context is not None  # Hydra calls `setup` first
         assert self.config is not None
-        said = [*(f"{name}={value}" for name, value in self.params.items()), *arguments]
+        given = [*(f"{name}={value}" for name, value in self.params.items()), *arguments]
         values: dict[str, list[str]] = {}
-        for one in OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(said):
+        for one in OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(given):
             key = one.get_key_element()
             texts = one.sweep_string_iterator() if one.is_sweep_override() else [one.get_value_element_as_str()]
             values[key] = [f"{key}={text}" for text in texts]

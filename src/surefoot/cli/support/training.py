@@ -57,8 +57,8 @@ def train_one(
         trust: import modules that the dataset or the run in `init=` names.
 
     Raises:
-        SurefootError: anything that the user can mend.
-        Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
+        SurefootError: anything that the user can fix.
+        Interrupted, Terminated: Ctrl-C or SIGTERM after training had started.
     """
     from surefoot.runs.start import train
 
@@ -78,18 +78,18 @@ def train_one(
 def train_or_resume(
     request: Callable[[], Request], place: pathlib.Path, style: Style, *, label: str = "", trust: bool = False
 ) -> Run:
-    """The run in a folder: finished already, gone on with where it was interrupted, or carried out now.
+    """The run in a folder: finished already, continued where it was interrupted, or carried out now.
 
     Args:
-        request: gives what to train, where nothing was begun.
+        request: gives what to train, where nothing was started.
         place: the folder, which need not be there.
         style: how to talk.
         label: in front of what is shown.
         trust: as of `surefoot train`.
 
     Raises:
-        SurefootError: anything that the user can mend.
-        Interrupted, Terminated: Ctrl-C or SIGTERM after training had begun.
+        SurefootError: anything that the user can fix.
+        Interrupted, Terminated: Ctrl-C or SIGTERM after training had started.
     """
     from surefoot.runs.folders import claim_new
     from surefoot.runs.start import resume
@@ -143,7 +143,7 @@ def claimed(request: Request) -> Claim:
     """The folder of a run: `out=`, which must be new or empty, or runs/<algorithm>-<dataset>-<time>.
 
     Raises:
-        ConfigError: it exists and holds something, or another process has just begun in it.
+        ConfigError: it exists and holds something, or another process has just started in it.
     """
     from surefoot.runs.folders import claim_named, claim_new
 

@@ -101,11 +101,11 @@ def _scaled(source: str) -> str:
         text = ast.get_source_segment(source, first) or ""
         row, start = first.lineno - 1, first.col_offset
         apart = free and first.lineno == first.end_lineno and not isinstance(first, ast.Name)
-        said = "loss" if apart else text if isinstance(first, ast.Name | ast.Call) else f"({text})"
+        given = "loss" if apart else text if isinstance(first, ast.Name | ast.Call) else f"({text})"
         before, rest = lines[:row], "".join(lines[row:])
         indent = " " * node.col_offset  # type: ignore[attr-defined]
         own = [f"{indent}loss = {text}\n"] if apart else []
-        changed = f"{rest[:start]}{FACTOR} * {said}{rest[start + len(text) :]}"
+        changed = f"{rest[:start]}{FACTOR} * {given}{rest[start + len(text) :]}"
         lines = [*before, *own, *changed.splitlines(keepends=True)]
     return "".join(lines)
 

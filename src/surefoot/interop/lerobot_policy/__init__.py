@@ -5,7 +5,7 @@
 
 `folder` then holds what LeRobot's own policies have there: `config.json`, `model.safetensors` and two processors, which
 only move tensors, since normaliser and bounds are the policy's own. LeRobot's commands find the type where they are
-told to import it: `lerobot-eval --policy.path=folder --env.discover_packages_path=surefoot.interop.lerobot_policy ...`
+given to import it: `lerobot-eval --policy.path=folder --env.discover_packages_path=surefoot.interop.lerobot_policy ...`
 (a package, because that option looks for modules inside). Needs `lerobot` (0.4.4 was tried), in an environment of its
 own: it asks for other versions than this library.
 
@@ -179,7 +179,7 @@ class SurefootPolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Tensor], noise: Tensor | None = None, **unused: Any) -> Tensor:
-        """(B, A) actions of this step, and the memory of the rows goes on."""
+        """(B, A) actions of this step, and the memory of the rows continues."""
         observed, rows = self._observed(batch)
         if self._memory is None:
             self._memory = self.policy.begin(rows)

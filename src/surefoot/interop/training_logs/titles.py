@@ -30,8 +30,8 @@ def about_place(path: pathlib.Path) -> dict[str, Any]:
     resolved = path.resolve()
     for place in (resolved, *resolved.parents[:2]):
         title = place.stem if place.is_file() else place.name
-        said = about(title)
-        if not said and (zoo := ZOO.fullmatch(title)):
-            said = {"algorithm": place.parent.name, "environment": zoo["environment"], "seed": int(zoo["number"])}
-        known = {**said, **known}
+        given = about(title)
+        if not given and (zoo := ZOO.fullmatch(title)):
+            given = {"algorithm": place.parent.name, "environment": zoo["environment"], "seed": int(zoo["number"])}
+        known = {**given, **known}
     return known

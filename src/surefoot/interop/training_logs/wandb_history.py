@@ -67,7 +67,7 @@ def histories(path: pathlib.Path, score: str | None, last: int, about: dict[str,
         )
     found = []
     for title, metrics in (runs or {"": alone}).items():
-        said = {**about, **(titles.about(title) if title else _beside(path))}
+        given = {**about, **(titles.about(title) if title else _beside(path))}
         for kind, names in ((EVALUATION, EVALUATED), (TRAINING, (EPISODES, MEANS[TRAINING]))):
             name = next((one for one in names if one in metrics), None)
             if name is None or score not in (None, kind):
@@ -77,9 +77,9 @@ def histories(path: pathlib.Path, score: str | None, last: int, about: dict[str,
                 continue
             if name == EPISODES:
                 points = [Point(step, value, (value,)) for step, value in values]
-                found.append(seed_log.judged_by_the_last(path, points, last, said))
+                found.append(seed_log.judged_by_the_last(path, points, last, given))
             else:
-                found.append(of_means(path, kind, values, said))
+                found.append(of_means(path, kind, values, given))
             break
     return found
 
@@ -89,9 +89,9 @@ def _beside(path: pathlib.Path) -> dict[str, Any]:
     place = path.with_name("run.json")
     if not place.is_file():
         return {}
-    told = read_json(place, Record({}, others=True))
-    held = told.get("config")
-    if held is None and isinstance(inner := told.get("_attrs"), dict):
+    reported = read_json(place, Record({}, others=True))
+    held = reported.get("config")
+    if held is None and isinstance(inner := reported.get("_attrs"), dict):
         held = inner.get("config")
     if isinstance(held, str):
         held = parse(held, f"{place}, its config", DataError)

@@ -1,4 +1,4 @@
-"""Ray (extra `ray`): begun with what keeps it small, and again where a busy machine was too slow for it."""
+"""Ray (extra `ray`): started with what keeps it small, and again where a busy machine was too slow for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(purpose: str) -> None:
         raise MissingExtraError("ray", "ray", purpose)
 
 
-def begun() -> bool:
+def started() -> bool:
     """Whether this process is connected to Ray already."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
@@ -51,12 +51,12 @@ def begin(
 
     Ray's own processes wait about 15 seconds for each other when they begin, which is too little on a busy machine: it
     is tried three times. They listen on all of the machine's addresses, whatever address they are given, and who may
-    speak to them may execute code: a Ray that is begun here answers only to this process's own random token, unless the
-    environment has settings of its own (RAY_AUTH_MODE), or the program had imported Ray before.
+    speak to them may execute code: a Ray that is started here answers only to this process's own random token, unless
+    the environment has settings of its own (RAY_AUTH_MODE), or the program had imported Ray before.
 
     Args:
         purpose: what needs it, for errors.
-        cpus: that it may give out, where it is begun here; None: all.
+        cpus: that it may give out, where it is started here; None: all.
         address: of a cluster, or "auto", with the user's own token; None: one of this machine alone.
         settings: more arguments of `ray.init`.
         notify: called with a sentence where a try has failed.
@@ -81,21 +81,21 @@ def begin(
     else:
         given = {"include_dashboard": False, "object_store_memory": STORE, **given}
         given |= {} if cpus is None else {"num_cpus": cpus}
-    said = ""
+    stated = ""
     for number in range(TRIES):
         try:
             ray.init(**given)
             return ray
         except (OSError, RuntimeError, ValueError, TimeoutError) as error:  # what ray.init is known to raise
-            said = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            stated = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
             with contextlib.suppress(Exception):
                 ray.shutdown()
             if notify is not None and number + 1 < TRIES:
-                notify(f"Ray did not begin ({said}); trying again")
+                notify(f"Ray did not begin ({stated}); trying again")
             time.sleep(PAUSE)
         except Exception as error:  # of packages that differ by version
             raise SurefootError(f"{purpose}: Ray did not begin ({type(error).__name__}: {error})") from error
     raise SurefootError(
-        f"{purpose}: Ray did not begin in {TRIES} tries ({said}). On a busy machine its processes wait too briefly for "
-        "each other: try when there is less to do, or without it"
+        f"{purpose}: Ray did not begin in {TRIES} tries ({stated}). On a busy machine its processes wait too briefly "
+        "for each other: try when there is less to do, or without it"
     )

@@ -1,6 +1,6 @@
 """Collectors: processes that act for one learner, on this machine (`collectors=processes`) or on Ray's (`ray`).
 
-A collector is told everything by messages (`online.remote.team`) and reads no file of the run, so it may be anywhere
+A collector is given everything by messages (`online.remote.team`) and reads no file of the run, so it may be anywhere
 where surefoot and the environment are installed. Its randomness follows from the seed: collector 0 has the run's own
 seed, so that a run with one collector is the run without, to the bit.
 """
@@ -58,7 +58,7 @@ def check_plan(plan: Plan, agent: Agent) -> None:
     beside = isinstance(agent, OffPolicyAgent) and agent.config.offline_fraction > 0
     if plan.dataset is not None and not beside:
         raise ConfigError(
-            f"collectors={plan.collectors}: of runs that learn by acting, alone or with a part of each batch from data "
+            f"collectors={plan.collectors}: of runs that learn online, alone or with a part of each batch from data "
             "(algo.offline_fraction); leave out dataset="
         )
     rows = agent.config.num_envs
@@ -108,10 +108,10 @@ class Collector:
     """Answers the messages of a learner, in whatever process it lives."""
 
     def __init__(self) -> None:
-        """Wait to be told what to act in."""
+        """Wait to be given what to act in."""
         torch.set_num_threads(1)
         self.loop: Any = None
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.first_steps: FirstSteps | None = None
 
     def answer(self, message: bytes) -> bytes | None:
@@ -154,7 +154,7 @@ class Collector:
         agent = own.agent(spec).fresh(seed)
         agent.normalizer.fixed = bool(meta["fixed"])  # as the learner's, whose statistics come with its weights
         env = with_reward(make_training(str(plan.environment), rows, gap=plan.gap), plan)
-        held = plan.collect_steps * rows  # of the replay buffer, which nobody learns from
+        held = plan.collect_steps * rows  # of the replay buffer, which no one learns from
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
         self.loop = make_loop([agent], [seed], env, planned_steps=steps, batch_size=1, kernels=plan.kernels)
         if worker == 0 and int(meta["seed"]) == plan.seeds[0]:  # one says it for all
@@ -162,22 +162,22 @@ class Collector:
             self.first_steps = acting_of(self.loop).first_steps = look
 
     def _restore(self, state: dict[str, torch.Tensor], number: int) -> None:
-        """Go on from a state; `number` fixes the new episodes where environments can't give theirs."""
+        """Continue from a state; `number` fixes the new episodes where environments can't give theirs."""
         loop = self.loop
         if isinstance(loop, OnPolicyLoop):
             lost = loop.blocks.restore([state], number)
         else:
             lost = restore_acting(loop, state, number)
         if lost is not None:
-            self.told.append(lost)
+            self.reported.append(lost)
 
     def _collect(self, meta: dict[str, Any], tensors: dict[str, torch.Tensor]) -> bytes:
-        told, self.told = self.told, []
-        told += [] if self.first_steps is None else self.first_steps.notes()
+        reported, self.reported = self.reported, []
+        reported += [] if self.first_steps is None else self.first_steps.notes()
         loop = self.loop
         if isinstance(loop, OnPolicyLoop):
-            return fill_for(loop.blocks, meta, tensors, told)
-        return steps_for(loop, meta, tensors, told)
+            return fill_for(loop.blocks, meta, tensors, reported)
+        return steps_for(loop, meta, tensors, reported)
 
 
 class ProcessConnection:

@@ -17,7 +17,7 @@ from surefoot.runs.plan import Plan
 from surefoot.streaming.agent import StreamingAgent
 
 OTHER = "SUREFOOT_LEARNER"
-"""Environment variable of the learners that a worker has begun."""
+"""Environment variable of the learners that a worker has started."""
 _others: list[subprocess.Popen[bytes]] = []
 
 
@@ -46,7 +46,7 @@ def check_learners(plan: Plan, agent: Agent) -> None:
 
 
 def join(plan: Plan, arguments: Sequence[str]) -> Share:
-    """The share of this worker, after the first of them has begun the others with its own arguments.
+    """The share of this worker, after the first of them has started the others with its own arguments.
 
     The others listen to their standard input as it does, which it holds open, so that they end with it.
     """

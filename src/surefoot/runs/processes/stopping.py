@@ -34,14 +34,14 @@ class Interrupted(KeyboardInterrupt):
 class Terminated(SystemExit):
     """SIGTERM; where a run was training, its checkpoints are written, and standard error says how to resume it."""
 
-    def __init__(self, told: bool = False) -> None:
+    def __init__(self, reported: bool = False) -> None:
         super().__init__(128 + signal.SIGTERM)
-        self.told = told
-        """Whether standard error says how to go on."""
+        self.reported = reported
+        """Whether standard error says how to continue."""
 
 
 _lost = threading.Event()
-"""SIGTERM came, and nobody has seen what it raised: code in C that imports modules may lose it."""
+"""SIGTERM came, and no one has seen what it raised: code in C that imports modules may lose it."""
 
 
 def raise_lost() -> None:
@@ -73,14 +73,15 @@ def terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def resumable(folder: pathlib.Path, command: Callable[[], str] | None = None) -> Iterator[None]:
-    """Ctrl-C or SIGTERM inside says how to go on, where that is possible; of one inside of another the outer one does.
+    """Ctrl-C or SIGTERM inside says how to continue, where that is possible; of one inside of another the outer one
+    does.
 
     Args:
         folder: of a run, or of what trains several.
-        command: says what goes on with the folder, where it is none of one run.
+        command: says what continues the folder, where it is none of one run.
 
     Raises:
-        Interrupted: Ctrl-C after the run had begun.
+        Interrupted: Ctrl-C after the run had started.
         Terminated: SIGTERM.
     """
     if _inside.get():
@@ -96,8 +97,8 @@ def resumable(folder: pathlib.Path, command: Callable[[], str] | None = None) ->
             advice = f"resume with: {_of_the_run(folder) if command is None else command()}"
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"interrupted; {advice}") from None
-            error.told = True
-            with contextlib.suppress(OSError):  # nobody reads it
+            error.reported = True
+            with contextlib.suppress(OSError):  # no one reads it
                 print(f"terminated; {advice}", file=sys.stderr, flush=True)
             raise
         finally:
@@ -106,7 +107,7 @@ def resumable(folder: pathlib.Path, command: Callable[[], str] | None = None) ->
 
 @contextlib.contextmanager
 def going_on_told(folder: pathlib.Path) -> Iterator[None]:
-    """What ends a run from outside, as a full disk or a process that was killed, is told with what goes on with it.
+    """What ends a run from outside, as a full disk or a process that was killed, is given with what continues it.
 
     Args:
         folder: of the run.
@@ -121,7 +122,7 @@ def going_on_told(folder: pathlib.Path) -> Iterator[None]:
     except SurefootError as error:
         if type(error) is not SurefootError:
             raise
-        raise SurefootError(f"{error}; then go on with: {_of_the_run(folder)}") from error
+        raise SurefootError(f"{error}; then continue: {_of_the_run(folder)}") from error
 
 
 def _of_the_run(folder: pathlib.Path) -> str:
@@ -130,7 +131,7 @@ def _of_the_run(folder: pathlib.Path) -> str:
 
     try:
         return Run.open(folder).resume_command
-    except SurefootError:  # what is wrong with it, who resumes it is told
+    except SurefootError:  # what is wrong with it, who resumes it is given
         return f"surefoot train --resume {shlex.quote(str(folder))}"
 
 

@@ -23,7 +23,8 @@ from typing import Any
 class Log(io.TextIOWrapper):
     """The log of a worker: what a terminal that shows it would obey stands there as its escape.
 
-    On a full disk it ends: what can't be written is lost, and the run goes on to the error of what it can't do without.
+    On a full disk it ends: what can't be written is lost, and the run continues to the error of what it can't do
+    without.
     """
 
     def write(self, text: str) -> int:

@@ -85,7 +85,7 @@ class Background:
                     self._tracker(event)
                     continue
                 self._tracker.close()
-            except Exception as error:  # whatever another library raises: training goes on without it
+            except Exception as error:  # whatever another library raises: training continues without it
                 self._failed = True
                 lines = str(error).strip().splitlines() or ["no message"]
                 self._notes.put(

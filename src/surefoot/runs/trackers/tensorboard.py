@@ -32,7 +32,7 @@ class TensorBoardListener:
         found = list(numbers(event))
         for name, value in found:
             self._writer(int(event["seed"]), int(event["step"])).add_scalar(name, value, int(event["step"]))
-        if found:  # to disk: a run that is killed goes on after its last checkpoint, and writes none of this again
+        if found:  # to disk: a run that is killed continues after its last checkpoint, and writes none of this again
             self._writers[int(event["seed"])].flush()
         if event["kind"] == "summary":
             summary = event["summary"]

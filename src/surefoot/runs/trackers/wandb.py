@@ -75,7 +75,7 @@ class WandbListener:
         if self._mode not in (None, "online"):
             return
         if not wandb.login(prompt=False, verify=False):
-            self._keep_offline("nobody is logged in to W&B (wandb login)")
+            self._keep_offline("no one is logged in to W&B (wandb login)")
         elif why := unreachable(os.environ.get("WANDB_BASE_URL") or SERVER):
             self._keep_offline(why)
 

@@ -46,7 +46,7 @@ class Watch:
         Args:
             step: of now.
             policy: position of a seed -> its policy.
-            missing: only where one was kept that is not there any more, as in a run that was complete and goes on.
+            missing: only where one was kept that is not there any more, as in a run that was complete and continues.
         """
         for position, (seed, alarm) in enumerate(self.alarms.items()):
             path = self.run.supported_path(seed)

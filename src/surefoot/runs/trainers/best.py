@@ -1,7 +1,8 @@
 """The best policy of a run beside the last one: chosen by evaluations while it trains, measured on other episodes.
 
 The evaluation that chose a policy is too high: of several noisy means the highest is taken (the winner's curse). What
-is said of it at the end is therefore measured anew, from the initial states of the final evaluation, which chose none.
+is reported of it at the end is therefore measured anew, from the initial states of the final evaluation, which chose
+none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training by acting: the worker's part of an online run."""
+"""Online training: the worker's part of an online run."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class ActingTrainer(SeedTrainer):
         return found
 
     def _evaluate(self) -> None:
-        """As for all; an environment that evaluation steps too has lost the episodes that training had begun."""
+        """As for all; an environment that evaluation steps too has lost the episodes that training had started."""
         super()._evaluate()
         if takes_turns(self.environment):
             self.loop.begin_episodes()
 
     def _say_windows(self) -> None:
-        """Once updates have begun: that no episode fills a window, where that is so of the first that are over."""
+        """Once updates have started: that no episode fills a window, where that is so of the first that are over."""
         source = self.learner.sources.get(MAIN)
         if not isinstance(source, ReplayWindows):
             self._windows_known = True
@@ -89,7 +89,7 @@ class ActingTrainer(SeedTrainer):
         return self.loop.state(position)
 
     def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
-        """Take up the loop's states; what can't be is said, and recorded among the metrics."""
+        """Take up the loop's states; what can't be is reported, and recorded among the metrics."""
         self.say_lost(self.loop.restore(states, step))
 
     def _ready(self, agents: Sequence[Agent]) -> Dataset | None:

@@ -41,7 +41,7 @@ Send = Callable[[dict[str, Any]], None]
 
 
 def never() -> bool:
-    """Nobody asks to stop."""
+    """No one asks to stop."""
     return False
 
 
@@ -116,7 +116,7 @@ class SeedTrainer:
         return self.learner.run(steps, pause=self.pause)
 
     def state(self, position: int) -> dict[str, Tensor]:
-        """Everything that seed `position` needs to go on."""
+        """Everything that seed `position` needs to continue."""
         return self.learner.state(position)
 
     def go_on(self, states: Sequence[Mapping[str, Tensor]], step: int) -> None:
@@ -260,9 +260,9 @@ class SeedTrainer:
             raise DivergenceError(
                 f"seed {self.seeds[0]}: weights are not finite where training ended, step {self.step:,}"
             )
-        told = any(line["kind"] == "eval" and line["step"] == self.step for line in self.metrics)
+        reported = any(line["kind"] == "eval" and line["step"] == self.step for line in self.metrics)
         self.due = False
-        if self.leads and self.plan.evaluates and not told:
+        if self.leads and self.plan.evaluates and not reported:
             self._evaluate()
         if self.leads:
             self._save()
@@ -294,14 +294,14 @@ class SeedTrainer:
                 elapsed = time.perf_counter() - start
                 self.seconds += elapsed
             for position, seed in enumerate(self.seeds):
-                told = {name: value[position] for name, value in values.items()}
-                heard = finite(told)
+                reported = {name: value[position] for name, value in values.items()}
+                heard = finite(reported)
                 self.record(seed, "train", heard)
                 for ring in self.watch.hear(seed, self.step, heard):
                     self.record(seed, "alarm", {ring.signal: ring.value})
                     self.send({"kind": "note", "text": f"seed {seed}: {ring}"})
                     print(ring, file=sys.stderr)
-                self.teller.end(self.step, seed, elapsed, told)
+                self.teller.end(self.step, seed, elapsed, reported)
             self._say_engine()
             if self.step // plan.interval > before // plan.interval or self.step >= plan.steps:
                 self.due = True
@@ -341,7 +341,7 @@ class SeedTrainer:
 
     def _evaluate(self) -> None:
         assert self.plan.environment is not None
-        begun = time.perf_counter()
+        started = time.perf_counter()
         found = evaluate(
             self._policies(),
             self.plan.environment,
@@ -349,13 +349,15 @@ class SeedTrainer:
             seed=TRAINING_EVALUATION_SEED,
             progress=lambda *unused: self.end_if_asked(),
         )
-        self._say_evaluation(time.perf_counter() - begun)
+        self._say_evaluation(time.perf_counter() - started)
         for position, (seed, episodes) in enumerate(zip(self.seeds, found, strict=True)):
             values = of_episodes(episodes)
             self.record(seed, "eval", values)
             self.best.hear(seed, self.step, episodes, functools.partial(self.policy, position))
-            told = {name: value for name, value in values.items() if name.endswith("_mean") or name.startswith(STEM)}
-            self.send({"kind": "eval", "seed": seed, "step": self.step, **told})
+            reported = {
+                name: value for name, value in values.items() if name.endswith("_mean") or name.startswith(STEM)
+            }
+            self.send({"kind": "eval", "seed": seed, "step": self.step, **reported})
 
     def _say_evaluation(self, seconds: float) -> None:
         """Once, where evaluation and not training is what a run spends its time on."""
@@ -420,8 +422,8 @@ class SeedTrainer:
         for seed, result, count in zip(self.seeds, known, before, strict=True):
             write_json(self.run.seed_folder(seed) / "result.json", {**result, finishing.UNFINISHED: count + 1})
         for position, seed in enumerate(self.seeds):
-            told = (policies[position], seen[position]) if policies else None
-            more = self._estimates(position, told, finishing.given_up(before[position]))
+            reported = (policies[position], seen[position]) if policies else None
+            more = self._estimates(position, reported, finishing.given_up(before[position]))
             write_json(self.run.seed_folder(seed) / "result.json", {**known[position], **more})
             self.send({"kind": "done", "seed": seed})
 
@@ -440,12 +442,12 @@ class SeedTrainer:
             "engine": self.engine(),
         }
 
-    def _estimates(self, position: int, told: tuple[Policy, Any] | None, missing: dict[str, str]) -> dict[str, Any]:
+    def _estimates(self, position: int, reported: tuple[Policy, Any] | None, missing: dict[str, str]) -> dict[str, Any]:
         """The rest of a seed's result, by its policy and observations; not tried where something is `missing`."""
         seed, gone, norm, more = self.seeds[position], bool(missing), None, dict[str, Any]()
         if not gone:
-            if told is not None:
-                norm_of = lambda: measured(told[0], torch.from_numpy(told[1]))  # noqa: E731
+            if reported is not None:
+                norm_of = lambda: measured(reported[0], torch.from_numpy(reported[1]))  # noqa: E731
                 norm = finishing.attempted(finishing.JACOBIAN, norm_of, None, missing)
             more = self.extras(position)
         judged = (lambda policy, seed: {finishing.FITTED_Q: None}) if gone else self._judged
