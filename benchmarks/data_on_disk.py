@@ -154,7 +154,7 @@ def trained(path: pathlib.Path, rounds: int, steps: int) -> dict[str, Any]:
             data = load(path)
             agent = IQL(Spec.of(data, -np.ones(ACTION), np.ones(ACTION)))
             ready = agent.fresh(0).prepare(data)
-            store = store_from_dataset(ready, agent.reads)
+            store = store_from_dataset(ready, agent.required_columns)
             times.append(time.perf_counter() - started)
         learner = learner_of(agent.fresh(0), ready, store)
         learner.run(100)

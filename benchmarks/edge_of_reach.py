@@ -162,12 +162,12 @@ def cell(learner: str, seed: int, updates: int = UPDATES, **options: Any) -> dic
     dataset = starts(seed)
     agent = kind(dataset, **{**OPTIONS, **own, **options}).fresh(seed)
     ready = agent.prepare(dataset)
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     training = Learner([agent], [seed], sources, planned_steps=updates, kernels=True)
     alarm, started, curve, diverged = Alarm(agent.config), time.perf_counter(), [], None
     while training.step < updates:
         reported = {name: values[0] for name, values in training.run(min(EVERY, updates - training.step)).items()}
-        alarm.hear(training.step, reported)
+        alarm.observe_outcome(training.step, reported)
         now = training.extract(0)
         asked = sources["batch"].gather(sources["batch"].rows(training.step)[0])["next_observations"]  # type: ignore[index]
         value, share = highest_value(now), float(beyond(asked).float().mean())

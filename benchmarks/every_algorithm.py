@@ -183,7 +183,7 @@ def from_data(name: str, seed: int, steps: int | None = None) -> dict[str, Any]:
     low, high = action_bounds(SYSTEM)
     agent = kind(Spec.of(data(), low, high), kind.configure(**task.options)).fresh(seed)
     ready = agent.prepare(data())
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     count = steps or task.steps
     learner = Learner([agent], [seed], sources, batch_size=task.batch_size, planned_steps=count, kernels=True)
     learner.run(count)

@@ -111,7 +111,7 @@ def cell(
     else:
         learner = Learner([flow], [0], flow.sources(stores), planned_steps=cloning, kernels=True)
         learner.run(cloning)
-        assert agent.adopt(learner.extract(0)) is not None
+        assert agent.load_from(learner.extract(0)) is not None
     agent.normalizer.load_state_dict(flow.normalizer.state_dict())
     agent.normalizer.fixed = True
     loop: Any = make_loop([agent], [seed], env, planned_steps=steps, kernels=True)

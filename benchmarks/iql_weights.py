@@ -50,7 +50,7 @@ def trained(form: str, seed: int, updates: int = UPDATES, episodes: int = EPISOD
     kind = Elsewhere if form == "on other rows" else IQL
     agent = kind(data, **FORMS[form]).fresh(seed)
     ready = agent.prepare(data)
-    store = store_from_dataset(ready, agent.reads, "cpu")
+    store = store_from_dataset(ready, agent.required_columns, "cpu")
     learner = Learner(
         [agent], [seed], agent.sources(Stores(ready, store)), batch_size=256, planned_steps=updates, kernels=True
     )

@@ -103,7 +103,7 @@ def agent_of(pair: Pair, seed: int, quiet: bool = False) -> tuple[Agent, Dataset
     kind = agent_class(pair.algorithm)
     options = {**pair.options, **(pair.silent if quiet else {})}
     agent = kind(data(pair.file), **options).fresh(seed)
-    alone = agent.data == "refused"  # it learns from its own steps
+    alone = agent.requires.data == "refused"  # it learns from its own steps
     return agent, data(pair.file) if alone else agent.prepare(data(pair.file))
 
 
@@ -166,11 +166,11 @@ def ask(pair: Pair, question: str, given: Arrays | None = None, **options: Any) 
 
 def our_rows(pair: Pair, agent: Agent, ready: Dataset) -> Arrays:
     """What the losses read of each row, in the file's order; of windows what their annotation makes of them."""
-    stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
+    stores = Stores(ready, store_from_dataset(ready, agent.required_columns, "cpu"))
     drawn = isinstance(agent, (OffPolicyAgent, GoalAgent)) or bool(pair.part)  # draws goals, or from a buffer too
     source = Uniform(stores.data) if drawn else agent.sources(stores)[MAIN]
     batch = source.gather(torch.arange(len(stores.data)))
-    names: tuple[str, ...] = agent.reads
+    names: tuple[str, ...] = agent.required_columns
     if isinstance(source, WindowSource):
         batch = agent.annotate(batch)
         names = tuple(name for name in WINDOW if name in batch)
@@ -376,7 +376,7 @@ def our_curve(pair: Pair, seed: int, updates: int | None = None, episodes: int |
     updates = pair.updates if updates is None else updates
     episodes = pair.curve_episodes if episodes is None else episodes
     agent, ready = agent_of(pair, seed)
-    stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
+    stores = Stores(ready, store_from_dataset(ready, agent.required_columns, "cpu"))
     learner = Learner([agent], [seed], agent.sources(stores), batch_size=BATCH, planned_steps=updates, kernels=True)
     points, seconds = [], 0.0
     for point in range(1, POINTS + 1):
@@ -411,7 +411,7 @@ def quantities(pair: Pair, networks: Arrays) -> dict[str, float]:
     own = [u for u in agent.updates() if isinstance(u, Rule) or set(u.trains) <= set(pair.networks)]
     due = [u if isinstance(u, Rule) else dataclasses.replace(u, every=1, after=0) for u in own]
     agent.updates = lambda: due  # type: ignore[method-assign]
-    stores = Stores(ready, store_from_dataset(ready, agent.reads, "cpu"))
+    stores = Stores(ready, store_from_dataset(ready, agent.required_columns, "cpu"))
     learner = Learner([agent], [0], agent.sources(stores), batch_size=PROBED)
     return {name: float(f"{values[0]:.6g}") for name, values in learner.run(1).items()}
 

@@ -70,7 +70,7 @@ def replay(agent: Any, env: Any) -> Arrays:
             counts["epsilon"].append(float(loop.learner.buffers["epsilon"]))
     buffer = loop.experience.buffer
     batch = buffer.gather(torch.arange(len(buffer))[buffer.valid])
-    found = {name: batch[name].numpy() for name in agent.reads if name != "actions"}
+    found = {name: batch[name].numpy() for name in agent.required_columns if name != "actions"}
     found |= {name: np.array(counts[name], np.float32) for name in ("updates", "epsilon")}
     found["target_moves"] = np.cumsum(np.diff(counts["targets"]) != 0).astype(np.float32)
     return found

@@ -62,7 +62,7 @@ def ours(seed: int, updates: int = UPDATES, episodes: int = EPISODES) -> dict[st
     kernels.keep_memory()
     agent = ReBRAC(data()).fresh(seed)
     ready = agent.prepare(data())
-    store = store_from_dataset(ready, agent.reads, "cpu")
+    store = store_from_dataset(ready, agent.required_columns, "cpu")
     sources = agent.sources(Stores(ready, store))
     learner = Learner([agent], [seed], sources, batch_size=BATCH, planned_steps=updates, kernels=True)
     start, cpu = time.perf_counter(), time.process_time()
@@ -114,7 +114,7 @@ def losses() -> dict[str, Any]:
     """Both codes' losses on one batch at d3rlpy's weights, perturbed, without noise on the target's action."""
     agent = ReBRAC(data(), target_noise=0.0).fresh(0)
     ready = agent.prepare(data())
-    source = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads, "cpu")))[MAIN]
+    source = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns, "cpu")))[MAIN]
     source.bind([0], BATCH, torch.device("cpu"))
     batch = source.gather(source.rows(0)[0])
     rows = {name: batch[name][:, 0] for name in ("observations", "actions", "next_observations")}

@@ -89,10 +89,12 @@ def rate(one: Result, stage: str) -> dict[str, Any]:
     asked = request(stages_of(one, pathlib.Path("."))[stage], one.name)
     kind = agent_class(asked.algorithm)
     options = {**asked.options, **{key: value for key, value in SHORT.items() if key in asked.options}}
-    if kind.acts and options.get("horizon") and options.get("minibatches"):  # the same work a step, in smaller blocks
+    if (
+        kind.requires.online and options.get("horizon") and options.get("minibatches")
+    ):  # the same work a step, in smaller blocks
         by = SMALLER if int(options["horizon"]) >= LONG else 1
         options |= {"horizon": int(options["horizon"]) // by, "minibatches": max(1, int(options["minibatches"]) // by)}
-    environment = asked.fields["env"] if kind.acts else None
+    environment = asked.fields["env"] if kind.requires.online else None
     data = made_up(one.sizes, "costs" in kind.needs().needed) if one.sizes and asked.fields["dataset"] else None
 
     def seconds(steps: int) -> float:
@@ -111,7 +113,7 @@ def rate(one: Result, stage: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="surefoot-rate-", ignore_cleanup_errors=True) as folder:
             return trained(plan, pathlib.Path(folder) / "run", data)
 
-    block = int(options.get("num_envs", 1)) * int(options.get("horizon") or 0) if kind.acts else 0
+    block = int(options.get("num_envs", 1)) * int(options.get("horizon") or 0) if kind.requires.online else 0
     before = sum(int(options.get(name, 0)) for name in ("model_updates", "behaviour_updates", "initial_steps"))
     part = max(2 * block, int(options.get("imagine_every", 0)), LEAST_STEPS)
     least, steps, more = seconds(before + part), part, 0.0

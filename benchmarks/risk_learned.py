@@ -80,7 +80,7 @@ def flights(rows: int = FLIGHTS, steps: int = STEPS) -> Dataset:
         following = np.where((terminated | truncated)[:, None], info.get("final_obs", after), after)
         found.append((now, actions, rewards, following, terminated, truncated))
         ended = torch.from_numpy(terminated | truncated)
-        memory = pilot.hear(memory, torch.zeros(rows), torch.zeros(rows), ended)
+        memory = pilot.observe_outcome(memory, torch.zeros(rows), torch.zeros(rows), ended)
         now = after
     env.close()
     seen, taken, rewards, following, terminated, truncated = (np.stack(part, 1) for part in zip(*found, strict=True))

@@ -117,7 +117,7 @@ def cell(name: str, setting: Setting, seed: int, transitions: int = TRANSITIONS)
         discount=setting.discount,
         learning_rate=setting.learning_rate,
     )
-    store = store_from_dataset(agent.prepare(dataset), agent.reads)
+    store = store_from_dataset(agent.prepare(dataset), agent.required_columns)
     learner = Learner(
         [agent],
         [seed],

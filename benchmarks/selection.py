@@ -84,7 +84,7 @@ def trained(name: str, data: Dataset, low: np.ndarray, high: np.ndarray, lengths
         torch.manual_seed(0)
         agent = kind(Spec.of(data, low, high), kind.configure(**ALGORITHMS[name]))
     ready = agent.prepare(data)
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     learner, found, done = Learner([agent], [0], sources, planned_steps=lengths[-1]), [], 0
     for length in lengths:
         learner.run(length - done)

@@ -323,7 +323,7 @@ def returns_to_go(
         dataset: with rewards as they are trained on.
         discount: in [0, 1]; below 1 with `failure_reward`.
         failure_reward: reward of a step without success in a sparse task. An episode that has no other would have
-            gone on failing, so each of its steps gets failure_reward / (1 - discount); None: nothing special.
+            continued to fail, so each of its steps gets failure_reward / (1 - discount); None: nothing special.
         dtype: of the result; sums are made in float64.
 
     Raises:

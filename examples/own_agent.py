@@ -46,7 +46,7 @@ class AWR(Agent):
 
     name = "awr"
     Config = AWRConfig
-    reads = ("observations", "actions", "returns_to_go")
+    required_columns = ("observations", "actions", "returns_to_go")
     config: AWRConfig
 
     def build(self) -> None:

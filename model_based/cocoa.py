@@ -16,6 +16,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Source, Stores, Uniform
+from surefoot.core.engine.traits import Requires
 from surefoot.core.nn.networks import MLP
 from surefoot.core.nn.transduction import TransducedMLP
 from surefoot.core.policy.policy import Policy
@@ -101,7 +102,7 @@ class COCOA(Agent):
     stated. Anchors are computed anew for each network; there they are shared within an update, with the same numbers.
     """
 
-    vector_only = True
+    requires = Requires(one_vector=True)
     config: COCOAConfig
     seeker: MLP
 

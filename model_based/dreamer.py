@@ -18,6 +18,7 @@ from surefoot.core.base.spec import VECTOR
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Acting, Requires, Vision, WarmStart
 from surefoot.core.losses.distributions import gaussian_entropy, gaussian_log_density
 from surefoot.core.losses.masked import masked_mean, masked_quantile
 from surefoot.core.losses.returns import lambda_returns
@@ -107,10 +108,10 @@ class Dreamer(OffPolicyAgent):
             "encoder": "small", "encoder_features": 64,
         },
     }  # fmt: skip
-    data = "refused"
-    remembers = True
-    encodes_itself = True
-    inherits: ClassVar[tuple[str, ...]] = ("model", "behaviour", "normalizer")
+    requires = Requires(data="refused")
+    acting = Acting(stateful=True)
+    vision = Vision(encodes_itself=True)
+    warm_start = WarmStart(networks=("model", "behaviour", "normalizer"))
     config: DreamerConfig
     r_range: Tensor
 
@@ -242,7 +243,8 @@ class Dreamer(OffPolicyAgent):
                 self.loss, trains if self.encoder is None else ("encoder", *trains),
                 LaProp(c.learning_rate, epsilon=c.epsilon, schedule="warm_up", warm_up=c.warm_up, clip=c.clip),
                 rows=c.windows,
-                then={"slow_critic": ("critic", c.target_rate)}, follows={"r_range": ("r_range", c.scale_rate)},
+                target_updates={"slow_critic": ("critic", c.target_rate)},
+                follows={"r_range": ("r_range", c.scale_rate)},
                 noise={"posterior": Noise("normal", steps * size), "imagined": imagined},
             )
         ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, Rule, Update
 from surefoot.core.engine.sources import Source, Stores
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.world_models.calibration import calibration
@@ -41,9 +42,9 @@ class LearnedDynamics(Agent):
 
     name = "dynamics"
     Config = DynamicsConfig
-    reads = READS
-    has_policy = False
-    inherits = ("model", "model_best")
+    required_columns = READS
+    requires = Requires(policy=False)
+    warm_start = WarmStart(networks=("model", "model_best"))
     config: DynamicsConfig
 
     def build(self) -> None:
@@ -51,7 +52,7 @@ class LearnedDynamics(Agent):
         costs = self.config.model_costs
         self.model = ensemble_of(self.spec, self.config, costs)
         self.model_best = BestSoFar(self.model)
-        self.reads = (*READS, "costs") if costs else READS  # type: ignore[misc, assignment]
+        self.required_columns = (*READS, "costs") if costs else READS  # type: ignore[misc, assignment]
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Actions into [-1, 1]; observations and rewards stay in the environment's units."""

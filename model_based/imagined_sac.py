@@ -106,7 +106,13 @@ class ImaginedSAC(Agent):
 
     name = "imagined_sac"
     Config: ClassVar[type] = ImaginedSACConfig
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     learned: ClassVar[bool] = True
     """Whether the world is a model that is fitted first; False where a subclass gives another `world`."""
     config: ImaginedSACConfig
@@ -231,12 +237,12 @@ class ImaginedSAC(Agent):
             dataclasses.replace(rows, every=c.imagine_every, after=first + 1, until=None),
             Update(
                 self.critic_loss, ("critic",), Adam(c.critic_learning_rate), after=first, noise=self.critic_noise(),
-                then={"target_critic": ("critic", c.target_rate)},
+                target_updates={"target_critic": ("critic", c.target_rate)},
             ),
             Update(self.actor_loss, ("actor",), actor, after=first, noise=action),
             Update(
                 self.temperature_loss, ("temperature",), Adam(c.temperature_learning_rate), after=first,
-                noise=action, together=True,
+                noise=action, simultaneous=True,
             ),
         ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from surefoot.core.actors.memory_actors import ChunkActor
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.losses.flow import euler
 from surefoot.core.losses.returns import lambda_returns
 from surefoot.core.nn import ensembles
@@ -84,8 +85,14 @@ class MAC(ChunkedAgent):
         "default": {},
         "official": {"hidden": (1024, 1024, 1024, 1024), "rollouts": 1024, "normalization": "none"},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
+    warm_start = WarmStart(networks=("velocity", "normalizer"))
     config: MACConfig
     limits: Tensor
 
@@ -196,8 +203,8 @@ class MAC(ChunkedAgent):
         average = {"target_value": ("value", c.target_rate)}
         return [
             Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
-            Update(self.student_loss, ("student",), adam, noise={"student": Noise("normal", size)}, together=True),
-            Update(self.model_loss, ("chunk_model",), adam, together=True),
-            Update(self.critic_loss, ("critic",), adam, together=True),
-            Update(self.value_loss, ("value",), adam, rows=c.rollouts, noise=paths, then=average),
+            Update(self.student_loss, ("student",), adam, noise={"student": Noise("normal", size)}, simultaneous=True),
+            Update(self.model_loss, ("chunk_model",), adam, simultaneous=True),
+            Update(self.critic_loss, ("critic",), adam, simultaneous=True),
+            Update(self.value_loss, ("value",), adam, rows=c.rollouts, noise=paths, target_updates=average),
         ]

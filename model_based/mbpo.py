@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.model_based.base.alarm import AlarmConfig
 from surefoot.model_based.base.measured import FRESH, FRESH_ROWS, HOLDOUT, MODEL, MeasuredModel
 from surefoot.model_based.base.signals import imagined_signals, met_limits, value_signals
@@ -78,7 +79,7 @@ class MBPO(MeasuredModel, SAC):
     """
 
     name = "mbpo"
-    vector_only = True
+    requires = Requires(one_vector=True, data="refused")
     Config: ClassVar[type] = MBPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "hopper": {"target_entropy": -1.0},
@@ -89,8 +90,7 @@ class MBPO(MeasuredModel, SAC):
         },
         "ant": {"target_entropy": -4.0, "length_schedule": (20_000, 100_000, 1, 25)},
     }  # fmt: skip
-    data = "refused"
-    counts = ("imaginations",)
+    warm_start = WarmStart(counters=("imaginations",))
     config: MBPOConfig
     limits: Tensor
     imaginations: Tensor

@@ -15,6 +15,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.nn.noise_networks import NoiseNetwork, PlainNoise
 from surefoot.core.nn.noise_unet import UNetNoise
 from surefoot.data.dataset import Dataset
@@ -111,8 +112,8 @@ class MBRCSL(RCSL):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {}, "official": PUBLISHED, "official_schedule": {**PUBLISHED, "behaviour_stride": 778},
     }  # fmt: skip
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "next_observations")
-    counts = ("accepted", "tried")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "next_observations")
+    warm_start = WarmStart(counters=("accepted", "tried"))
     config: MBRCSLConfig
     low: Tensor
     high: Tensor
@@ -133,7 +134,7 @@ class MBRCSL(RCSL):
         for end in ("low", "high"):  # of the data's observations
             self.register_buffer(end, torch.zeros(sizes[0]))
         self.register_buffer("threshold", torch.zeros(()))  # the data's best return
-        for count in self.counts:  # paths kept, and batches of them, so far
+        for count in self.warm_start.counters:  # paths kept, and batches of them, so far
             self.register_buffer(count, torch.zeros((), dtype=torch.int64))
 
     @property
@@ -243,7 +244,15 @@ class MBRCSL(RCSL):
         changes = ("accepted", "tried", "actor")
         return [
             *learn_model(self, until=model),
-            Update(self.behaviour_loss, ("behaviour",), adam, after=model, until=behaviour, noise=drawn, then=average),
+            Update(
+                self.behaviour_loss,
+                ("behaviour",),
+                adam,
+                after=model,
+                until=behaviour,
+                noise=drawn,
+                target_updates=average,
+            ),
             Rule(self.imagine, changes, source=STARTS, rows=c.rollouts, after=behaviour, until=rollouts, noise=path),
             Update(self.actor_loss, ("actor",), Adam(c.learning_rate), KEPT, after=rollouts),
         ]

@@ -14,6 +14,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Source, Stores
+from surefoot.core.engine.traits import Acting, Requires, WarmStart
 from surefoot.model_based.base.alarm import AlarmConfig
 from surefoot.model_based.base.measured import FRESH, FRESH_ROWS, HOLDOUT, MODEL, MeasuredModel
 from surefoot.online.base.agents import OffPolicyConfig
@@ -88,10 +89,9 @@ class PETS(MeasuredModel):
             "model_hidden": (64, 64), "model_decays": (), "horizon": 12, "samples": 100, "iterations": 3, "futures": 5,
         },
     }  # fmt: skip
-    data = "refused"
-    remembers = True
-    rows_each = 64
-    inherits: ClassVar[tuple[str, ...]] = ("model",)
+    requires = Requires(data="refused")
+    acting = Acting(stateful=True, rows=64)
+    warm_start = WarmStart(networks=("model",))
     config: PETSConfig
 
     def build(self) -> None:
@@ -100,7 +100,7 @@ class PETS(MeasuredModel):
         self.register_buffer("held", torch.zeros(()))  # the holdout's loss
         self.actor  # noqa: B018
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """Nothing more than its networks, but of no normalised agent: its model reads other units than functions do."""
         if bool((source.normalizer.mean != 0).any()) or bool((source.normalizer.scale != 1).any()):
             raise ConfigError(

@@ -65,4 +65,4 @@ class RAVL(ImaginedSAC):
         """As its base; temperature, actor, critics."""
         *before, critic, actor, temperature = super().updates()
         assert isinstance(actor, Update) and isinstance(temperature, Update)  # noqa: PT018
-        return [*before, dataclasses.replace(temperature, together=False), actor, critic]
+        return [*before, dataclasses.replace(temperature, simultaneous=False), actor, critic]

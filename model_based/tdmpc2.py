@@ -16,6 +16,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Acting, Requires, WarmStart
 from surefoot.core.losses.distributions import gaussian_log_density
 from surefoot.core.losses.value_learning import linear_quantile, td_target
 from surefoot.core.nn import ensembles
@@ -138,10 +139,9 @@ class TDMPC2(OffPolicyAgent):
             "prior_samples": 8, "elites": 8, "iterations": 3, "bins": 51, "limit": 7.0, "learning_rate": 1e-3,
         },
     }  # fmt: skip
-    data = "refused"
-    remembers = True
-    rows_each = 64
-    inherits: ClassVar[tuple[str, ...]] = ("representation", "model", "critic", "prior", "normalizer")
+    requires = Requires(data="refused")
+    acting = Acting(stateful=True, rows=64)
+    warm_start = WarmStart(networks=("representation", "model", "critic", "prior", "normalizer"))
     config: TDMPC2Config
     q_range: Tensor
     lowest_reward: Tensor
@@ -254,7 +254,8 @@ class TDMPC2(OffPolicyAgent):
         return [
             Update(
                 self.model_loss, ("representation", "model", "critic"), adam, noise={**draws, "keep": keep},
-                factors={"representation": c.encoder_factor}, then={"target_critic": ("critic", c.target_rate)},
+                factors={"representation": c.encoder_factor},
+                target_updates={"target_critic": ("critic", c.target_rate)},
             ),
             Update(
                 self.prior_loss, ("prior",), dataclasses.replace(adam, epsilon=1e-5), noise={**own, "keep": keep},

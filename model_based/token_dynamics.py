@@ -14,6 +14,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import FALLING
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.engine.traits import Requires
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.world_models.calibration import token_calibration
@@ -54,8 +55,8 @@ class LearnedTokenDynamics(Agent):
 
     name = "token_dynamics"
     Config = TokenDynamicsConfig
-    reads = READS
-    has_policy = False
+    required_columns = READS
+    requires = Requires(policy=False)
     config: TokenDynamicsConfig
 
     def build(self) -> None:

@@ -89,7 +89,7 @@ class TrajectoryTransformer(Agent):
         "official": {"context": 20, "horizon": 15, "beams": 128, "termination_penalty": -100.0},
         "small": {"bins": 50, "context": 6, "past": 2, "horizon": 4, "width": 64, "layers": 2, "beams": 16},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", TO_GO)
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", TO_GO)
     config: TTConfig
 
     def build(self) -> None:

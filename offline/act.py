@@ -86,8 +86,8 @@ class ACT(Agent):
             "shift": 2,
         },
     }
-    reads = ("observations", "actions")
-    by_rows = False
+    required_columns = ("observations", "actions")
+    row_separable = False
     config: ACTConfig
 
     def build(self) -> None:

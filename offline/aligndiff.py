@@ -119,7 +119,7 @@ class AlignDiff(Agent):
             "learning_rate": 2e-4,
         },
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions")
     config: AlignDiffConfig
     strength_low: Tensor
     strength_high: Tensor
@@ -237,5 +237,12 @@ class AlignDiff(Agent):
         return [
             Update(self.attribute_loss, ("attribute_model",), adam, PAIRS, until=first),
             Rule(self.measure, bounds, source=MEASURED, rows=4_096, after=first, until=first + 1),
-            Update(self.noise_loss, ("noise_network",), Adam(c.learning_rate), after=first, noise=drawn, then=average),
+            Update(
+                self.noise_loss,
+                ("noise_network",),
+                Adam(c.learning_rate),
+                after=first,
+                noise=drawn,
+                target_updates=average,
+            ),
         ]

@@ -59,7 +59,13 @@ class AWAC(Agent):
         "antmaze": {"temperature": 10.0, "rewards": "minus_one"},
         "adroit": {"temperature": 10.0},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     config: AWACConfig
 
     def build(self) -> None:
@@ -99,6 +105,12 @@ class AWAC(Agent):
         c, size = self.config, self.spec.action_dim
         adam, targets = Adam(c.learning_rate), {"target_critic": ("critic", c.target_rate)}
         return [
-            Update(self.critic_loss, ("critic",), adam, noise={"next_action": Noise("normal", size)}, then=targets),
+            Update(
+                self.critic_loss,
+                ("critic",),
+                adam,
+                noise={"next_action": Noise("normal", size)},
+                target_updates=targets,
+            ),
             Update(self.actor_loss, ("actor",), adam, noise={"action": Noise("normal", size)}),
         ]

@@ -16,6 +16,7 @@ from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.losses.value_learning import advantage_weights
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.velocity import network_of
@@ -57,8 +58,8 @@ class AWRFlow(ChunkedAgent):
 
     name = "awr_flow"
     Config: ClassVar[type] = AWRFlowConfig
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go")
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go")
+    warm_start = WarmStart(networks=("velocity", "normalizer"))
     config: AWRFlowConfig
 
     def build(self) -> None:

@@ -13,6 +13,7 @@ from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Requires, Vision
 from surefoot.data.dataset import Dataset
 from surefoot.data.decision_source import decisions_of
 from surefoot.data.prepare import NORMALIZATIONS, best_episodes, prepare, short_notes
@@ -44,11 +45,11 @@ class BC(Agent):
 
     name = "bc"
     Config = BCConfig
-    by_rows = True
-    chooses = True
+    row_separable = True
+    requires = Requires(discrete=True)
     PRESETS = {"bc": {}, "ten_percent": {"fraction": 0.1}}  # noqa: RUF012
-    remembers_frames = True
-    reads = ("observations", "actions")
+    vision = Vision(histories=True)
+    required_columns = ("observations", "actions")
     config: BCConfig
     actor: DeterministicActor | CategoricalActor
 

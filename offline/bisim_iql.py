@@ -70,7 +70,13 @@ class BisimIQL(Agent):
 
     name = "bisim_iql"
     Config: ClassVar[type] = BisimIQLConfig
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     config: BisimIQLConfig
     actor: GaussianActor
     reward_deviation: Tensor
@@ -163,7 +169,7 @@ class BisimIQL(Agent):
             Update(self.value_loss, ("value",), adam),
             Update(self.actor_loss, ("actor", "representation"), adam),
             Update(self.dynamics_loss, ("dynamics",), adam),
-            Update(self.critic_loss, ("critic", "representation"), adam, then=targets),
+            Update(self.critic_loss, ("critic", "representation"), adam, target_updates=targets),
         ]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:

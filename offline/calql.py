@@ -45,7 +45,7 @@ class CalQL(CQL):
         "wsrl-adroit": {**DOMAINS["wsrl-adroit"], "failure_reward": -5.0},
         "wsrl-antmaze": {**DOMAINS["wsrl-antmaze"], "failure_reward": -5.0},
     }
-    reads: ClassVar[tuple[str, ...]] = (*CQL.reads, "returns_to_go")
+    required_columns: ClassVar[tuple[str, ...]] = (*CQL.required_columns, "returns_to_go")
     config: CalQLConfig
 
     def prepare(self, dataset: Dataset) -> Dataset:

@@ -10,6 +10,7 @@ from surefoot.core.actors.chunks import decisions
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Vision
 from surefoot.core.losses.flow import draw_times, flow_matching_loss, interpolate
 from surefoot.core.nn.velocity import VelocityNetwork
 from surefoot.data import prepare as preparation
@@ -23,8 +24,7 @@ class ChunkedAgent(Agent):
     It reads `chunk`, `normalization` and, where there are such, `discount` and `rewards` of the configuration.
     """
 
-    annotates_features = False
-    remembers_frames = True
+    vision = Vision(annotates=False, histories=True)
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions and, where they are learned from, rewards; normalise observations."""

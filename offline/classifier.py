@@ -16,6 +16,7 @@ from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.features import named
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.nn.encoders import on_vectors
 from surefoot.core.nn.networks import MLP
 from surefoot.data.dataset import NAMED, Dataset
@@ -59,10 +60,9 @@ class Classifier(Agent):
 
     name = "classifier"
     Config = ClassifierConfig
-    reads = ("observations", LABELS)
-    has_policy = False
-    chooses = True
-    inherits = ("classifier", "normalizer")
+    required_columns = ("observations", LABELS)
+    requires = Requires(policy=False, discrete=True)
+    warm_start = WarmStart(networks=("classifier", "normalizer"))
     config: ClassifierConfig
 
     def build(self) -> None:
@@ -110,7 +110,7 @@ class Classifier(Agent):
     def notes(self, dataset: Dataset) -> list[str]:
         """How many observations are of each kind."""
         ready = self.labelled(dataset)
-        labels = ready.extras[LABELS][learnable(ready, self.reads)]
+        labels = ready.extras[LABELS][learnable(ready, self.required_columns)]
         return [f"{dataset.name}: {int(labels.sum()):,} of {len(labels):,} observations show success"]
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
@@ -148,7 +148,7 @@ class Classifier(Agent):
     def judged_on(self, held_out: Dataset, seed: int) -> dict[str, Any]:
         """False positives and misses on episodes that it never saw, and the threshold."""
         self.normalizer.fixed = True
-        store = store_from_dataset(self.prepare(held_out), self.reads)
+        store = store_from_dataset(self.prepare(held_out), self.required_columns)
         parts = []
         for rows in torch.arange(len(store)).split(BLOCK):
             batch = store.gather(rows)

@@ -62,4 +62,4 @@ def averaged(agent: Agent, step: Update, rate: float) -> list[Update | Rule]:
     average, network = agent.average_of, step.trains[0]
     if agent.config.average_schedule == "power":
         return [step, power_rule(agent, {average: network})]
-    return [dataclasses.replace(step, then={average: (network, rate)})]
+    return [dataclasses.replace(step, target_updates={average: (network, rate)})]

@@ -131,7 +131,13 @@ class CQL(Agent):
     name = "cql"
     Config: ClassVar[type] = CQLConfig
     PRESETS = {"locomotion": {}, **DOMAINS}  # noqa: RUF012
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     config: CQLConfig
 
     def build(self) -> None:
@@ -259,7 +265,7 @@ class CQL(Agent):
         targets = {"target_critic": ("critic", c.target_rate)}
         actor, temperature = Adam(c.actor_learning_rate), Adam(c.temperature_learning_rate)
         return [
-            Update(self.critic_loss, trained, Adam(c.critic_learning_rate), then=targets, noise=noise),
-            Update(self.actor_loss, ("actor",), actor, noise=action, together=True),
-            Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True),
+            Update(self.critic_loss, trained, Adam(c.critic_learning_rate), target_updates=targets, noise=noise),
+            Update(self.actor_loss, ("actor",), actor, noise=action, simultaneous=True),
+            Update(self.temperature_loss, ("temperature",), temperature, noise=action, simultaneous=True),
         ]

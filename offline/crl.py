@@ -70,7 +70,7 @@ class CRL(GoalAgent):
         "humanoid": {"cloning": 0.1, "discount": 0.995},
         "manipulation": {"cloning": 3.0},
     }
-    reads = ("observations", "actions")
+    required_columns = ("observations", "actions")
     config: CRLConfig
     negative = False
 
@@ -99,5 +99,5 @@ class CRL(GoalAgent):
         """Critics and actor at the same parameters."""
         return [
             Update(self.critic_loss, ("critic",), self.adam()),
-            Update(self.actor_loss, ("actor",), self.adam(), together=True),
+            Update(self.actor_loss, ("actor",), self.adam(), simultaneous=True),
         ]

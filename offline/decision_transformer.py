@@ -75,7 +75,7 @@ class DT(Agent):
         "mbrcsl": {"learning_rate": 6e-3, "schedule": "cosine", "max_gradient_norm": 1.0},
         "small": {"width": 64, "layers": 2, "context": 10, "learning_rate": 1e-3},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go", "timesteps")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go", "timesteps")
     config: DTConfig
     actor: DecisionTransformerActor
 

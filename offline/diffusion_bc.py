@@ -15,6 +15,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.averages import count_averages
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.nn.noise_networks import PlainNoise, ResidualNoise
 from surefoot.offline.chunked import ChunkedAgent
 from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, CloningConfig, averaged
@@ -69,8 +70,8 @@ class DiffusionBC(ChunkedAgent):
         "visual": {**VISUAL, "hidden": (1024, 1024, 1024), "diffusion_steps": 100, "sampler_steps": 16},
         "visual_small": {**VISUAL_SMALL, "diffusion_steps": 100, "sampler_steps": 5},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
-    inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions")
+    warm_start = WarmStart(networks=("noise_network", "normalizer"))
     average_of = "average_noise_network"
     config: DiffusionBCConfig
 

@@ -13,6 +13,7 @@ from surefoot.core.actors.greedy_actor import GreedyActor, highest
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import Requires
 from surefoot.core.losses.value_learning import huber_loss, td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import NORMALIZATIONS, prepare
@@ -48,8 +49,14 @@ class DiscreteCQL(Agent):
     name = "discrete_cql"
     Config: ClassVar[type] = DiscreteCQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"dqn": {"cql_weight": 0.0}}
-    chooses = only_chooses = True
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    requires = Requires(discrete=True, continuous=False)
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     config: DiscreteCQLConfig
 
     def build(self) -> None:
@@ -86,4 +93,6 @@ class DiscreteCQL(Agent):
         """The values, then their target."""
         c = self.config
         adam = Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)
-        return [Update(self.critic_loss, ("critic",), adam, then={"target_critic": ("critic", c.target_rate)})]
+        return [
+            Update(self.critic_loss, ("critic",), adam, target_updates={"target_critic": ("critic", c.target_rate)})
+        ]

@@ -87,7 +87,13 @@ class EDAC(Agent):
         "pen-human": {"critics": 20, "diversity": 1000.0},
         "adroit": {"critics": 50, "diversity": 200.0},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     config: Any
 
     def build(self) -> None:
@@ -160,7 +166,7 @@ class EDAC(Agent):
         return [
             Update(self.temperature_loss, ("temperature",), adam, noise=own("entropy_action")),
             Update(self.actor_loss, ("actor",), adam, noise=own("action")),
-            Update(self.critic_loss, ("critic",), adam, noise=own("next_action"), then=targets),
+            Update(self.critic_loss, ("critic",), adam, noise=own("next_action"), target_updates=targets),
         ]
 
 

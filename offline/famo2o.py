@@ -90,7 +90,7 @@ class FamO2O(Agent):
         "official": {},
         "locomotion": {"coefficients": (1.0, 5.0), "expectile": 0.7, "rewards": "return_range"},
     }
-    reads: ClassVar[tuple[str, ...]] = IQL.reads
+    required_columns: ClassVar[tuple[str, ...]] = IQL.required_columns
     coefficient_noise: ClassVar[Noise] = Noise("uniform", 1)
     """What `coefficients` reads of each row, as noise["coefficient"]."""
     config: FamO2OConfig
@@ -153,9 +153,9 @@ class FamO2O(Agent):
         return [
             Update(self.value_loss, ("value",), adam),  # type: ignore[misc]  # IQL's
             Update(self.balance_loss, ("balance",), adam, noise={**choice, **action}),
-            Update(self.temperature_loss, ("temperature",), adam, together=True, noise=choice),
-            Update(self.actor_loss, ("actor",), adam, together=True, noise={"coefficient": self.coefficient_noise}),
-            Update(self.critic_loss, ("critic",), adam, then=targets),  # type: ignore[misc]
+            Update(self.temperature_loss, ("temperature",), adam, simultaneous=True, noise=choice),
+            Update(self.actor_loss, ("actor",), adam, simultaneous=True, noise={"coefficient": self.coefficient_noise}),
+            Update(self.critic_loss, ("critic",), adam, target_updates=targets),  # type: ignore[misc]
         ]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:

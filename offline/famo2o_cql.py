@@ -106,7 +106,7 @@ class FamO2OCQL(CQL):
             for update in CQL.updates(self)
         ]
         adam, action = Adam(self.config.balance_learning_rate), {"action": Noise("normal", self.spec.action_dim)}
-        return [*more, Update(self.balance_loss, ("balance",), adam, noise=action, together=True)]
+        return [*more, Update(self.balance_loss, ("balance",), adam, noise=action, simultaneous=True)]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions at the coefficients that the balance model's means stand for; mean ones without `noise`."""

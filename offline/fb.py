@@ -125,7 +125,7 @@ class FB(ZeroShotAgent):
         maps, noise = ("forward_map", "backward_map"), self.task_noise()
         return [
             Update(self.representation_loss, maps, adam, noise=noise, follows=own),
-            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, then=targets),
+            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, target_updates=targets),
         ]
 
     def task_from(self, states: Tensor, rewards: Tensor) -> Tensor:

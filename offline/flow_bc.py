@@ -16,6 +16,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.averages import count_averages
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.losses.flow import (
     LAWS,
     REST,
@@ -106,8 +107,8 @@ class FlowBC(ChunkedAgent):
         "one_step": {"objective": "mean_flow", "network": "shortcut", "hidden": (512, 512, 512), "flow_steps": 1},
         **VISUAL_FLOW,
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions")
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions")
+    warm_start = WarmStart(networks=("velocity", "normalizer"))
     average_of = "average_velocity"
     config: FlowBCConfig
 

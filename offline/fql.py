@@ -17,6 +17,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.losses.flow import euler
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
@@ -85,8 +86,14 @@ class FQL(ChunkedAgent):
     name = "fql"
     Config: ClassVar[type] = FQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
+    warm_start = WarmStart(networks=("velocity", "normalizer"))
     config: FQLConfig
 
     def build(self) -> None:
@@ -134,8 +141,13 @@ class FQL(ChunkedAgent):
         lag = {"target_critic": ("critic", c.target_rate)}
         return [
             Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
-            Update(self.actor_loss, ("student",), adam, noise={"policy": Noise("normal", size)}, together=True),
+            Update(self.actor_loss, ("student",), adam, noise={"policy": Noise("normal", size)}, simultaneous=True),
             Update(
-                self.critic_loss, ("critic",), adam, noise={"next": Noise("normal", size)}, together=True, lagging=lag
+                self.critic_loss,
+                ("critic",),
+                adam,
+                noise={"next": Noise("normal", size)},
+                simultaneous=True,
+                pre_step_targets=lag,
             ),
         ]

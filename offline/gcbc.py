@@ -25,7 +25,7 @@ class GCBC(GoalAgent):
     name = "gcbc"
     Config: ClassVar[type] = GCBCConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-    reads = ("observations", "actions")
+    required_columns = ("observations", "actions")
     config: GCBCConfig
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:

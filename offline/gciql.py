@@ -86,6 +86,6 @@ class GCIQL(GoalAgent):
         adam, lagging = self.adam(), {"target_critic": ("critic", self.config.target_rate)}
         return [
             Update(self.value_loss, ("value",), adam),
-            Update(self.critic_loss, ("critic",), adam, together=True, lagging=lagging),
-            Update(self.actor_loss, ("actor",), adam, together=True),
+            Update(self.critic_loss, ("critic",), adam, simultaneous=True, pre_step_targets=lagging),
+            Update(self.actor_loss, ("actor",), adam, simultaneous=True),
         ]

@@ -94,6 +94,6 @@ class GCIVL(GoalAgent):
         """Values and actor at the same parameters; the average lags by an update, as in the official code."""
         adam, lagging = self.adam(), {"target_value": ("value", self.config.target_rate)}
         return [
-            Update(self.value_loss, ("value",), adam, lagging=lagging),
-            Update(self.actor_loss, ("actor",), adam, together=True),
+            Update(self.value_loss, ("value",), adam, pre_step_targets=lagging),
+            Update(self.actor_loss, ("actor",), adam, simultaneous=True),
         ]

@@ -73,7 +73,7 @@ class GoalAgent(Agent):
     Observations and goals go into networks side by side.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "next_observations")
     config: GoalConfig
     actor: GoalActor
     negative = True

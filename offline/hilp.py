@@ -164,9 +164,9 @@ class HILP(ZeroShotAgent):
         targets = {"target_successor": ("successor", c.target_rate)}
         features, psi = Adam(c.feature_learning_rate), Adam(c.learning_rate)
         return [
-            Update(self.feature_loss, ("features_of",), features, then=slow, follows=means),
+            Update(self.feature_loss, ("features_of",), features, target_updates=slow, follows=means),
             Update(self.successor_loss, ("successor",), psi, noise=noise, follows=running),
-            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, then=targets),
+            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, target_updates=targets),
         ]
 
     def task_from(self, states: Tensor, rewards: Tensor) -> Tensor:

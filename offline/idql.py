@@ -16,6 +16,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import Vision, WarmStart
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import ResidualNoise
@@ -68,9 +69,9 @@ class IDQL(ChunkedAgent):
         "gym": {},
         "antmaze": {"expectile": 0.9, "rewards": "minus_one"},
     }
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
-    annotates_features = True
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations")
+    warm_start = WarmStart(networks=("noise_network", "normalizer"))
+    vision = Vision(annotates=True)
     config: IDQLConfig
 
     def build(self) -> None:
@@ -124,7 +125,7 @@ class IDQL(ChunkedAgent):
         average = {"average_noise_network": ("noise_network", c.average_rate)}
         falling = Adam(c.learning_rate, schedule="cosine")
         return [
-            Update(self.noise_loss, ("noise_network",), falling, then=average, noise=drawn),
+            Update(self.noise_loss, ("noise_network",), falling, target_updates=average, noise=drawn),
             Update(self.value_loss, ("value",), adam),
-            Update(self.critic_loss, ("critic",), adam, then={"target_critic": ("critic", c.target_rate)}),
+            Update(self.critic_loss, ("critic",), adam, target_updates={"target_critic": ("critic", c.target_rate)}),
         ]

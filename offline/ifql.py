@@ -15,6 +15,7 @@ from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.losses.value_learning import expectile_loss
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, Value
@@ -71,8 +72,8 @@ class IFQL(ChunkedAgent):
     name = "ifql"
     Config: ClassVar[type] = IFQLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations")
+    warm_start = WarmStart(networks=("velocity", "normalizer"))
     config: IFQLConfig
 
     def build(self) -> None:
@@ -120,6 +121,6 @@ class IFQL(ChunkedAgent):
         size = self.decision_dim
         return [
             Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
-            Update(self.value_loss, ("value",), adam, together=True),
-            Update(self.critic_loss, ("critic",), adam, together=True, lagging=lag),
+            Update(self.value_loss, ("value",), adam, simultaneous=True),
+            Update(self.critic_loss, ("critic",), adam, simultaneous=True, pre_step_targets=lag),
         ]

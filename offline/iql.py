@@ -69,7 +69,7 @@ class IQL(Agent):
 
     name = "iql"
     Config: ClassVar[type] = IQLConfig
-    by_rows = True
+    row_separable = True
     PRESETS = {  # noqa: RUF012
         "official": {"normalization": "none"},
         "corl": {
@@ -81,7 +81,13 @@ class IQL(Agent):
             "normalization": "observations",
         },
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     config: IQLConfig
 
     def build(self) -> None:
@@ -148,6 +154,6 @@ class IQL(Agent):
         targets = {"target_critic": ("critic", c.target_rate)}
         return [
             Update(self.value_loss, ("value",), adam),
-            Update(actor_loss, ("actor",), actor_adam, together=together, noise=keep),
-            Update(self.critic_loss, ("critic",), adam, together=together, then=targets),
+            Update(actor_loss, ("actor",), actor_adam, simultaneous=together, noise=keep),
+            Update(self.critic_loss, ("critic",), adam, simultaneous=together, target_updates=targets),
         ]

@@ -17,6 +17,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.losses.adjoint import adjoints, matching_loss, memoryless_path, pulled
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
@@ -76,8 +77,8 @@ class QAM(ChunkedAgent):
     name = "qam"
     Config: ClassVar[type] = QAMConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations")
+    warm_start = WarmStart(networks=("velocity", "normalizer"))
     config: QAMConfig
 
     def build(self) -> None:
@@ -156,7 +157,7 @@ class QAM(ChunkedAgent):
             "average_velocity": ("velocity", c.target_rate),
         }
         adam = Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)
-        return [Update(self.loss, ("velocity", "critic", "improved"), adam, noise=drawn, lagging=lag)]
+        return [Update(self.loss, ("velocity", "critic", "improved"), adam, noise=drawn, pre_step_targets=lag)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import WarmStart
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, LayerNorm, pairs
 from surefoot.core.nn.velocity import PlainVelocity
@@ -64,8 +65,14 @@ class QC(ChunkedAgent):
     name = "qc"
     Config: ClassVar[type] = QCConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}, "best_of_n": {"chunk": 1, "samples": 4}}
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "normalizer")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
+    warm_start = WarmStart(networks=("velocity", "normalizer"))
     config: QCConfig
 
     def build(self) -> None:
@@ -112,7 +119,7 @@ class QC(ChunkedAgent):
         lag = {"target_critic": ("critic", c.target_rate)}
         return [
             Update(self.flow_loss, ("velocity",), adam, noise=chunked.cloning_noise(size)),
-            Update(self.critic_loss, ("critic",), adam, noise=draws, together=True, lagging=lag),
+            Update(self.critic_loss, ("critic",), adam, noise=draws, simultaneous=True, pre_step_targets=lag),
         ]
 
 

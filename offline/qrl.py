@@ -127,5 +127,5 @@ class QRL(GoalAgent):
         """Distance and actor at the same parameters."""
         return [
             Update(self.distance_loss, ("distance",), self.adam()),
-            Update(self.actor_loss, ("actor",), self.adam(), together=True),
+            Update(self.actor_loss, ("actor",), self.adam(), simultaneous=True),
         ]

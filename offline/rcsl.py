@@ -60,7 +60,7 @@ class RCSL(Agent):
         "default": {},
         "mbrcsl": {"hidden": (1024, 1024), "l2": 0.1, "returns": "none", "normalization": "none"},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "returns_to_go")
     config: Any
     actor: ReturnActor
     return_mean: Tensor
@@ -92,7 +92,7 @@ class RCSL(Agent):
         own = f"{self.name}: asks for a return of {best_return(dataset) if asked is None else asked:.1f} when acting"
         return [own, *(short_notes(dataset, 0) if asked is None else [])]
 
-    def adopt(self, source: Agent) -> None:
+    def load_from(self, source: Agent) -> None:
         """Nothing of another kind; refuse a policy that reads returns on another scale."""
         if isinstance(source, RCSL) and source.config.returns != (mine := self.config.returns):
             raise ConfigError(f"{self.name}.returns is {mine}, and {source.config.returns} in the run of init=: set it")

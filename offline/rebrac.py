@@ -122,7 +122,7 @@ class ReBRAC(ChunkedAgent):
             "last_layer": 0.1,
         },
     }
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: ReBRACConfig
     actor: Actor
 
@@ -190,8 +190,8 @@ class ReBRAC(ChunkedAgent):
                 ("actor",),
                 adam,
                 every=c.actor_every,
-                together=together,
-                lagging={**critic, **actor} if together else actor,
-                then={} if together else critic,
+                simultaneous=together,
+                pre_step_targets={**critic, **actor} if together else actor,
+                target_updates={} if together else critic,
             ),
         ]

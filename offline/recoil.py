@@ -66,7 +66,13 @@ class ReCOIL(DVL):
     name = "recoil"
     Config: ClassVar[type] = ReCOILConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"total_variation": {}, "chi_square": {"divergence": "chi_square"}}
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "terminations", "next_observations", EXPERT)
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "terminations",
+        "next_observations",
+        EXPERT,
+    )
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions, normalise observations, say which rows are the expert's.

@@ -74,7 +74,7 @@ class RIQL(Agent):
     name = "riql"
     Config = RIQLConfig
     PRESETS = {"shared": {}}  # noqa: RUF012
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: RIQLConfig
     actor: DeterministicActor
 
@@ -125,6 +125,6 @@ class RIQL(Agent):
         targets = {"target_critic": ("critic", c.target_rate)}
         return [
             Update(self.value_loss, ("value",), adam),
-            Update(self.critic_loss, ("critic",), adam, together=True, then=targets),
-            Update(self.actor_loss, ("actor",), Adam(c.learning_rate, schedule="cosine"), together=True),
+            Update(self.critic_loss, ("critic",), adam, simultaneous=True, target_updates=targets),
+            Update(self.actor_loss, ("actor",), Adam(c.learning_rate, schedule="cosine"), simultaneous=True),
         ]

@@ -16,6 +16,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Vision
 from surefoot.core.losses.value_learning import smoothed_actions, td_target
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
@@ -55,8 +56,8 @@ class TD3BC(Agent):
     name = "td3bc"
     Config = TD3BCConfig
     PRESETS = {"paper": {}}  # noqa: RUF012
-    remembers_frames = True
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    vision = Vision(histories=True)
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: TD3BCConfig
 
     def build(self) -> None:
@@ -101,5 +102,5 @@ class TD3BC(Agent):
         smoothing = {"target_noise": Noise("normal", self.spec.action_dim)}
         return [
             Update(self.critic_loss, ("critic",), adam, noise=smoothing),
-            Update(self.actor_loss, ("actor",), adam, every=c.actor_every, then=targets),
+            Update(self.actor_loss, ("actor",), adam, every=c.actor_every, target_updates=targets),
         ]

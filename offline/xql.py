@@ -102,7 +102,13 @@ class XQL(Agent):
         "kitchen-complete": {**KITCHEN, "gumbel_temperature": 2.0},
         "kitchen-mixed": {**KITCHEN, "gumbel_temperature": 8.0},
     }
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
     config: Any
 
     def build(self) -> None:
@@ -176,5 +182,5 @@ class XQL(Agent):
         return [
             Update(self.value_loss, ("value",), adam, repeat=c.value_updates, noise=others),
             Update(self.actor_loss, ("actor",), actor_adam, noise=keep),
-            Update(self.critic_loss, ("critic",), adam, then=targets),
+            Update(self.critic_loss, ("critic",), adam, target_updates=targets),
         ]

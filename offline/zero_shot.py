@@ -16,6 +16,7 @@ from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch
+from surefoot.core.engine.traits import Requires
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import NORMALIZATIONS, prepare
@@ -48,8 +49,14 @@ class ZeroShotAgent(Agent):
     learn: they only give the task that the policy has when training ends.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
-    needs_rewards: ClassVar[bool] = False
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
+    requires = Requires(rewards=False)
     config: ZeroShotConfig
     actor: TaskActor
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.options import option
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.losses.value_learning import mc_return
 from surefoot.offline.calql import CalQL, CalQLConfig
 from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
@@ -39,9 +40,10 @@ class CalQLOnline(CalQL, OffPolicyAgent):
 
     name = "calql_online"
     Config = CalQLOnlineConfig
-    data = "required"
-    inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
-    inherits_moments = ("calql", "calql_online")
+    requires = Requires(data="required")
+    warm_start = WarmStart(
+        networks=("actor", "normalizer", "critic", "target_critic", "temperature"), moments=("calql", "calql_online")
+    )
     config: CalQLOnlineConfig
 
     def returns_to_go(self, rewards: Tensor, terminations: Tensor) -> Tensor:

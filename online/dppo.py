@@ -18,6 +18,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig, followed
+from surefoot.core.engine.traits import Requires, Vision
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
 from surefoot.core.losses.value_learning import value_loss
@@ -121,8 +122,8 @@ class DPPO(OnPolicyAgent):
     """
 
     name = "dppo"
-    chooses = False
-    encoder_with = ("actor",)
+    requires = Requires(discrete=False)
+    vision = Vision(encoder_with=("actor",))
     Config: ClassVar[type] = DPPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": {},
@@ -152,7 +153,7 @@ class DPPO(OnPolicyAgent):
         self.actor = DenoisingActor(network, schedule, size, taken=c.implicit, trained=trained, floor=c.noise_floor)
 
     @classmethod
-    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+    def inherit_options(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
         """The clone's chunk, schedule and network; of a run of this algorithm as its options say."""
         if type(source) is cls:
             found = said_in(source)
@@ -163,7 +164,7 @@ class DPPO(OnPolicyAgent):
         settled = {name: found[name] for name in names if config.get(name) is None and name in found}
         return settled | followed(cls.Config, config, source.config)
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """The clone's noise network; of a run of this algorithm all."""
         if type(source) is type(self):
             check_clone_is_kept(self, source)
@@ -246,7 +247,7 @@ class DPPO(OnPolicyAgent):
             drawn["clone"] = Noise("normal", self.actor.held_dim)
         return [
             Update(self.policy_loss, ("actor",), actor, noise=drawn),
-            Update(self.critic_loss, ("value",), critic, together=True),
+            Update(self.critic_loss, ("value",), critic, simultaneous=True),
         ]
 
 

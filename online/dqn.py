@@ -14,6 +14,7 @@ from surefoot.core.actors.masked_actors import MaskedGreedyActor, masked
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.losses.value_learning import huber_loss
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
 
@@ -86,10 +87,8 @@ class DQN(OffPolicyAgent):
             "learning_rate": 2.3e-3,
         },
     }
-    chooses = only_chooses = True
-    obeys_masks = True
-    inherits: ClassVar[tuple[str, ...]] = ("critic", "normalizer")
-    counts: ClassVar[tuple[str, ...]] = ("epsilon",)
+    requires = Requires(discrete=True, continuous=False, masks=True)
+    warm_start = WarmStart(networks=("critic", "normalizer"), counters=("epsilon",))
     config: DQNConfig
     annotate = rows_of_steps
     epsilon: Tensor
@@ -153,5 +152,5 @@ class DQN(OffPolicyAgent):
         return [
             Update(self.critic_loss, ("critic",), Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)),
             Rule(self.fall, ("epsilon",)),
-            Rule(then={"target_critic": ("critic", c.target_rate)}, every=c.target_every),
+            Rule(target_updates={"target_critic": ("critic", c.target_rate)}, every=c.target_every),
         ]

@@ -14,8 +14,9 @@ from surefoot.core.actors.flow_actor import FlowActor
 from surefoot.core.actors.steered import SteeredActor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, algorithm_of, require
+from surefoot.core.engine.traits import Acting, Requires, WarmStart
 from surefoot.core.policy.policy import Policy
-from surefoot.online.base.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
+from surefoot.online.base.pretrained import STEPS, FlowOptions, inherit_options, take_clone, velocity_network
 from surefoot.online.sac import SAC, SoftConfig
 
 
@@ -65,9 +66,9 @@ class DSRL(SAC):
         "official": {},
         "wide": {"reach": 2.5},  # walker
     }
-    data = "refused"
-    inherits = ("actor", "normalizer", "base")
-    decides = True
+    requires = Requires(data="refused")
+    warm_start = WarmStart(networks=("actor", "normalizer", "base"))
+    acting = Acting(acts_in_chunks=True)
     config: DSRLConfig
 
     def build(self) -> None:
@@ -78,9 +79,9 @@ class DSRL(SAC):
         self.base = FlowActor(network, size, c.flow_steps or STEPS, clip_each=bool(c.clip_each))
         self.base.requires_grad_(False)
 
-    settle = classmethod(settle)
+    inherit_options = classmethod(inherit_options)
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """The clone's velocity, which stays; of a run of this algorithm all."""
         if type(source) is type(self):
             return None

@@ -11,6 +11,7 @@ from torch import Tensor
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
+from surefoot.core.engine.traits import Acting
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
@@ -48,7 +49,7 @@ class DSRLNA(DSRL):
 
     name = "dsrl_na"
     Config: ClassVar[type[DSRLNAConfig]] = DSRLNAConfig
-    stores_played = True
+    acting = Acting(stores_played=True)
     config: DSRLNAConfig
 
     def build(self) -> None:

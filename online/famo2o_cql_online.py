@@ -8,6 +8,7 @@ from torch import Tensor
 
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.offline.famo2o_cql import FamO2OCQL, FamO2OCQLConfig
 from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
@@ -30,9 +31,11 @@ class FamO2OCQLOnline(FamO2OCQL, OffPolicyAgent):
 
     name = "famo2o_cql_online"
     Config = FamO2OCQLOnlineConfig
-    data = "required"
-    inherits = ("actor", "normalizer", "balance", "critic", "target_critic", "temperature")
-    inherits_moments = ("famo2o_cql", "famo2o_cql_online")
+    requires = Requires(data="required")
+    warm_start = WarmStart(
+        networks=("actor", "normalizer", "balance", "critic", "target_critic", "temperature"),
+        moments=("famo2o_cql", "famo2o_cql_online"),
+    )
     config: FamO2OCQLOnlineConfig
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor], where: str) -> Tensor:

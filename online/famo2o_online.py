@@ -8,6 +8,7 @@ from torch import Tensor
 
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.offline.famo2o import FamO2O, FamO2OConfig
 from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
@@ -31,9 +32,11 @@ class FamO2OOnline(FamO2O, OffPolicyAgent):
 
     name = "famo2o_online"
     Config = FamO2OOnlineConfig
-    data = "required"
-    inherits = ("actor", "normalizer", "balance", "temperature", "value", "critic", "target_critic")
-    inherits_moments = ("famo2o", "famo2o_online")
+    requires = Requires(data="required")
+    warm_start = WarmStart(
+        networks=("actor", "normalizer", "balance", "temperature", "value", "critic", "target_critic"),
+        moments=("famo2o", "famo2o_online"),
+    )
     coefficient_noise = Noise("normal", 1)
     config: FamO2OOnlineConfig
 

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor, Kept
+from surefoot.core.actors.actor import Actor, SampleAux
 from surefoot.core.actors.flow_actor import FlowActor, field
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import Requires, Vision
 from surefoot.core.losses.flow import interpolate
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, spo_surrogate
@@ -22,7 +23,7 @@ from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
 from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent
 from surefoot.online.base.on_policy_config import EpochsConfig
-from surefoot.online.base.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
+from surefoot.online.base.pretrained import STEPS, FlowOptions, inherit_options, take_clone, velocity_network
 
 LEVELS = {"sample": "unit", "mean": "sequence"}
 """Word of the config -> level of `log_ratio`."""
@@ -87,8 +88,8 @@ class FPO(OnPolicyAgent):
     """
 
     name = "fpo"
-    chooses = False
-    encoder_with = ("actor",)
+    requires = Requires(discrete=False)
+    vision = Vision(encoder_with=("actor",))
     Config: ClassVar[type] = FPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "fpo++": {},
@@ -111,9 +112,9 @@ class FPO(OnPolicyAgent):
         self.build_actor()
         self.value = Value(self.features, self.config.hidden, "orthogonal", activation=self.config.activation)
 
-    settle = classmethod(settle)
+    inherit_options = classmethod(inherit_options)
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """The clone's velocity; of a run of this algorithm all."""
         if type(source) is type(self):
             return None
@@ -136,7 +137,7 @@ class FPO(OnPolicyAgent):
         """Where the flow begins, and noise and time of each pair."""
         return self.decision_dim * (1 + self.config.samples) + self.config.samples
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         """(B, C A) actions; pairs and errors beside them, in float32."""
         size, count = self.decision_dim, self.config.samples
         start, rest, when = noise.split((size, size * count, count), -1)
@@ -191,7 +192,7 @@ class FPO(OnPolicyAgent):
         )
         return [
             Update(self.policy_loss, ("actor",), actor),
-            Update(self.critic_loss, ("value",), critic, together=True),
+            Update(self.critic_loss, ("value",), critic, simultaneous=True),
         ]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.engine.agent import require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Acting, Requires, WarmStart
 from surefoot.offline.fql import FQL, FQLConfig
 from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.loops.replay import joined_windows
@@ -42,10 +43,12 @@ class FQLOnline(FQL, OffPolicyAgent):
     name = "fql_online"
     Config: ClassVar[type] = FQLOnlineConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}, "qc_fql": {"chunk": 5, "alpha": 100.0}}
-    plans = True
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "student", "critic", "target_critic", "normalizer")
-    inherits_moments = ("fql", "qc_fql", "fql_online")
-    vector_only = True
+    acting = Acting(queues_chunks=True)
+    warm_start = WarmStart(
+        networks=("velocity", "student", "critic", "target_critic", "normalizer"),
+        moments=("fql", "qc_fql", "fql_online"),
+    )
+    requires = Requires(one_vector=True)
     config: FQLOnlineConfig
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:

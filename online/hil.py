@@ -17,6 +17,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Requires
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
@@ -83,8 +84,8 @@ class HIL(RLPD):
 
     name = "hil"
     Config = HILConfig
-    data = "optional"
-    reads = (*RLPD.reads, PENALTIES)
+    requires = Requires(data="optional")
+    required_columns = (*RLPD.required_columns, PENALTIES)
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "hil-serl": {},
         "rlpd": {"critics": 10, "critic_steps": 20, "discount": 0.99, "temperature": 1.0, "entropy_backup": True},
@@ -167,7 +168,7 @@ class HIL(RLPD):
             Adam(c.choice_learning_rate),
             repeat=c.critic_steps,
             rows=self.batch_size,
-            then={"target_choice": ("choice", c.target_rate)},
+            target_updates={"target_choice": ("choice", c.target_rate)},
         )
         return [own[0], choice, *own[1:]]
 

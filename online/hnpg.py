@@ -13,6 +13,7 @@ from torch import Tensor
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import gae, mc_return, td_target
 from surefoot.core.nn.networks import Value, pairs
@@ -59,10 +60,15 @@ class HNPG(TRPO):
 
     name = "hnpg"
     Config = HNPGConfig
-    data = "required"
-    chooses = False
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
-    inherits = ("actor", "normalizer")
+    requires = Requires(data="required", discrete=False)
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
+    warm_start = WarmStart(networks=("actor", "normalizer"))
     config: HNPGConfig
 
     def build(self) -> None:
@@ -98,7 +104,7 @@ class HNPG(TRPO):
         columns["returns"] = mc_return(rewards, *ends, c.discount, following, mask)
         columns["advantages"] = gae(rewards, values, following, *ends, c.discount, c.gae_lambda, mask)[0]
         columns["behaviour"] = self.behaviour(block["observations"])
-        columns |= {f"data_{key}": block[f"data_{key}"] for key in self.reads}
+        columns |= {f"data_{key}": block[f"data_{key}"] for key in self.required_columns}
         return columns | self._at_data(block)
 
     def _at_data(self, block: Mapping[str, Tensor]) -> Batch:
@@ -167,6 +173,6 @@ class HNPG(TRPO):
         targets = {"target_critic": ("critic", c.target_rate)}
         noise = {"next_action": Noise("normal", self.spec.action_dim)}
         return [
-            Update(self.critic_loss, ("critic",), Adam(c.learning_rate), then=targets, noise=noise),
+            Update(self.critic_loss, ("critic",), Adam(c.learning_rate), target_updates=targets, noise=noise),
             Rule(self.step_by_new_values, ("actor",), on="block", source="block"),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from surefoot.core.engine.agent import algorithm_of, require
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.offline.iql import IQL, IQLConfig
 from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 
@@ -36,8 +37,9 @@ class IQLOnline(IQL, OffPolicyAgent):
 
     name = "iql_online"
     Config = IQLOnlineConfig
-    data = "required"
-    inherits = ("actor", "normalizer", "value", "critic", "target_critic")
-    inherits_moments = ("iql", "iql_online")
+    requires = Requires(data="required")
+    warm_start = WarmStart(
+        networks=("actor", "normalizer", "value", "critic", "target_critic"), moments=("iql", "iql_online")
+    )
     PRESETS = {"official": IQL.PRESETS["official"], "corl": IQL.PRESETS["corl"]}  # noqa: RUF012
     config: IQLOnlineConfig

@@ -103,7 +103,7 @@ class MDPOOffPolicy(OffPolicyAgent):
         targets = {"target_value": ("value", self.config.target_rate)}
         return [
             Update(self.actor_loss, ("actor",), adam, noise=action),
-            Update(self.critic_loss, ("critic",), adam, together=True),
-            Update(self.value_loss, ("value",), adam, together=True, then=targets, noise=action),
-            Rule(every=self.config.refresh_every, then={"proximal_actor": ("actor", 1.0)}),
+            Update(self.critic_loss, ("critic",), adam, simultaneous=True),
+            Update(self.value_loss, ("value",), adam, simultaneous=True, target_updates=targets, noise=action),
+            Rule(every=self.config.refresh_every, target_updates={"proximal_actor": ("actor", 1.0)}),
         ]

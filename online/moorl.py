@@ -12,6 +12,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Requires
 from surefoot.core.policy.policy import Policy
 from surefoot.online.loops.replay import Alternation, Replay, alternating_choices, drawn_choices
 from surefoot.online.sac import SAC, SoftConfig
@@ -61,7 +62,7 @@ class MOORL(SAC):
         "k5": {},
         "k10": {"inner_steps": 10, "updates_per_step": 10.0},
     }
-    data = "required"
+    requires = Requires(data="required")
     config: MOORLConfig
 
     def build(self) -> None:
@@ -87,7 +88,7 @@ class MOORL(SAC):
         c = self.config
         meta = {"meta_actor": ("actor", c.meta_rate), "meta_critic": ("critic", c.meta_rate)}
         begin = {"actor": ("meta_actor", 1.0), "critic": ("meta_critic", 1.0)}
-        return [*super().updates(), Rule(every=c.inner_steps, then={**meta, **begin})]
+        return [*super().updates(), Rule(every=c.inner_steps, target_updates={**meta, **begin})]
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) actions of the meta-policy; mean ones without `noise`."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import Requires
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.losses.value_learning import value_loss
@@ -90,8 +91,8 @@ class PPO(OnPolicyAgent):
     name = "ppo"
     Config = PPOConfig
     corrects_staleness = True
-    by_rows = True
-    obeys_masks = True
+    row_separable = True
+    requires = Requires(masks=True)
     PRESETS = {  # noqa: RUF012
         "cleanrl": {"observation_limit": 10.0},
         "zoo-cartpole": {
@@ -150,7 +151,7 @@ class PPO(OnPolicyAgent):
             columns["behaviour"] = self.block_behaviour(block)
         return self.acted(block) | columns
 
-    def of_whole_batch(self, batch: Batch) -> Batch:
+    def prepare_full_batch(self, batch: Batch) -> Batch:
         """Advantages are normalised over all of a minibatch."""
         if self.config.advantage_scope != "minibatch":
             return batch
@@ -197,6 +198,6 @@ class PPO(OnPolicyAgent):
         if c.separate_norms:
             return [
                 Update(self.policy_loss, ("actor",), adam),
-                Update(self.critic_loss, ("value",), adam, together=True),
+                Update(self.critic_loss, ("value",), adam, simultaneous=True),
             ]
         return [Update(self.loss, ("actor", "value"), adam)]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.engine.agent import require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Acting, Requires, WarmStart
 from surefoot.offline.qc import QC, QCConfig
 from surefoot.online.base.agents import OffPolicyAgent, OffPolicyConfig
 from surefoot.online.loops.replay import joined_windows
@@ -40,10 +41,9 @@ class QCOnline(QC, OffPolicyAgent):
 
     name = "qc_online"
     Config: ClassVar[type] = QCOnlineConfig
-    plans = True
-    inherits: ClassVar[tuple[str, ...]] = ("velocity", "critic", "target_critic", "normalizer")
-    inherits_moments = ("qc", "qc_online")
-    vector_only = True
+    acting = Acting(queues_chunks=True)
+    warm_start = WarmStart(networks=("velocity", "critic", "target_critic", "normalizer"), moments=("qc", "qc_online"))
+    requires = Requires(one_vector=True)
     config: QCOnlineConfig
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.actor import DistributionActor, Evaluation, Kept
+from surefoot.core.actors.actor import DistributionActor, Evaluation, SampleAux
 from surefoot.core.actors.memory import Memory
 from surefoot.core.actors.memory_actors import GatedActor, GRUActor, LSTMActor
 from surefoot.core.base.options import option
@@ -91,7 +91,7 @@ class RecurrentPPO(PPO):
 
     name = "recurrent_ppo"
     Config: ClassVar[type[RecurrentPPOConfig]] = RecurrentPPOConfig
-    by_rows = False
+    row_separable = False
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "sb3": {
             "num_envs": 8,
@@ -164,7 +164,7 @@ class RecurrentPPO(PPO):
         widths = {ACTOR: self.unit.state_width} | ({} if own is None else {CRITIC: own.state_width})
         return {name: given.new_zeros((rows, width)) for name, width in widths.items()}
 
-    def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Kept, Memory]:
+    def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, SampleAux, Memory]:
         """As `OnPolicyAgent.decide`; the critic's state takes in the observation too."""
         after = {ACTOR: self.unit.cell(observations, memory[ACTOR])}
         if (own := self.critics_unit) is not None:

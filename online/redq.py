@@ -168,7 +168,7 @@ class REDQ(OffPolicyAgent):
             Adam(c.critic_learning_rate),
             repeat=c.critic_steps,
             rows=self.batch_size,
-            then={"target_critic": ("critic", c.target_rate)},
+            target_updates={"target_critic": ("critic", c.target_rate)},
             noise={"next_action": Noise("normal", size), **self.subset_noise()},
         )
         actor = Update(self.actor_loss, ("actor",), Adam(c.actor_learning_rate), rows=rows, noise=action)
@@ -178,5 +178,5 @@ class REDQ(OffPolicyAgent):
         return [
             critic,
             actor,
-            Update(self.temperature_loss, ("temperature",), adam, rows=rows, noise=action, together=True),
+            Update(self.temperature_loss, ("temperature",), adam, rows=rows, noise=action, simultaneous=True),
         ]

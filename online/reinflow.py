@@ -16,6 +16,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.traits import Requires, Vision, WarmStart
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, ratio_metrics
 from surefoot.core.losses.policy_gradient.ratios import limited_log_ratio
@@ -29,7 +30,7 @@ from surefoot.online.base.pretrained import (
     FlowOptions,
     chain_of,
     check_clone_is_kept,
-    settle,
+    inherit_options,
     take_clone,
     velocity_network,
 )
@@ -137,8 +138,8 @@ class ReinFlow(OnPolicyAgent):
     """
 
     name = "reinflow"
-    chooses = False
-    encoder_with = ("actor",)
+    requires = Requires(discrete=False)
+    vision = Vision(encoder_with=("actor",))
     Config: ClassVar[type] = ReinFlowConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "locomotion": DENSE,
@@ -147,7 +148,7 @@ class ReinFlow(OnPolicyAgent):
         "pi_rl": {"normalisation": "joint", "clip": 0.2},
         "consistency": {"transition": "consistency"},
     }
-    counts: ClassVar[tuple[str, ...]] = ("actor.ceiling",)
+    warm_start = WarmStart(counters=("actor.ceiling",))
     config: ReinFlowConfig
     actor: FlowChainActor  # type: ignore[assignment]
 
@@ -164,9 +165,9 @@ class ReinFlow(OnPolicyAgent):
         c, size = self.config, self.decision_dim
         self.actor = chain_of(c, velocity_network(c, self.features, size), size, c.flow_steps or STEPS)
 
-    settle = classmethod(settle)
+    inherit_options = classmethod(inherit_options)
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """The clone's velocity; of a run of this algorithm all."""
         if type(source) is type(self):
             check_clone_is_kept(self, source)
@@ -260,7 +261,7 @@ class ReinFlow(OnPolicyAgent):
         drawn = {"start": Noise("normal", self.actor.noise_dim)} if c.clone_coefficient > 0 else {}
         found: list[Update | Rule] = [
             Update(self.policy_loss, ("actor",), actor, noise=drawn),
-            Update(self.critic_loss, ("value",), critic, together=True),
+            Update(self.critic_loss, ("value",), critic, simultaneous=True),
         ]
         if self.anneals:
             found.append(Rule(self.decay_noise, ("actor",), on="block", source="block"))

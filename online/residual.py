@@ -19,6 +19,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.traits import Acting, Requires, Vision, WarmStart
 from surefoot.core.nn import ensembles
 from surefoot.core.policy.policy import Policy
 from surefoot.online.base.agents import bootstrapped
@@ -96,11 +97,10 @@ class Residual(SAC):
             "hidden": (128, 128),
         },
     }
-    data = "refused"
-    inherits = ("actor", "normalizer", "base")
-    counts = ("decisions",)
-    decides = True
-    trains_encoder = False
+    requires = Requires(data="refused")
+    warm_start = WarmStart(networks=("actor", "normalizer", "base"), counters=("decisions",))
+    acting = Acting(acts_in_chunks=True)
+    vision = Vision(trains=False)
     config: ResidualConfig
     decisions: Tensor
 
@@ -122,7 +122,7 @@ class Residual(SAC):
         return head_of(text, self.features, self.name)
 
     @classmethod
-    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+    def inherit_options(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
         """The base's head and how it sees, and how many actions it plays of a plan.
 
         Raises:
@@ -139,7 +139,7 @@ class Residual(SAC):
         settled = {name: value for name, value in found.items() if config.get(name) is None}
         return settled | seen_as(cls, config, source)
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """The base and its encoder, which stay; of a run of this algorithm all.
 
         Raises:

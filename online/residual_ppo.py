@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor, Evaluation, Kept
+from surefoot.core.actors.actor import Actor, Evaluation, SampleAux
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.actors.memory_actors import ChunkActor, WrappingActor
@@ -18,6 +18,7 @@ from surefoot.core.actors.residual_actor import StepResidualActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, Batch, require
+from surefoot.core.engine.traits import Requires, Vision, WarmStart
 from surefoot.online.base.frozen import described, head_of, seen_as, take_base
 from surefoot.online.base.on_policy_agent import in_parts, kept_of
 from surefoot.online.ppo import PPO, PPOConfig
@@ -57,12 +58,11 @@ class ResidualPPO(PPO):
     name = "residual_ppo"
     Config: ClassVar[type[ResidualPPOConfig]] = ResidualPPOConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-    inherits = ("actor", "normalizer", "base")
+    warm_start = WarmStart(networks=("actor", "normalizer", "base"))
     corrects_staleness = False
-    obeys_masks = False
-    chooses = False
-    by_rows = False
-    trains_encoder = False
+    requires = Requires(masks=False, discrete=False)
+    row_separable = False
+    vision = Vision(trains=False)
     config: ResidualPPOConfig
 
     def build_actor(self) -> None:
@@ -84,7 +84,7 @@ class ResidualPPO(PPO):
             head = head.inner
 
     @classmethod
-    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+    def inherit_options(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
         """The base's head and how it sees.
 
         Raises:
@@ -97,7 +97,7 @@ class ResidualPPO(PPO):
         found = {} if config.get("base") is not None else {"base": mine}
         return found | seen_as(cls, config, source)
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """The base and its encoder, which stay; of a run of this algorithm all."""
         return None if type(source) is type(self) else take_base(self, source, source.policy().actor)
 
@@ -115,7 +115,7 @@ class ResidualPPO(PPO):
         """What the base remembers at the first step of an episode."""
         return self.base.begin(rows)
 
-    def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Kept, Memory]:
+    def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, SampleAux, Memory]:
         """The sum, which is clipped; what is kept are the base's action and the change."""
         first = self.base_noise_dim
         base, memory = self.base.step(observations, memory, noise[..., :first] if first else None)
@@ -123,7 +123,7 @@ class ResidualPPO(PPO):
         actions = (base + self.config.scale * change).clamp(-1, 1)
         return actions, {"base": base, "change": change}, self.base.executed(memory, actions)
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         """As `decide`, at the first step of an episode."""
         return self.decide(observations, self.begin(observations.shape[0]), noise)[:2]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from surefoot.core.base.options import option
+from surefoot.core.engine.traits import Requires
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.online.redq import REDQ, REDQConfig
@@ -38,7 +39,7 @@ class RLPD(REDQ):
 
     name = "rlpd"
     Config = RLPDConfig
-    data = "required"
+    requires = Requires(data="required")
     PRESETS = {  # noqa: RUF012
         "locomotion": {},
         "antmaze": {"hidden": (256, 256, 256), "entropy_backup": False, "subset": 1, "rewards": "minus_one"},

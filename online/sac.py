@@ -135,9 +135,15 @@ class SAC(OffPolicyAgent):
         )
         targets, action = {"target_critic": ("critic", c.target_rate)}, {"action": Noise("normal", size)}
         found: list[Update | Rule] = [
-            Update(self.critic_loss, ("critic",), critic, then=targets, noise={"next_action": Noise("normal", size)}),
+            Update(
+                self.critic_loss,
+                ("critic",),
+                critic,
+                target_updates=targets,
+                noise={"next_action": Noise("normal", size)},
+            ),
             Update(self.actor_loss, ("actor",), actor, noise=action),
         ]
         if c.learn_temperature:
-            found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True))
+            found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, simultaneous=True))
         return found

@@ -94,5 +94,5 @@ class TD3(OffPolicyAgent):
         smoothing = {"target_noise": Noise("normal", self.spec.action_dim)}
         return [
             Update(self.critic_loss, ("critic",), adam, noise=smoothing),
-            Update(self.actor_loss, ("actor",), adam, every=c.actor_every, then=targets),
+            Update(self.actor_loss, ("actor",), adam, every=c.actor_every, target_updates=targets),
         ]

@@ -11,6 +11,7 @@ from torch import Tensor
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Batch, Rule, Update, require
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import pairs
 from surefoot.online.redq import REDQ, REDQConfig
@@ -80,9 +81,10 @@ class WSRL(REDQ):
 
     name = "wsrl"
     Config = WSRLConfig
-    needs_init = True
-    inherits = ("actor", "normalizer", "critic", "target_critic", "temperature")
-    inherits_moments = ("cql", "calql", "wsrl")
+    requires = Requires(run=True)
+    warm_start = WarmStart(
+        networks=("actor", "normalizer", "critic", "target_critic", "temperature"), moments=("cql", "calql", "wsrl")
+    )
     PRESETS = {  # noqa: RUF012
         "locomotion": {},
         "wsrl-locomotion": ENSEMBLE,

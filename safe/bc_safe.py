@@ -12,6 +12,7 @@ from surefoot.core.actors.histories import HistoryConfig
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
+from surefoot.core.engine.traits import Requires
 from surefoot.data.dataset import Array, Dataset
 from surefoot.data.prepare import NORMALIZATIONS, prepare
 from surefoot.safe.constraint.costs import checked_costs, cost_notes
@@ -84,8 +85,8 @@ class BCSafe(Agent):
     name = "bc_safe"
     Config = BCSafeConfig
     PRESETS = {mode: {"mode": mode} for mode in MODES}  # noqa: RUF012
-    reads = ("observations", "actions")
-    reads_costs = True
+    required_columns = ("observations", "actions")
+    requires = Requires(costs=True)
     config: BCSafeConfig
     actor: DeterministicActor
 

@@ -12,6 +12,7 @@ from surefoot.core.actors.vae import VAE, Perturbation, PerturbedActor
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Descent, Metrics, Update
+from surefoot.core.engine.traits import WarmStart
 from surefoot.safe.constraint.cost_critics import (
     AssignedMultiplier,
     CostCriticAgent,
@@ -53,7 +54,7 @@ class BCQLag(CostCriticAgent):
     name = "bcq_lag"
     Config: ClassVar[type] = BCQLagConfig
     PRESETS = {"osrl": {}, "small": {"sampled_actions": 4, "vae_hidden": (256, 256)}}  # noqa: RUF012
-    inherits: ClassVar[tuple[str, ...]] = ("vae", "perturbation", "normalizer")
+    warm_start = WarmStart(networks=("vae", "perturbation", "normalizer"))
     config: BCQLagConfig
 
     def build(self) -> None:
@@ -110,7 +111,7 @@ class BCQLag(CostCriticAgent):
         moved = {"target_perturbation": ("perturbation", c.target_rate)}
         return [
             Update(self.vae_loss, ("vae",), adam, noise={"encoded": Noise("normal", width)}),
-            Update(self.critic_loss, ("critic", "cost_critic"), adam, then=targets, noise=several),
+            Update(self.critic_loss, ("critic", "cost_critic"), adam, target_updates=targets, noise=several),
             Update(self.multiplier_loss, ("multiplier",), Descent(), noise=latent),
-            Update(self.actor_loss, ("perturbation",), adam, then=moved, noise=latent),
+            Update(self.actor_loss, ("perturbation",), adam, target_updates=moved, noise=latent),
         ]

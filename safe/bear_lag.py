@@ -141,7 +141,7 @@ class BEARLag(CostCriticAgent):
         moved = {"target_actor": ("actor", c.target_rate)}
         return [
             Update(self.vae_loss, ("vae",), adam, noise={"encoded": Noise("normal", width)}),
-            Update(self.critic_loss, ("critic", "cost_critic"), adam, then=targets, noise=next_action),
+            Update(self.critic_loss, ("critic", "cost_critic"), adam, target_updates=targets, noise=next_action),
             Update(self.multiplier_loss, ("multiplier",), Descent(), noise=action),
-            Update(self.actor_loss, ("actor", "dual"), slow, then=moved, noise=both),
+            Update(self.actor_loss, ("actor", "dual"), slow, target_updates=moved, noise=both),
         ]

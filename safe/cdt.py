@@ -87,7 +87,7 @@ class CDT(Agent):
     name = "cdt"
     Config: ClassVar[type] = CDTConfig
     PRESETS = {"osrl": {}, "small": {"width": 64, "layers": 2, "heads": 4}}  # noqa: RUF012
-    reads: ClassVar[tuple[str, ...]] = (
+    required_columns: ClassVar[tuple[str, ...]] = (
         "observations", "actions", "costs", "returns_to_go", "costs_to_go", "timesteps"
     )  # fmt: skip
     config: CDTConfig

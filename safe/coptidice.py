@@ -73,7 +73,7 @@ class COptiDICE(ThresholdAgent):
     name = "coptidice"
     Config: ClassVar[type] = COptiDICEConfig
     PRESETS = {"osrl": {}, "small": {"learning_rate": 3e-4, "actor_learning_rate": 3e-4}}  # noqa: RUF012
-    reads: ClassVar[tuple[str, ...]] = (*COSTS_TOO, "initial_observations")
+    required_columns: ClassVar[tuple[str, ...]] = (*COSTS_TOO, "initial_observations")
     config: COptiDICEConfig
     actor: TanhGaussianActor
 
@@ -161,10 +161,10 @@ class COptiDICE(ThresholdAgent):
         adam, actor = Adam(c.learning_rate), Adam(c.actor_learning_rate)
         made = [Update(self.nu_loss, ("nu",), adam)]
         if c.radius > 0:
-            made.append(Update(self.chi_loss, ("chi",), adam, together=True))
-            made.append(Update(self.tau_loss, ("tau",), adam, together=True))
-        made.append(Update(self.multiplier_loss, ("multiplier",), adam, together=True))
-        return [*made, Update(self.actor_loss, ("actor",), actor, together=True)]
+            made.append(Update(self.chi_loss, ("chi",), adam, simultaneous=True))
+            made.append(Update(self.tau_loss, ("tau",), adam, simultaneous=True))
+        made.append(Update(self.multiplier_loss, ("multiplier",), adam, simultaneous=True))
+        return [*made, Update(self.actor_loss, ("actor",), actor, simultaneous=True)]
 
 
 def initial_observations(dataset: Dataset) -> Array:

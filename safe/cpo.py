@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.traits import Requires
 from surefoot.online.base.natural_gradient import Surface, conjugate_gradient, fisher_product
 from surefoot.online.trpo import TRPO, TRPOConfig
 from surefoot.safe.constraint.constrained import (
@@ -60,7 +61,7 @@ class CPO(TRPO):
 
     name = "cpo"
     Config = CPOConfig
-    reads_costs = True
+    requires = Requires(costs=True)
     config: CPOConfig
     episode_cost: Tensor
     episode_length: Tensor

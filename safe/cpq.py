@@ -131,7 +131,7 @@ class CPQ(CostCriticAgent):
         target = {"target_critic": ("critic", c.target_rate)}
         return [
             Update(self.vae_loss, ("vae",), adam, noise=encoded),
-            Update(self.cost_critic_loss, ("cost_critic", "dual"), adam, then=cost_target, noise=several),
-            Update(self.critic_loss, ("critic",), adam, then=target, noise=next_action),
+            Update(self.cost_critic_loss, ("cost_critic", "dual"), adam, target_updates=cost_target, noise=several),
+            Update(self.critic_loss, ("critic",), adam, target_updates=target, noise=next_action),
             Update(self.actor_loss, ("actor",), Adam(c.actor_learning_rate), noise=own),
         ]

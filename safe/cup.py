@@ -11,6 +11,7 @@ from torch import Tensor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.features import named
+from surefoot.core.engine.traits import Requires
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio, ratio_metrics
 from surefoot.online.base.on_policy_agent import in_parts
@@ -61,7 +62,7 @@ class CUP(PPO):
 
     name = "cup"
     Config = CUPConfig
-    reads_costs = True
+    requires = Requires(costs=True)
     PRESETS = {name: one for name, one in PRESETS.items() if one.get("schedule") != "adaptive"}  # noqa: RUF012
     config: CUPConfig
     multiplier: HeldMultiplier

@@ -15,6 +15,7 @@ from surefoot.core.base.errors import DataError
 from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update, require
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.losses.value_learning import expectile_loss, td_target
 from surefoot.core.nn.networks import Critic, Value
 from surefoot.core.nn.noise_networks import NETWORKS
@@ -162,7 +163,7 @@ class FISOR(Agent):
             "timeouts_end": True,
         },
     }
-    reads: ClassVar[tuple[str, ...]] = (
+    required_columns: ClassVar[tuple[str, ...]] = (
         "observations",
         "actions",
         "rewards",
@@ -170,9 +171,8 @@ class FISOR(Agent):
         "terminations",
         "next_observations",
     )
-    reads_costs: ClassVar[bool] = True
-    reads_margins: ClassVar[bool] = True
-    inherits: ClassVar[tuple[str, ...]] = ("noise_network", "normalizer")
+    requires = Requires(costs=True, margins=True)
+    warm_start = WarmStart(networks=("noise_network", "normalizer"))
     config: FISORConfig
     reserve: Tensor
 
@@ -284,11 +284,19 @@ class FISOR(Agent):
         target, feasible = ({f"target_{name}": (name, c.target_rate)} for name in ("critic", "feasible_critic"))
         times, rows = c.actor_updates, c.actor_rows
         return [
-            Update(self.actor_loss, ("noise_network",), falling, repeat=times, rows=rows, then=average, noise=drawn),
+            Update(
+                self.actor_loss,
+                ("noise_network",),
+                falling,
+                repeat=times,
+                rows=rows,
+                target_updates=average,
+                noise=drawn,
+            ),
             Update(self.value_loss, ("value",), adam),
-            Update(self.critic_loss, ("critic",), adam, then=target),
+            Update(self.critic_loss, ("critic",), adam, target_updates=target),
             Update(self.feasible_value_loss, ("feasible_value_network",), adam),
-            Update(self.feasible_critic_loss, ("feasible_critic",), adam, then=feasible),
+            Update(self.feasible_critic_loss, ("feasible_critic",), adam, target_updates=feasible),
         ]
 
     @property

@@ -48,7 +48,7 @@ class SACLag(SAC):
     name = "sac_lag"
     Config = SACLagConfig
     PRESETS = {}  # noqa: RUF012
-    reads = (*SAC.reads, "costs")
+    required_columns = (*SAC.required_columns, "costs")
     config: SACLagConfig
 
     def build(self) -> None:
@@ -98,7 +98,7 @@ class SACLag(SAC):
             self.cost_critic_loss,
             ("cost_critic",),
             Adam(c.critic_learning_rate),
-            then={"target_cost_critic": ("cost_critic", c.target_rate)},
+            target_updates={"target_cost_critic": ("cost_critic", c.target_rate)},
             noise={"next_action": critic.noise["next_action"]},
         )
         return [multiplier_rule(self), critic, cost, *others]

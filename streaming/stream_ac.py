@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.options import option
+from surefoot.core.engine.traits import Requires
 from surefoot.streaming import exploration
 from surefoot.streaming.network import Layers, Pass
 from surefoot.streaming.traces import OFFICIAL, StreamConfig, TraceAgent
@@ -42,7 +43,7 @@ class StreamAC(TraceAgent):
     Config = StreamACConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": OFFICIAL}
     config: StreamACConfig
-    chooses = True
+    requires = Requires(discrete=True)
     kind = "ac"
 
     actor_weights: Tensor

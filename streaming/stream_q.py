@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.options import option
+from surefoot.core.engine.traits import Requires
 from surefoot.cuda_ext.stream import TRACE_CUTS
 from surefoot.streaming.exploration import epsilon_at, epsilon_greedy, of_choice
 from surefoot.streaming.network import Layers
@@ -40,7 +41,7 @@ class EpsilonGreedyAgent(TraceAgent):
     """Choices by an epsilon-greedy policy of action values q(s, .), which `critic` gives."""
 
     config: EpsilonConfig
-    chooses = only_chooses = True
+    requires = Requires(discrete=True, continuous=False)
     policy_network = "critic"
 
     def make_networks(self) -> Mapping[str, Layers]:

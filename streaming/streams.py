@@ -17,6 +17,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import Options, option
 from surefoot.core.base.random import generator
 from surefoot.core.engine.agent import Agent, DatasetLike, Spec, algorithm_of, require
+from surefoot.core.engine.traits import Requires
 from surefoot.cuda_ext import stream, why_not_native
 from surefoot.cuda_ext.stream import (
     ACT,
@@ -92,9 +93,8 @@ class Streams(Agent):
     """Holds K streams and takes the phases of a call; what learns gives it networks, actions and `improve`."""
 
     config: StreamsConfig
-    acts = True
-    data = "refused"
-    reads = ()
+    requires = Requires(online=True, data="refused")
+    required_columns = ()
     kind: ClassVar[str] = ""
     """Of the native kernel; empty where it has none."""
     act_before: ClassVar[bool] = False

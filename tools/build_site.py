@@ -138,9 +138,9 @@ def algorithm_page(name: str, agent: type, row: dict[str, Any], link: Callable[[
 
     file = os.path.relpath(inspect.getsourcefile(agent) or "", ROOT)
     command = f"surefoot train algo={name}"
-    if agent.data == "required" or not agent.acts:  # type: ignore[attr-defined]
+    if agent.requires.data == "required" or not agent.requires.online:  # type: ignore[attr-defined]
         command += " dataset=FILE"
-    if agent.has_policy:  # type: ignore[attr-defined]
+    if agent.requires.policy:  # type: ignore[attr-defined]
         command += " env=ENVIRONMENT"
     rows = [
         f"| `algo.{option['name']}` | `{shown(option['default'])}` | {cell(option['what'])} |"

@@ -13,7 +13,7 @@ from surefoot.core.base.described import Described, as_argument, as_json
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.networks import MLP
 
-Kept = dict[str, Tensor]
+SampleAux = dict[str, Tensor]
 """Name -> (B, ...) what a head remembers of how it sampled, such as a denoising chain; it travels with the action."""
 
 
@@ -103,7 +103,7 @@ class Actor(Described, nn.Module):
     discrete: bool = False
     """Whether its actions are one-hot choices."""
     needs_outcomes: bool = False
-    """Whether the next action depends on rewards or costs, so that `hear` must follow each action."""
+    """Whether the next action depends on rewards or costs, so that `observe_outcome` must follow each action."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Make the kind known."""
@@ -150,7 +150,7 @@ class Actor(Described, nn.Module):
         """The memory once (B, A) actions in [-1, 1] are carried out: those of `step`, or others from a filter."""
         return memory
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory after (B,) rewards and costs in the environment's units; (B,) bool `ended` rows begin anew."""
         return begun_anew(memory, self.begin(1), ended)
 
@@ -168,17 +168,17 @@ class Actor(Described, nn.Module):
         """(B, A) samples while it trains, from (B, `held_dim`) noise, which some heads hold for several steps."""
         return self.act(observations, noise)
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         """(B, A) samples while it trains, from (B, `held_dim`) noise, and what must be kept to know their density."""
         return self.explore(observations, noise), {}
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Density and entropy at (B, O) observations of (B, A) actions with what `sample` gave beside them."""
         raise TypeError(f"{type(self).__name__} has no density of its actions")
 
-    def log_density(self, observations: Tensor, actions: Tensor, kept: Any = None) -> Tensor:
+    def log_density(self, observations: Tensor, actions: Tensor, sample_aux: Any = None) -> Tensor:
         """(B,) as `evaluate`."""
-        return self.evaluate(observations, actions, {} if kept is None else kept).log_density
+        return self.evaluate(observations, actions, {} if sample_aux is None else sample_aux).log_density
 
 
 class OptionsActor(Actor):
@@ -253,7 +253,7 @@ class DistributionActor(MLPActor):
         """Inverse of `to_rows`."""
         raise TypeError(f"{type(self).__name__} must define from_rows")
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Density and entropy of the distribution at (B, O) observations; nothing needs to be kept."""
         outputs = self(observations)
         return Evaluation(self.density_of(outputs, actions), self.entropy_of(outputs), outputs)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor, Evaluation, Kept
+from surefoot.core.actors.actor import Actor, Evaluation, SampleAux
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.losses.distributions import LOG_SQRT_2PI
 from surefoot.core.losses.flow import times
@@ -119,7 +119,7 @@ class ChainActor(Actor):
         """As `sample`, without the chain."""
         return self.sample(observations, noise)[0]
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         """(B, D) actions of (B, `held_dim`) noise, in [-1, 1], and the places of the chain that led to them."""
         draws = noise[:, self.start_dim :].unflatten(-1, (self.steps, self.action_dim))
         if self.noise_limit is not None:
@@ -147,13 +147,13 @@ class ChainActor(Actor):
         log_density = -0.5 * ((following - mean) * torch.exp(-log_std)).square() - log_std - LOG_SQRT_2PI
         return log_density, log_std + (LOG_SQRT_2PI + 0.5)
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Density and entropy of the (B, K + 1, D) chain in `kept` at (B, O) observations; `outputs` has their parts.
 
         Both are sums over the first place and all steps; whoever wants means divides by (K + 1) D. All steps go
         through the network at once. The `actions` say nothing that the chain does not.
         """
-        chain, count = kept[CHAIN], self.steps
+        chain, count = sample_aux[CHAIN], self.steps
         seen = observations.unsqueeze(1).expand(-1, count, -1).flatten(0, 1)
         steps = torch.arange(count, dtype=chain.dtype, device=chain.device).repeat(len(chain))
         found = self.numbers(seen, chain[:, :-1].flatten(0, 1), chain[:, 1:].flatten(0, 1), steps)

@@ -98,12 +98,12 @@ class Schedule(Part):
 
     def noisy(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
         """(B, A) actions as they are after (B,) `steps` with (B, A) standard normal `noise`."""
-        kept, added = 0 * steps, 0 * steps
+        sample_aux, added = 0 * steps, 0 * steps
         for step, product in enumerate(self.products):
             here = steps == step
-            kept = torch.where(here, math.sqrt(product), kept)
+            sample_aux = torch.where(here, math.sqrt(product), sample_aux)
             added = torch.where(here, math.sqrt(1 - product), added)
-        return kept.unsqueeze(-1) * actions + added.unsqueeze(-1) * noise
+        return sample_aux.unsqueeze(-1) * actions + added.unsqueeze(-1) * noise
 
 
 def ancestral(predict: Predict, noise: Tensor, schedule: Schedule, limit: float | None = 1.0) -> Tensor:
@@ -283,7 +283,7 @@ class DiffusionActor(Actor):
     def _draws(self) -> int:
         return self.schedule.steps if self.implicit is None else 1
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Refused: an action alone has no density in closed form, only the chain of steps that led to it has one.
 
         Raises:

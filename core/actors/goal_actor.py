@@ -44,7 +44,7 @@ class UnitGaussianActor(MLPActor):
         """(B, A) means."""
         return self.mlp(observations)
 
-    def log_density(self, observations: Tensor, actions: Tensor, kept: Any = None) -> Tensor:
+    def log_density(self, observations: Tensor, actions: Tensor, sample_aux: Any = None) -> Tensor:
         """(B,) log-density of (B, A) actions, in nats."""
         return unit_log_density(actions, self(observations))
 
@@ -164,9 +164,9 @@ class GoalActor(WrappingActor):
         """What the inner head gives for normalised observations (B, O) and goals (B, G)."""
         return self.inner(torch.cat([observations, goals], -1))
 
-    def log_density(self, observations: Tensor, actions: Tensor, kept: Any = None) -> Tensor:
+    def log_density(self, observations: Tensor, actions: Tensor, sample_aux: Any = None) -> Tensor:
         """(B,) as the inner head's, for (B, O + G) normalised observations with their goals."""
-        return self.inner.log_density(observations, actions, kept)
+        return self.inner.log_density(observations, actions, sample_aux)
 
     def step(self, observations: Tensor, memory: Memory, noise: Tensor | None = None) -> tuple[Tensor, Memory]:
         """As `Actor.step`; the goal stays."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from surefoot.core.actors.actor import ACTORS as ACTORS
 from surefoot.core.actors.actor import Actor as Actor
-from surefoot.core.actors.actor import DistributionActor, Evaluation, Kept, MLPActor
+from surefoot.core.actors.actor import DistributionActor, Evaluation, MLPActor, SampleAux
 from surefoot.core.base.pointwise import pointwise
 from surefoot.core.losses.distributions import (
     gaussian_entropy,
@@ -83,14 +83,14 @@ class GaussianActor(MLPActor):
         mean = torch.tanh(self.mlp(observations, masks))
         return mean, self.log_std.clamp(*self.log_std_range)
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Density and entropy of the normal."""
         mean, log_std = self(observations)
         entropy = gaussian_entropy(log_std).expand(mean.shape[:-1])
         return Evaluation(gaussian_log_density(actions, mean, log_std), entropy, (mean, log_std))
 
     def log_density(
-        self, observations: Tensor, actions: Tensor, kept: Any = None, masks: Tensor | None = None
+        self, observations: Tensor, actions: Tensor, sample_aux: Any = None, masks: Tensor | None = None
     ) -> Tensor:
         """(B,) log-density of (B, A) actions, in nats; under (B, sum of hidden widths) dropout `masks`."""
         terms = _bounded_normal_terms(actions, self.mlp(observations, masks), self.log_std, *self.log_std_range)
@@ -174,19 +174,19 @@ class TanhGaussianActor(MLPActor):
         terms, slopes, actions = _squashed(mean, free, noise, self.bound, *self.log_std_range)
         return actions, terms.sum(-1) - slopes.sum(-1)
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         """(B, A) samples, and the values before the tanh, which an action near +- 1 no longer determines."""
         mean, log_std = self(observations)
         unsquashed = mean + log_std.exp() * noise
         return torch.tanh(unsquashed), {"unsquashed": unsquashed}
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Density of what `sample` gave; the entropy is that of the normal before the tanh.
 
         Without what was kept, of actions of another policy say, these are taken to be within 1 - 1e-6 of 0.
         """
         mean, log_std = self(observations)
-        unsquashed = kept["unsquashed"] if kept else torch.atanh(actions.clamp(-1 + 1e-6, 1 - 1e-6))
+        unsquashed = sample_aux["unsquashed"] if sample_aux else torch.atanh(actions.clamp(-1 + 1e-6, 1 - 1e-6))
         density = gaussian_log_density(unsquashed, mean, log_std) - tanh_log_determinant(unsquashed)
         return Evaluation(density, gaussian_entropy(log_std), (mean, log_std))
 

@@ -1,8 +1,9 @@
 """What a policy remembers of an episode: a dict of tensors, one row for each episode under way.
 
 `begin(rows)` gives the memory of rows at the first step of an episode, `act(observations, memory)` the actions with the
-new memory, and `hear(memory, rewards, costs, ended)` the memory after the actions' outcome, in which rows that ended
-begin anew. None of them changes the dict or the tensors that it is given. A policy without a memory has an empty dict.
+new memory, and `observe_outcome(memory, rewards, costs, ended)` the memory after the actions' outcome, in which rows
+that ended begin anew. None of them changes the dict or the tensors that it is given. A policy without a memory has an
+empty dict.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class PolicyLike(Protocol):
         """(N, A) actions, or (N,) choices, for (N, O) float32 observations; and the new memory."""
         ...
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory after (N,) float32 rewards and costs; rows with (N,) bool `ended` begin a new episode."""
         ...
 
@@ -52,7 +53,7 @@ class Reactive:
         """`actions`, and the memory as it was."""
         return self.actions(observations), memory
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory as it was."""
         return memory
 

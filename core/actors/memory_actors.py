@@ -57,9 +57,9 @@ class WrappingActor(Actor):
         """As the inner head takes it."""
         return self.inner.executed(memory, actions)
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """As the inner head takes it; rows that ended begin anew."""
-        return super().hear(self.inner.hear(memory, rewards, costs, ended), rewards, costs, ended)
+        return super().observe_outcome(self.inner.observe_outcome(memory, rewards, costs, ended), rewards, costs, ended)
 
 
 class HistoryActor(WrappingActor):
@@ -226,9 +226,9 @@ class ChunkActor(WrappingActor):
         """What the inner head gives for (B, O) normalised observations."""
         return self.inner(observations)
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Density and entropy of whole (B, C, A) chunks, as the inner head gives them."""
-        return self.inner.evaluate(observations, actions.flatten(-2), kept)
+        return self.inner.evaluate(observations, actions.flatten(-2), sample_aux)
 
     def plan(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, C, A) actions of the next C steps, or samples from (B, `noise_dim`) standard normal noise."""

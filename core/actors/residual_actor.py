@@ -132,9 +132,9 @@ class StepResidualActor(Actor):
         """As the base takes it."""
         return self.base.executed(memory, actions)
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """As the base takes it."""
-        return self.base.hear(memory, rewards, costs, ended)
+        return self.base.observe_outcome(memory, rewards, costs, ended)
 
     @classmethod
     def sizes_of(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> tuple[int, int]:

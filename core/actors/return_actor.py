@@ -58,6 +58,6 @@ class ReturnActor(MLPActor):
         """(B, A) actions for (B, O) normalised observations and what is left to earn; the memory stays."""
         return self(observations, memory["returns_to_go"]).clamp(-1, 1), memory
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """What was earned is subtracted; rows that ended begin anew."""
         return begun_anew({**memory, "returns_to_go": memory["returns_to_go"] - rewards}, self.begin(1), ended)

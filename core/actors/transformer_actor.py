@@ -121,15 +121,15 @@ class DecisionTransformerActor(Actor):
         mean, log_std = mean[:, -1], log_std[:, -1]
         return (mean if noise is None else mean + log_std.exp() * noise).clamp(-1, 1)
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Density and entropy, in nats, of the normal distribution that `step` samples and clips.
 
         Args:
             observations: (B, O) of the present step, normalised.
             actions: (B, A), not clipped.
-            kept: the memory that `step` was given; empty at the first step of an episode.
+            sample_aux: the memory that `step` was given; empty at the first step of an episode.
         """
-        memory = kept or self.begin(len(observations))
+        memory = sample_aux or self.begin(len(observations))
         mean, log_std, _ = self({**memory, "observations": _with_last(memory["observations"], observations)})
         mean, log_std = mean[:, -1], log_std[:, -1]
         return Evaluation(gaussian_log_density(actions, mean, log_std), gaussian_entropy(log_std), (mean, log_std))
@@ -159,7 +159,7 @@ class DecisionTransformerActor(Actor):
         """The window with the present step's action."""
         return {**memory, "actions": _with_last(memory["actions"], actions)}
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The window of the next step: what was earned and spent is subtracted from what is left."""
         left = memory["returns_to_go"][:, -1] - rewards
         cost_left = (memory["costs_to_go"][:, -1] - costs).clamp(min=0)

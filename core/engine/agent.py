@@ -25,6 +25,7 @@ from surefoot.core.base.spec import Spec as Spec
 from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of, need_vector, reads_pictures
 from surefoot.core.engine.needs import CONTINUOUS, DISCRETE, Needs
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
+from surefoot.core.engine.traits import Described, Requires, Vision, WarmStart, earlier_keywords
 from surefoot.core.nn.encoders import Encoder
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
@@ -37,6 +38,7 @@ Change = Callable[[Any, dict[str, Tensor]], tuple[dict[str, Tensor], Metrics]]
 """(batch, noise) -> (full name of a parameter or buffer -> new tensor, metrics)."""
 
 
+@earlier_keywords(then="target_updates", lagging="pre_step_targets", together="simultaneous")
 @dataclasses.dataclass(frozen=True)
 class Update:
     """One optimiser step of an agent's training step."""
@@ -61,16 +63,16 @@ class Update:
     """Times in a row, each on rows of its own."""
     rows: int | None = None
     """Batch size, of each of its sources, where it differs from the run's."""
-    then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    target_updates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Target network -> (network, rate): target += rate * (network - target) after the step."""
-    lagging: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
-    """As `then`, but of the network as it was before the step: a target that lags by one update (FQL, Q-chunking)."""
+    pre_step_targets: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """As `target_updates`, but of the network as it was before the step: a target one update older (FQL, QC)."""
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Network that it trains -> factor on the learning rate; 1 where it is not named."""
     follows: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Buffer, by its full name -> (metric of the loss, rate): buffer += rate * (metric - buffer) once the loss has been
     evaluated: a running scale of what the loss sees, which it reads at the next step."""
-    together: bool = False
+    simultaneous: bool = False
     """Differentiated at the same parameters as the last due update before it, not at those that it made."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
     """Random numbers that the loss is handed, by name: for each row of its sources, one source after another."""
@@ -86,6 +88,7 @@ class Update:
         return (self.source,) if isinstance(self.source, str) else self.source
 
 
+@earlier_keywords(then="target_updates")
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """A change of an agent's tensors that is no gradient step: a natural gradient, a multiplier, a copy.
@@ -94,7 +97,7 @@ class Rule:
     """
 
     change: Change | None = None
-    """`change(batch, noise) -> (new tensors, metrics)`, as `Update.loss`; None: only `then`."""
+    """`change(batch, noise) -> (new tensors, metrics)`, as `Update.loss`; None: only `target_updates`."""
     changes: tuple[str, ...] = ()
     """Names of the networks or buffers whose tensors `change` may give."""
     on: Literal["step", "block", "episodes"] = "step"
@@ -114,7 +117,7 @@ class Rule:
     """Of a rule of training steps: as `Update.until`."""
     last: bool = False
     """Of a rule of training steps: taken at the last planned one too, whatever the three above say."""
-    then: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    target_updates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     """Network -> (network, rate): first += rate * (second - first), in this order, after `change`."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
     """Of a rule of training steps: random numbers that `change` is handed, by name."""
@@ -122,7 +125,7 @@ class Rule:
     @property
     def name(self) -> str:
         """The change's name, or that of the networks that it copies to."""
-        return ", ".join(self.then) if self.change is None else self.change.__name__
+        return ", ".join(self.target_updates) if self.change is None else self.change.__name__
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -160,63 +163,31 @@ def in_groups(entries: Sequence[Update | Rule]) -> tuple[list[list[Update | Rule
     return groups, sequence
 
 
-class Agent(nn.Module):
+class Agent(nn.Module, Described):
     """Base of the algorithms that a `Learner` trains: holds the spec and the way out, nothing of the maths.
 
-    A subclass sets `name`, `Config`, `PRESETS` and `reads`; builds its networks in `build`; and writes its losses and
-    `updates`. Actions are in [-1, 1] inside, observations as `normalizer` leaves them.
+    A subclass sets `name`, `Config`, `PRESETS` and `required_columns`, and states in `requires` what differs from its
+    base; builds its networks in `build`; and writes its losses and `updates`. Actions are in [-1, 1] inside,
+    observations as `normalizer` leaves them.
     """
 
     name: ClassVar[str]
     Config: ClassVar[type]
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
-    reads: ClassVar[tuple[str, ...]]
-    chooses: ClassVar[bool] = False
-    """Whether it can also learn problems with discrete actions."""
-    only_chooses: ClassVar[bool] = False
-    """Whether it learns no others; then `chooses` is true too."""
-    obeys_masks: ClassVar[bool] = False
-    """Whether it chooses among allowed actions alone where observations say which these are (`Spec.masked`)."""
-    by_rows: ClassVar[bool] = False
+    required_columns: ClassVar[tuple[str, ...]]
+    """Columns of a dataset that its losses read."""
+    requires: ClassVar[Requires] = Requires()
+    """What it needs to be trained, and what it can take."""
+    vision: ClassVar[Vision] = Vision()
+    """How it uses the encoder of images."""
+    warm_start: ClassVar[WarmStart] = WarmStart()
+    """What it takes from a run that it starts from."""
+    row_separable: ClassVar[bool] = False
     """Whether its losses are means over the rows of a batch, so that processes can share it (`core.engine.share`)."""
-    acts: ClassVar[bool] = False
-    """Whether it gathers experience while it trains; then a run's steps are those of the environment."""
-    data: ClassVar[str] = "required"
-    """Whether it is given a dataset: required, optional or refused."""
-    reads_costs: ClassVar[bool] = False
-    """Whether it keeps costs to a limit; one that has "costs" in `reads` need not say so."""
-    reads_margins: ClassVar[bool] = False
-    """Whether margins in its dataset mean something to it: then the entry point computes them where it can."""
-    has_policy: ClassVar[bool] = True
-    """Whether it learns to act; a model of the world alone does not."""
-    needs_rewards: ClassVar[bool] = True
-    """Whether one that has "rewards" in `reads` can't do without: data that have none give 0."""
-    vector_only: ClassVar[bool] = False
-    """Whether observations must be one vector though its config has an encoder, as that of what it is made from."""
     average_of: ClassVar[str | None] = None
     """Network whose average acts, by that average's name; then features are those of an averaged encoder too."""
-    encoder_with: ClassVar[tuple[str, ...]] = ()
-    """Networks that the encoder is trained along with, the first that there is; (): `core.engine.features` says."""
-    fixes_views: ClassVar[bool] = False
-    """Whether its loop draws how images are moved, once for each row, and not each training step anew."""
-    annotates_features: ClassVar[bool] = True
-    """Whether `annotate` reads features of observations; else they are only made where a loss reads them."""
-    remembers_frames: ClassVar[bool] = False
-    """Whether its sources give histories of several arrays, so that `history` may be above 1 there."""
-    encodes_itself: ClassVar[bool] = False
-    """Whether its losses call `encoder` on the arrays of their batches, and train it (else: `core.engine.features`)."""
-    trains_encoder: ClassVar[bool] = True
-    """Whether one of its updates trains the encoder; else it stays as it came with the run that is gone on from."""
-    needs_init: ClassVar[bool] = False
-    """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None
     """Episodes whose mean cost rules on "episodes" are given while it acts; None for agents without a constraint."""
-    inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
-    """What a run that it starts from must give, by attribute; all else is taken where it fits."""
-    counts: ClassVar[tuple[str, ...]] = ()
-    """Buffers that say how far a run has come, and so don't come along to another."""
-    inherits_moments: ClassVar[tuple[str, ...]] = ()
-    """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
     earlier: ClassVar[dict[str, Any]] = {}
     """Options that run folders of earlier versions lack -> what they were then, with which such a run continues."""
     if TYPE_CHECKING:
@@ -261,8 +232,8 @@ class Agent(nn.Module):
         self.spec = self.environment_spec
         self.config = self.configure(config, **options)
         self._check_problem(self.spec)
-        remembers = self.remembers_frames and not self.acts
-        self.spec = widened(self.environment_spec, self.config, self.name, self.acts, remembers)
+        remembers = self.vision.histories and not self.requires.online
+        self.spec = widened(self.environment_spec, self.config, self.name, self.requires.online, remembers)
         self.encoder = encoder_of(self.spec, self.config, self.name)
         self.frames = 1 if self.encoder is None else history_of(self.config)
         """Observations whose features networks read side by side; one vector's history is in its own width."""
@@ -276,7 +247,7 @@ class Agent(nn.Module):
         self.register_buffer("reward_scale", torch.ones(()))
         self.register_buffer("reward_shift", torch.zeros(()))
         self.build()
-        if self.encodes_itself and self.encoder is not None and not self.config.encoder_trains:
+        if self.vision.encodes_itself and self.encoder is not None and not self.config.encoder_trains:
             raise ConfigError(f"{self.name}.encoder_trains is false, must be true: its losses train the encoder")
         if self.average_of is not None and self.encoder is not None and self.encoder_learns:
             self.average_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
@@ -315,7 +286,7 @@ class Agent(nn.Module):
     @classmethod
     def lacks(cls, option: str) -> str | None:
         """Why it does not have an option that many others have, and what to do; None of any other word."""
-        if option == "history" and cls.acts:
+        if option == "history" and cls.requires.online:
             return f"it acts while it learns; {INSTEAD}" if cls.name != "dreamer" else "it remembers without one"
         if option in (field.name for field in dataclasses.fields(EncoderConfig)):
             return f"it reads no images; {READERS} do (docs/images.md)"
@@ -323,21 +294,21 @@ class Agent(nn.Module):
 
     @classmethod
     def data_with(cls, config: Mapping[str, Any]) -> str:
-        """`data` with these options: some decide whether there is anything to learn from a dataset."""
-        return cls.data
+        """`requires.data` with these options: some decide whether there is anything to learn from a dataset."""
+        return cls.requires.data
 
     @classmethod
     def needs(cls, config: Mapping[str, Any] | None = None) -> Needs:
         """What it needs to be trained, and what it can take; with these options, or with its defaults."""
         return Needs(
-            data=cls.data if config is None else cls.data_with(config),
-            environment="required" if cls.acts else "optional" if cls.has_policy else "refused",
-            costs=cls.reads_costs or "costs" in getattr(cls, "reads", ()),
-            run=cls.needs_init,
-            continuous=not cls.only_chooses,
-            discrete=cls.chooses,
-            pictures=reads_pictures(cls.Config) and not cls.vector_only,
-            masks=cls.obeys_masks,
+            data=cls.requires.data if config is None else cls.data_with(config),
+            environment="required" if cls.requires.online else "optional" if cls.requires.policy else "refused",
+            costs=cls.requires.costs or "costs" in getattr(cls, "required_columns", ()),
+            run=cls.requires.run,
+            continuous=cls.requires.continuous,
+            discrete=cls.requires.discrete,
+            pictures=reads_pictures(cls.Config) and not cls.requires.one_vector,
+            masks=cls.requires.masks,
         )
 
     @classmethod
@@ -397,7 +368,7 @@ class Agent(nn.Module):
         """The rows that its updates learn from, by the names that they use; here the data's, drawn uniformly."""
         return {MAIN: Uniform(stores.data)}
 
-    def of_whole_batch(self, batch: Batch) -> Batch:
+    def prepare_full_batch(self, batch: Batch) -> Batch:
         """What losses need of a whole batch, before processes that share it take their parts (`core.engine.share`)."""
         return batch
 
@@ -410,11 +381,11 @@ class Agent(nn.Module):
         raise TypeError(f"{type(self).__name__} must define updates")
 
     @classmethod
-    def settle(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+    def inherit_options(cls, config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
         """Options, by name, that a config leaves to the agent of the run that it starts from; here none."""
         return {}
 
-    def adopt(self, source: Agent) -> list[str] | None:
+    def load_from(self, source: Agent) -> list[str] | None:
         """Start from an agent whose policy is of another kind, for agents that know how.
 
         Returns:
@@ -429,7 +400,7 @@ class Agent(nn.Module):
         """Network -> the network that it follows slowly and starts equal to."""
         entries = self.updates()
         trained = {name for entry in entries if isinstance(entry, Update) for name in entry.trains}
-        moves = [*(e.then for e in entries), *(e.lagging for e in entries if isinstance(e, Update))]
+        moves = [*(e.target_updates for e in entries), *(e.pre_step_targets for e in entries if isinstance(e, Update))]
         pairs = ((target, source) for move in moves for target, (source, _) in move.items())
         found = {target: source for target, source in pairs if target not in trained}
         if self.average_of is not None:
@@ -441,7 +412,7 @@ class Agent(nn.Module):
         """Whether training changes the encoder: it has parameters, and `encoder_trains` does not hold them."""
         return (
             self.encoder is not None
-            and self.trains_encoder
+            and self.vision.trains
             and getattr(self.config, "encoder_trains", True)
             and any(True for _ in self.encoder.parameters())
         )

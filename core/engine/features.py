@@ -52,7 +52,7 @@ def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor], twice: bool
 
     Without `twice` the present observations are not encoded: the one loss that reads them does so, with a gradient.
     """
-    if agent.encoder is None or agent.encodes_itself:
+    if agent.encoder is None or agent.vision.encodes_itself:
         return batch
     found = dict(batch)
     for name in OBSERVATIONS:
@@ -94,7 +94,7 @@ def move_noise(agent: Agent) -> dict[str, Noise]:
 
     Features of an encoder that stays as it is are those of whole images.
     """
-    if agent.encoder is None or agent.encodes_itself or not agent.encoder.views or not agent.encoder_learns:
+    if agent.encoder is None or agent.vision.encodes_itself or not agent.encoder.views or not agent.encoder_learns:
         return {}
     asked = {SHIFT: agent.config.shift > 0, CROP: agent.config.crop < 1}
     return {name: Noise("uniform", 4 * len(agent.encoder.views)) for name in MOVES if asked[name]}
@@ -106,9 +106,9 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     Raises:
         ConfigError: no update trains any of `TRAINED_WITH`.
     """
-    if agent.encoder is None or agent.encodes_itself:
+    if agent.encoder is None or agent.vision.encodes_itself:
         return list(updates)
-    found = {} if agent.fixes_views else move_noise(agent)
+    found = {} if agent.vision.fixed_views else move_noise(agent)
 
     def unshifted(u: Update | Rule) -> Update | Rule:
         if not isinstance(u, Update):
@@ -119,7 +119,7 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     if not agent.encoder_learns:
         return own
     beside = next(
-        (name for name in agent.encoder_with or TRAINED_WITH if any(name in trained(u) for u in updates)), None
+        (name for name in agent.vision.encoder_with or TRAINED_WITH if any(name in trained(u) for u in updates)), None
     )
     if beside is None:
         raise ConfigError(f"{agent.name} trains none of {', '.join(TRAINED_WITH)}, so nothing would train its encoder")
@@ -127,10 +127,10 @@ def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Upd
     def encoding(u: Update | Rule) -> Update | Rule:
         if not isinstance(u, Update) or beside not in u.trains:
             return u
-        then = dict(u.then)
+        then = dict(u.target_updates)
         if agent.average_of is not None and agent.average_of in then:  # what acts reads features of the same age
             then["average_encoder"] = ("encoder", then[agent.average_of][1])
-        return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"), then=then)
+        return dataclasses.replace(u, loss=_encoding(agent, u.loss), trains=(*u.trains, "encoder"), target_updates=then)
 
     return each_once(encoding, own)
 

@@ -192,14 +192,14 @@ class Learner:
         """Take the rules on episodes, by (S,) mean cost and length of each agent's last ones; NaN where none ended."""
         for entry in self.order:
             if isinstance(entry, Rule) and entry.on == "episodes":
-                self.obey(entry, {"cost": cost, "length": length})
+                self.apply_rule(entry, {"cost": cost, "length": length})
 
-    def obey(
+    def apply_rule(
         self, rule: Rule, batch: Mapping[str, Tensor], noise: Mapping[str, Tensor] | None = None
     ) -> tuple[dict[str, Any], Metrics]:
-        """Take a rule over the kernels, as `Parameters.obey`."""
+        """Take a rule over the kernels, as `Parameters.apply_rule`."""
         with use(self.slots):
-            return self.parameters.obey(rule, batch, noise)
+            return self.parameters.apply_rule(rule, batch, noise)
 
     # -- one training step -------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Learner:
         return found
 
     def _annotates(self) -> bool:
-        return self.agent.annotates_features and type(self.agent).annotate is not Agent.annotate
+        return self.agent.vision.annotates and type(self.agent).annotate is not Agent.annotate
 
     def _annotated(self, batch: Batch, noise: dict[str, Tensor]) -> Batch:
         return self.agent.annotate(encoded(self.agent, batch, noise, self._twice))
@@ -264,7 +264,7 @@ class Learner:
         metrics: Metrics = {}
         for index in due:
             update = self.updates[index]
-            if waiting and not update.together:
+            if waiting and not update.simultaneous:
                 self._flush(waiting)
             rows = (update.rows or self.batch_size) * len(update.sources)
             for turn in range(update.repeat):
@@ -299,10 +299,10 @@ class Learner:
     def _flush(self, waiting: list[int]) -> None:
         """Step the optimisers of these updates and average their targets."""
         for index in waiting:
-            for target, (source, rate) in self.updates[index].lagging.items():
+            for target, (source, rate) in self.updates[index].pre_step_targets.items():
                 self.networks[target].value.lerp_(self.networks[source].value, rate)
         for index in waiting:
-            then = self.updates[index].then.items()
+            then = self.updates[index].target_updates.items()
             averages = [(self.networks[target], self.networks[source], rate) for target, (source, rate) in then]
             self.optimizers[index].step(averages)
         waiting.clear()
@@ -421,7 +421,7 @@ class Learner:
             noise = self.stream.once(self.step, rows, rule.noise, rule.name)
             if not self.stacked:
                 batch = {name: value.unsqueeze(0) for name, value in batch.items()}
-        rest, metrics = self.obey(rule, batch, noise)
+        rest, metrics = self.apply_rule(rule, batch, noise)
         for name, value in rest.items():
             add = getattr(self.sources.get(name), "add", None)
             if add is None:

@@ -37,7 +37,9 @@ def check_names(agent: str, order: Order, networks: Collection[str], buffers: Co
     """
     holders = {name.split(".")[0] for name in buffers}
     for entry in order:
-        moves = {**entry.then, **entry.lagging} if isinstance(entry, Update) else entry.then
+        moves = (
+            {**entry.target_updates, **entry.pre_step_targets} if isinstance(entry, Update) else entry.target_updates
+        )
         names = [*moves, *(source for source, _ in moves.values())]
         names += entry.trains if isinstance(entry, Update) else entry.changes
         known = {*networks} if isinstance(entry, Update) else {*networks, *holders}
@@ -55,7 +57,7 @@ def check_names(agent: str, order: Order, networks: Collection[str], buffers: Co
         raise ConfigError(f"{agent}: two updates have the same loss, {sorted(losses)}")
     group: set[str] = set()
     for update in updates:
-        group = group if update.together else set()
+        group = group if update.simultaneous else set()
         if group & set(update.trains):  # a network has room for one gradient
             raise ConfigError(f"{update.name}: {sorted(group & set(update.trains))} is trained twice together")
         group |= set(update.trains)

@@ -140,7 +140,7 @@ class Parameters:
         return _each(_alone, found)
 
     @torch.no_grad()
-    def obey(
+    def apply_rule(
         self, rule: Rule, batch: Mapping[str, Tensor], noise: Mapping[str, Tensor] | None = None
     ) -> tuple[dict[str, Any], Metrics]:
         """Take a rule, seed by seed: it may decide by the numbers that it sees.
@@ -173,7 +173,7 @@ class Parameters:
                     raise ConfigError(f"{self.agent.name}: {name!r} is not among what {rule.name} says it changes")
             for name, value in metrics.items():
                 reported.setdefault(name, []).append(value)
-        for target, (source, rate) in rule.then.items():
+        for target, (source, rate) in rule.target_updates.items():
             self.networks[target].value.lerp_(self.networks[source].value, rate)
         stacked = {name: tree_map(lambda *values: torch.stack(values), *given) for name, given in rest.items()}
         return stacked, {name: torch.stack(values) for name, values in reported.items()}

@@ -97,7 +97,7 @@ class Share:
             raise ConfigError(f"{agent.name}: processes that share a batch can't shift its images: set algo.shift=0")
         for update in agent.updates():
             fits = isinstance(update, Update) and update.repeat == 1 and update.rows is None and not update.noise
-            if not (agent.by_rows and fits and isinstance(update.source, str)):
+            if not (agent.row_separable and fits and isinstance(update.source, str)):
                 raise ConfigError(
                     f"{agent.name}: its losses are not means over the rows of one batch, so processes can't share it"
                 )
@@ -116,7 +116,7 @@ class SharedSource:
 
     def __init__(self, whole: Source, share: Share, agent: Agent) -> None:
         self.whole, self.share, self.agent = whole, share, agent
-        self._needs_whole = type(agent).of_whole_batch is not Agent.of_whole_batch
+        self._needs_whole = type(agent).prepare_full_batch is not Agent.prepare_full_batch
 
     def bind(self, seeds: Sequence[int], rows: int, device: torch.device) -> None:
         """As `Source.bind`, for the share alone."""
@@ -133,5 +133,5 @@ class SharedSource:
         if not self._needs_whole:
             return self.whole.gather(indices[..., self.share.part(indices.shape[-1])].contiguous())
         dim, part = indices.dim() - 1, self.share.part(indices.shape[-1])
-        batch = self.agent.of_whole_batch(self.whole.gather(indices))
+        batch = self.agent.prepare_full_batch(self.whole.gather(indices))
         return {name: value.narrow(dim, part.start, part.stop - part.start) for name, value in batch.items()}

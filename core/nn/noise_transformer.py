@@ -20,7 +20,7 @@ TIME_FEATURES = 256
 """Sines and cosines of the step of the diffusion."""
 
 
-class ToldBlock(Block):
+class ConditionedBlock(Block):
     r"""Attention and a hidden layer, each added, behind norms that are scaled and shifted by what is known.
 
     .. math::
@@ -96,7 +96,7 @@ class TransformerNoise(NoiseNetwork):
         self.sinusoids = Sinusoids(TIME_FEATURES)
         self.time = nn.ModuleList([nn.Linear(TIME_FEATURES, width), nn.Linear(width, width)])
         self.condition = nn.ModuleList([nn.Linear(observation_dim, width), nn.Linear(width, width)])
-        self.blocks = nn.ModuleList(ToldBlock(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(ConditionedBlock(width, heads) for _ in range(layers))
         self.norm, self.reported = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False), nn.Linear(width, 2 * width)
         places = Sinusoids(width)(torch.arange(tokens, dtype=torch.float32))
         self.register_buffer("places", places, persistent=False)

@@ -62,7 +62,7 @@ def refuse_untold(memory: Memory) -> None:
 
 
 class ControlLoop:
-    """`reset()`, then by turns `select_action(observation)` and `observe(reward, cost)`, on top of begin, act and hear.
+    """`reset()`, then by turns `select_action(observation)` and `observe(reward, cost)`, on top of a policy's memory.
 
     `observe` may be left out where the policy's actions do not depend on rewards and costs (`needs_outcomes`).
     """
@@ -79,9 +79,9 @@ class ControlLoop:
         """Actions for a batch, and the new memory."""
         raise TypeError(f"{type(self).__name__} must define act")
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory after the actions' outcomes."""
-        raise TypeError(f"{type(self).__name__} must define hear")
+        raise TypeError(f"{type(self).__name__} must define observe_outcome")
 
     @property
     def observation_dim(self) -> int:
@@ -176,7 +176,7 @@ class ControlLoop:
         if self._memory is None or not self._unheard:
             raise ConfigError("observe tells what one action brought: call select_action before it")
         one = torch.tensor([[reward], [cost]], dtype=torch.float32)
-        self._memory = self.hear(self._memory, one[0], one[1], torch.zeros(1, dtype=torch.bool))
+        self._memory = self.observe_outcome(self._memory, one[0], one[1], torch.zeros(1, dtype=torch.bool))
         self._unheard = False
 
     def state(self) -> dict[str, Tensor]:

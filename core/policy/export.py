@@ -88,7 +88,7 @@ class _OneStep(nn.Module):
     ) -> tuple[Tensor, Memory]:
         """Actions and the new memory, in the order of the given one."""
         nothing = ended.float() * 0 if rewards is None or costs is None else rewards
-        heard = self.policy.hear(memory, nothing, nothing if costs is None else costs, ended)
+        heard = self.policy.observe_outcome(memory, nothing, nothing if costs is None else costs, ended)
         actions, following = self.policy.step(observations, heard, noise)
         return actions, {name: following[name] for name in memory}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -52,8 +53,8 @@ def policy_noise(rows: int, width: int, seed: int, call: int) -> Tensor:
 class PolicyModule(ControlLoop, nn.Module):
     """Maps observations to actions, both in the environment's units, on any device.
 
-    What its head remembers of an episode is an explicit memory (`core.actors.memory`): `begin`, then `act`, `hear`,
-    `act`...
+    What its head remembers of an episode is an explicit memory (`core.actors.memory`): `begin`, then `act`,
+    `observe_outcome`, `act`...
     """
 
     action_low: Tensor
@@ -173,7 +174,7 @@ class PolicyModule(ControlLoop, nn.Module):
 
     @property
     def needs_outcomes(self) -> bool:
-        """Whether the next action depends on rewards or costs, so that `hear` or `observe` must follow each action."""
+        """Whether actions depend on rewards or costs, so that `observe_outcome` or `observe` must follow each."""
         return self.actor.needs_outcomes
 
     @property
@@ -237,7 +238,7 @@ class PolicyModule(ControlLoop, nn.Module):
 
         Args:
             observations: in the environment's units; of several arrays a mapping, key -> (B, *shape).
-            memory: of these rows, as `begin`, `act` or `hear` gave it. It is not changed.
+            memory: of these rows, as `begin`, `act` or `observe_outcome` gave it. It is not changed.
             noise: (B, Z) standard normal, for samples. A policy that always samples draws what it isn't given.
 
         Raises:
@@ -286,7 +287,7 @@ class PolicyModule(ControlLoop, nn.Module):
             f"{float(far[index]):g} deviations from the data; check that sensor, or the policy's weights"
         )
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory after the actions' outcome: needed by policies with a memory, harmless to others.
 
         Args:
@@ -295,7 +296,12 @@ class PolicyModule(ControlLoop, nn.Module):
             costs: (B,), zeros where there is no constraint.
             ended: (B,) bool: those rows begin a new episode. A policy's own noise sequence continues.
         """
-        return self.actor.hear(memory, rewards, costs, ended) if memory else memory
+        return self.actor.observe_outcome(memory, rewards, costs, ended) if memory else memory
+
+    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+        """Alias of `observe_outcome`, by its name up to 0.3; until version 0.5."""
+        warnings.warn("Policy.hear is named observe_outcome now", DeprecationWarning, stacklevel=2)
+        return self.observe_outcome(memory, rewards, costs, ended)
 
     def checked(self, observation: Any) -> Any:
         """As `ControlLoop.checked`; of several arrays each by its key, and a lone one as it is."""

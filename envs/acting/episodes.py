@@ -296,7 +296,7 @@ class EpisodeRunner:
             rows = slice(p * self.num_envs, (p + 1) * self.num_envs)
             heard = [values[rows].astype(np.float32) for values in (rewards, costs)]
             numbers = (torch.from_numpy(values) for values in (*heard, ended[rows]))
-            self.memories[p] = policy.hear(self.memories[p], *numbers)
+            self.memories[p] = policy.observe_outcome(self.memories[p], *numbers)
 
     def _tell_goals(self, started: Array) -> None:
         """Write the environment's goals into the memories of policies that are asked for one, where (rows,) `started`.

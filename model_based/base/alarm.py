@@ -152,7 +152,7 @@ class Alarm:
         """The signals that were heard and have a threshold, by their metrics; the alarm is silent about all others."""
         return [signal.metric for signal in SIGNALS if signal.metric in self._watched]
 
-    def hear(self, step: int, values: Mapping[str, float]) -> list[Ring]:
+    def observe_outcome(self, step: int, values: Mapping[str, float]) -> list[Ring]:
         """Take the metrics that were logged at a training step.
 
         Returns:

@@ -56,7 +56,7 @@ class FittedQ(Agent):
 
     name = "fitted_q"
     Config = FittedQConfig
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations", "next_actions")
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations", "next_actions")
     config: FittedQConfig
     actor: DeterministicActor
 
@@ -78,7 +78,7 @@ class FittedQ(Agent):
     def updates(self) -> list[Update]:
         """One step of the critic."""
         targets = {"target_critic": ("critic", self.config.target_rate)}
-        return [Update(self.critic_loss, ("critic",), Adam(self.config.learning_rate), then=targets)]
+        return [Update(self.critic_loss, ("critic",), Adam(self.config.learning_rate), target_updates=targets)]
 
 
 @dataclasses.dataclass(frozen=True)

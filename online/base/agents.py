@@ -16,6 +16,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Agent, Batch, algorithm_of, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Acting, Requires
 from surefoot.core.losses.value_learning import td_target
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
@@ -86,22 +87,16 @@ class OffPolicyAgent(Agent):
     """
 
     config: OffPolicyConfig
-    acts = True
-    data = "optional"
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "terminations", "next_observations")
-    wants_gap: ClassVar[bool] = False
-    """Whether it is meant for a simulator that is wrong (`gap=`)."""
-    plans: ClassVar[bool] = False
-    """Whether `explore` gives C actions, of which the loop plays one a step; it is asked again when they are played or
-    the episode ends. Rows are steps of the environment, as for other agents."""
-    decides: ClassVar[bool] = False
-    """Whether a row is a decision: C actions that are played without looking, and the sum of their rewards."""
-    stores_played: ClassVar[bool] = False
-    """Of agents that `decides`: whether a row holds what the environment was given, and not what was chosen."""
-    remembers: ClassVar[bool] = False
-    """Whether it acts by a memory, such as a plan or a recurrent state: then the loop calls `explore_on`."""
-    rows_each: ClassVar[int] = 1
-    """Rows that its networks see for each observation while it acts: many, where it plans."""
+    requires = Requires(data="optional", online=True)
+    required_columns: ClassVar[tuple[str, ...]] = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminations",
+        "next_observations",
+    )
+    acting: ClassVar[Acting] = Acting()
+    """How it acts while it trains."""
     corrections: int = 0
     """Steps of each seed in which a person acted that are kept apart too, for its `sources`."""
     batch_size: int = 256
@@ -132,14 +127,14 @@ class OffPolicyAgent(Agent):
         return uniform
 
     def played(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """(B, C A) what the environment is given for (B, C A) actions that are stored, of agents that `decides`."""
+        """(B, C A) what the environment is given for (B, C A) actions that are stored, of agents that act in chunks."""
         return actions
 
     @classmethod
     def data_with(cls, config: Mapping[str, Any]) -> str:
-        """`data`, but nothing where rows of the data usually stand in each batch and none are wanted."""
+        """`requires.data`, but nothing where rows of the data usually stand in each batch and none are wanted."""
         usual = cls.Config().offline_fraction
-        return "refused" if config.get("offline_fraction", usual) == 0 < usual else cls.data
+        return "refused" if config.get("offline_fraction", usual) == 0 < usual else cls.requires.data
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
         """The replay buffer, or windows of n steps of it, or rows of the data and of the buffer in every batch.
@@ -148,7 +143,7 @@ class OffPolicyAgent(Agent):
             ConfigError: a dataset that the agent does not keep, or none where it does.
         """
         fraction = self.config.offline_fraction
-        replay = (FinishedReplay if "returns_to_go" in self.reads else Replay)(stores.replay)
+        replay = (FinishedReplay if "returns_to_go" in self.required_columns else Replay)(stores.replay)
         if stores.data is None:
             if fraction > 0:
                 raise ConfigError(f"{self.name} draws {fraction:g} of each batch from a dataset: give dataset=")
@@ -179,11 +174,11 @@ class OffPolicyAgent(Agent):
         raise TypeError(f"{type(self).__name__} must define returns_to_go")
 
     def begin(self, rows: int) -> Memory:
-        """The memory of `rows` rows at the first step of an episode, of agents that `remembers`."""
+        """The memory of `rows` rows at the first step of an episode, of agents whose acting is `stateful`."""
         return self.actor.begin(rows)
 
     def explore_on(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Memory]:
-        """As `explore`, of agents that `remembers`: actions that will be carried out, and the new memory."""
+        """As `explore`, of agents whose acting is `stateful`: actions that will be carried out, and the new memory."""
         return self.actor.step(observations, memory, noise)
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:

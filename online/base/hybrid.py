@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Metrics, Rule, Update, algorithm_of, require
 from surefoot.core.engine.sources import Batch, Source, Stores, Uniform, joined
+from surefoot.core.engine.traits import Requires
 from surefoot.online.base.dynamics_gap import DynamicsGap
 from surefoot.online.loops.replay import Replay
 from surefoot.online.sac import SAC, SoftConfig
@@ -63,9 +64,7 @@ class HybridConfig(SoftConfig):
 class HybridAgent(SAC):
     """SAC on real and simulated rows, with both discriminators; losses of its own are given the two apart."""
 
-    data = "required"
-    wants_gap: ClassVar[bool] = True
-    vector_only: ClassVar[bool] = True
+    requires = Requires(data="required", gap=True, one_vector=True)
     config: HybridConfig
 
     def build(self) -> None:
@@ -144,7 +143,13 @@ def hybrid_updates(
     )
     weigh = Update(of_all_rows(agent.temperature_loss), ("temperature",), temperature, sources, rows=rows, noise=own)
     act = Update(
-        of_all_rows(agent.actor_loss), ("actor",), actor, sources, rows=rows, noise=own, together=c.learn_temperature
+        of_all_rows(agent.actor_loss),
+        ("actor",),
+        actor,
+        sources,
+        rows=rows,
+        noise=own,
+        simultaneous=c.learn_temperature,
     )
     return [
         Update(agent.discriminator_loss, ("dynamics",), adam, TO_TELL_APART, rows=c.discriminator_rows, noise=blur),
@@ -156,8 +161,8 @@ def hybrid_updates(
             critic,
             sources,
             rows=rows,
-            then=targets,
+            target_updates=targets,
             noise={"next_action": action, **critic_noise},
-            together=True,
+            simultaneous=True,
         ),
     ]

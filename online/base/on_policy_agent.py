@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefoot.core.actors.actor import Actor, DistributionActor, Evaluation, Kept
+from surefoot.core.actors.actor import Actor, DistributionActor, Evaluation, SampleAux
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.actors.heads import CategoricalActor, StateDependentActor, UnboundedGaussianActor
 from surefoot.core.actors.masked_actors import MaskedCategoricalActor
 from surefoot.core.actors.memory import Memory
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, DatasetLike, Spec, require
+from surefoot.core.engine.traits import Requires, Vision
 from surefoot.core.losses.value_learning import gae, gae_off_policy
 from surefoot.core.nn.networks import MLP, Value
 from surefoot.core.policy.policy import Policy
@@ -42,11 +43,9 @@ class OnPolicyAgent(Agent):
     """
 
     config: OnPolicyConfig
-    reads: ClassVar[tuple[str, ...]] = ()
-    chooses = True
-    acts = True
-    fixes_views = True
-    data = "refused"
+    required_columns: ClassVar[tuple[str, ...]] = ()
+    requires = Requires(discrete=True, online=True, data="refused")
+    vision = Vision(fixed_views=True)
     corrects_staleness: ClassVar[bool] = False
     """Whether it learns from blocks that an older policy took: by `behaviour_log_prob` and `advantages`."""
     anneals: ClassVar[bool] = False
@@ -88,7 +87,7 @@ class OnPolicyAgent(Agent):
     def head_of(self, inputs: int) -> DistributionActor:
         """A head of so many inputs, with orthogonal weights and a small last layer."""
         c, spec = self.config, self.spec
-        alone = self.chunk == 1 or not (spec.discrete or self.reads)
+        alone = self.chunk == 1 or not (spec.discrete or self.required_columns)
         require(alone, self.name, "chunk", c.chunk, "1 where actions are choices, and beside rows of data")
         sizes = (inputs, self.decision_dim, c.hidden, "orthogonal")
         head: DistributionActor
@@ -113,11 +112,11 @@ class OnPolicyAgent(Agent):
         """What it remembers of `rows` rows at the first step of an episode, each (rows, ...); here nothing."""
         return {}
 
-    def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, Kept, Memory]:
+    def decide(self, observations: Tensor, memory: Memory, noise: Tensor) -> tuple[Tensor, SampleAux, Memory]:
         """As `sample`, at any step of an episode; and the memory after the step."""
         return *self.sample(observations, noise), memory
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         """(B, A) actions as drawn and what is kept of them, for (B, O) observations and (B, held_dim) normal noise."""
         if len(observations) <= PART:
             return self.actor.sample(observations, noise)
@@ -233,8 +232,8 @@ class OnPolicyAgent(Agent):
             block: observations and next_observations (normalised), actions and, named `kept/...`, what the head has
                 kept of them; rewards (scaled), terminations, truncations; `costs` as they are where the agent has a
                 `cost_window`; `mask` where some rows are no transitions; `progress` where the agent anneals; `moving`
-                where it has `warm_up_blocks`; what it
-                `reads` of a dataset, each name behind `data_`, drawn anew for each block; and its `column_noise`.
+                where it has `warm_up_blocks`; its `required_columns` of a dataset, each name behind `data_`, drawn anew
+                for each block; and its `column_noise`.
         """
         raise TypeError(f"{type(self).__name__} must define columns")
 

@@ -83,7 +83,7 @@ def clone_of(source: Agent, name: str, kind: type[Head], what: str, advice: str)
     """The head by which an agent's policy acts, a copy, and the actions C that it plans at once.
 
     Args:
-        source: the agent of the run that is gone on from.
+        source: the agent of the run that it starts from.
         name: of the algorithm that asks.
         kind: of heads that it can take.
         what: the message calls that kind.
@@ -120,10 +120,10 @@ def said_in(source: Agent) -> dict[str, Any]:
     return {name: value for name, value in vars(source.config).items() if value is not None}
 
 
-def settle(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
-    """Options of `FlowOptions` that a config leaves open, as the source's flow has them: `Agent.settle` of such agents.
+def inherit_options(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[str, Any]:
+    """Options of `FlowOptions` that a config leaves open, as the source's flow has them.
 
-    A run of the same algorithm is gone on from whatever it acts by; its own options say of what that is made.
+    A run of the same algorithm continues whatever it acts by; its own options say of what that is made.
 
     Returns:
         The clone's chunk, steps and network, and how it clips where the algorithm leaves that open, by option.

@@ -111,7 +111,7 @@ def refuse_mixed_precision(agent: Any) -> None:
     """Raise a ConfigError where an agent acts and would not heed `mixed_precision`: where it has no replay buffer."""
     from surefoot.online.base.agents import OffPolicyAgent
 
-    if agent.acts and not isinstance(agent, OffPolicyAgent):
+    if agent.requires.online and not isinstance(agent, OffPolicyAgent):
         raise ConfigError(
             f"mixed_precision is for agents that learn from data or from a replay buffer, and {agent.name} learns from "
             "what it has just met: leave it out"

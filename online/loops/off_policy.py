@@ -35,7 +35,7 @@ FEW_ROWS = 16
 
 
 NO_PEOPLE = "this agent decides on chunks of actions or on noise, so that what a person did is no action of its own"
-"""Why no one may take over from agents that `decides`."""
+"""Why no one may take over from agents that act in chunks."""
 
 
 class OffPolicyLoop:
@@ -100,7 +100,7 @@ class OffPolicyLoop:
         if self.team_steps is not None:
             check_agent(self.agent)
         chunk = self.agent.chunk
-        self.in_chunks = self.agent.decides and chunk > 1
+        self.in_chunks = self.agent.acting.acts_in_chunks and chunk > 1
         if self.in_chunks:
             env = Chunked(env, chunk)
         for agent in agents:
@@ -113,7 +113,7 @@ class OffPolicyLoop:
         self.experience = Experience(
             env,
             seeds,
-            self.agent.reads,
+            self.agent.required_columns,
             bounds,
             capacity,
             self.device,
@@ -121,9 +121,9 @@ class OffPolicyLoop:
             self.agent.cost_window,
             self.agent.spec.vector_keys,
             min(self.agent.corrections, capacity),
-            NO_PEOPLE if self.agent.decides else "",
+            NO_PEOPLE if self.agent.acting.acts_in_chunks else "",
         )
-        data = None if dataset is None else store_from_dataset(dataset, self.agent.reads, self.device)
+        data = None if dataset is None else store_from_dataset(dataset, self.agent.required_columns, self.device)
         self.learner = Learner(
             agents,
             seeds,
@@ -140,16 +140,16 @@ class OffPolicyLoop:
             steps_per_graph=steps_per_graph,
         )
         self.decisions = 0
-        """Rows of experience of each seed so far: its steps, or its chunks where the agent `decides` on them."""
+        """Rows of experience of each seed so far: its steps, or its chunks where the agent acts in chunks."""
         shape = (len(seeds), self.num_envs)
         self.queue = torch.zeros(
-            *shape, chunk if self.agent.plans else 1, self.agent.spec.action_dim, device=self.device
+            *shape, chunk if self.agent.acting.queues_chunks else 1, self.agent.spec.action_dim, device=self.device
         )
         """(S, N, C, A) actions that agents which plan have still to play, the next one first."""
         self.queued = torch.zeros(*shape, dtype=torch.int64, device=self.device)
         """(S, N) how many."""
-        self.memory = self._begun() if self.agent.remembers else {}
-        """Name -> (S, N, ...) what agents that `remembers` act by."""
+        self.memory = self._begun() if self.agent.acting.stateful else {}
+        """Name -> (S, N, ...) what agents whose acting is `stateful` act by."""
         self._drawn: dict[str, tuple[int, Tensor]] = {}
         self._quick = self._prepared()
         self.read_transforms()
@@ -243,18 +243,18 @@ class OffPolicyLoop:
         if self._random(self.decisions):
             uniform = self._draw("initial_actions", number, width)
             actions = agent.first_actions(masked(uniform, self._seen()) if agent.spec.masked else uniform)
-        elif agent.plans:
+        elif agent.acting.queues_chunks:
             actions = self._next_planned(number)
-        elif agent.remembers:
+        elif agent.acting.stateful:
             noise = self._draw("acting", number, agent.explore_dim)
             actions, self.memory = self._explore(self._seen(), noise, "explore_on", self.memory)
         else:
             actions = self._explore(self._seen(), self._draw("acting", number, agent.explore_dim))
         played = None
-        if agent.decides:
+        if agent.acting.acts_in_chunks:
             played = self.learner.apply("played", self._seen(), actions).reshape(-1, width)
-            actions = played if agent.stores_played else actions
-        before = self.experience.intervened.clone() if agent.plans else None
+            actions = played if agent.acting.stores_played else actions
+        before = self.experience.intervened.clone() if agent.acting.queues_chunks else None
         ended = self.experience.step(actions.reshape(-1, width), number, played)
         if before is not None:
             self.queued[self.experience.acting.rows(ended)] = 0
@@ -307,7 +307,7 @@ class OffPolicyLoop:
         """(S, N, A) actions by the same kernels inside and outside of training steps, and never in half precision."""
         if method == "explore" and self._quick is not None:
             return self._quick(observations[0], noise[0]).unsqueeze(0)
-        many = self.num_envs * self.agent.rows_each >= FEW_ROWS
+        many = self.num_envs * self.agent.acting.rows >= FEW_ROWS
         with self._full_precision():
             again = method == "explore"  # a network, with nothing that is decided on the host, as planners do
             return self.learner.apply(method, observations, *memory, noise, fused=many, again=again)
@@ -317,7 +317,7 @@ class OffPolicyLoop:
         call; None of others. The Learner keeps parameters where they are."""
         agent, learner = self.agent, self.learner
         usual = type(agent).explore is OffPolicyAgent.explore and type(agent).act is Agent.act
-        few = self.num_envs * agent.rows_each < FEW_ROWS and self.device.type == "cpu"
+        few = self.num_envs * agent.acting.rows < FEW_ROWS and self.device.type == "cpu"
         if not usual or not few or learner.stacked or learner.mixed_precision:
             return None
         return agent.actor.in_torch() if type(agent.actor) is TanhGaussianActor else None
@@ -378,7 +378,7 @@ class OffPolicyLoop:
         tensors["loop/decisions"] = torch.tensor(self.decisions)
         if self.team_steps is not None:
             tensors |= self.team_steps.state()
-        if self.agent.plans:
+        if self.agent.acting.queues_chunks:
             tensors |= {"loop/queue": self.queue[position].clone(), "loop/queued": self.queued[position].clone()}
         tensors |= {f"loop/memory/{name}": value[position].clone() for name, value in self.memory.items()}
         return tensors
@@ -394,7 +394,7 @@ class OffPolicyLoop:
         """
         self.decisions, self.step = int(states[0].get("loop/decisions", torch.tensor(step))), step
         self.learner.restore(states, self.config.training_steps(self.decisions))
-        if self.agent.plans:
+        if self.agent.acting.queues_chunks:
             self.queue, self.queued = (
                 torch.stack([one[f"loop/{name}"] for one in states]).to(self.device) for name in ("queue", "queued")
             )

@@ -81,10 +81,10 @@ class OnPolicyLoop:
         elsewhere = isinstance(env, Elsewhere)
         if self.agent.chunk > 1 and not elsewhere:
             env = Chunked(env, self.agent.chunk)
-        if (dataset is None) == bool(self.agent.reads):
+        if (dataset is None) == bool(self.agent.required_columns):
             does = "learns from data beside its blocks: give dataset=" if dataset is None else "reads no dataset"
             raise ConfigError(f"{self.agent.name} {does}")
-        self.data = None if dataset is None else store_from_dataset(dataset, self.agent.reads, self.device)
+        self.data = None if dataset is None else store_from_dataset(dataset, self.agent.required_columns, self.device)
         """Rows beside the blocks, in the dataset's own units but for the actions."""
         self.step = 0
         """Environment steps so far, of each seed; of agents that decide in chunks, of the seed that took the fewest."""
@@ -259,7 +259,7 @@ class OnPolicyLoop:
         """Take a rule on the block, or on the columns that the losses read, which it may change."""
         keys = [key for key in self.store.keys if key != OBSERVATION_ACTIONS]
         columns = {key: self.store[key].unflatten(0, (len(self.seeds), -1)) for key in keys}
-        changed, metrics = self.learner.obey(rule, block if rule.source == "block" else columns)
+        changed, metrics = self.learner.apply_rule(rule, block if rule.source == "block" else columns)
         for name, value in changed.items():
             if name not in columns:
                 raise ConfigError(f"{self.agent.name}: {rule.name} gives {name!r}, which is no tensor or column of it")
@@ -366,7 +366,7 @@ def _column_shapes(agent: OnPolicyAgent, inserts_rows: bool) -> dict[str, tuple[
         block |= {name: torch.zeros(2, 1)} if there else {}
     if agent.cost_window is not None:
         block["costs"] = torch.zeros(2, 1)
-    block |= {f"data_{key}": block[key].float() for key in agent.reads}
+    block |= {f"data_{key}": block[key].float() for key in agent.required_columns}
     block |= {name: torch.zeros(2, 1, noise.width) for name, noise in agent.column_noise().items()}
     with torch.no_grad():
         memory = agent.begin(2)

@@ -201,7 +201,7 @@ class _WithData(Drawn):
         if data.fields != replay.buffer.fields:
             raise DataError(
                 f"the dataset's columns {', '.join(data.fields)} and the replay buffer's "
-                f"{', '.join(replay.buffer.fields)} are laid out differently: give the agent's `reads` in both"
+                f"{', '.join(replay.buffer.fields)} differ in layout: give the agent's `required_columns` in both"
             )
         self.data, self.replay = data, replay
         self.buffer = replay.buffer

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, algorithm_of, require
+from surefoot.core.engine.traits import Requires
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
@@ -164,7 +165,7 @@ class Penalised(OnPolicyAgent):
     multiplier's rule stands before its updates, and behind them the cost critic's, with a gradient norm of its own.
     """
 
-    reads_costs = True
+    requires = Requires(costs=True)
     multiplier: HeldMultiplier
 
     def build(self) -> None:

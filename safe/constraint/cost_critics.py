@@ -96,7 +96,7 @@ def threshold_in(dataset: Dataset, config: ThresholdConfig) -> float:
 class ThresholdAgent(Agent):
     """An agent of an offline method that keeps costs below a threshold; its config is a `ThresholdConfig`."""
 
-    reads: ClassVar[tuple[str, ...]] = COSTS_TOO
+    required_columns: ClassVar[tuple[str, ...]] = COSTS_TOO
     config: ThresholdConfig
     cost_threshold: Tensor
 

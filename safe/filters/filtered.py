@@ -85,9 +85,9 @@ class FilteredPolicy(ControlLoop, nn.Module):
         """The policy's memory of rows at the first step of an episode."""
         return self.policy.begin(rows, seed)
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The policy's memory after what the actions brought."""
-        return self.policy.hear(memory, rewards, costs, ended)
+        return self.policy.observe_outcome(memory, rewards, costs, ended)
 
     def states(self, observations: Tensor) -> Tensor:
         """(N, S) states that the filter sees: float64, and float32 in an exported file, whose runtimes want it."""

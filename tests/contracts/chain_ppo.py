@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from surefoot.core.actors.actor import Actor, Evaluation, Kept
+from surefoot.core.actors.actor import Actor, Evaluation, SampleAux
 from surefoot.core.losses.distributions import gaussian_log_density
 from surefoot.core.nn.networks import MLP
 from surefoot.online.ppo import PPO, PPOConfig
@@ -47,7 +47,7 @@ class ChainActor(Actor):
         time = torch.full_like(x[:, :1], step / self.steps)
         return x + self.mlp(torch.cat([observations, x, time], -1)) / self.steps
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         first, *draws = noise.split(self.action_dim, -1)
         chain = [first]
         for step, draw in enumerate(draws):

@@ -43,7 +43,7 @@ class ChunkedTD3BC(Agent):
 
     name = "test_chunked_td3bc"
     Config = ChunkedConfig
-    reads = ("observations", "actions", "rewards", "terminations", "next_observations")
+    required_columns = ("observations", "actions", "rewards", "terminations", "next_observations")
     config: ChunkedConfig
 
     def build(self) -> None:
@@ -99,5 +99,5 @@ class ChunkedTD3BC(Agent):
         targets = {"target_critic": ("critic", c.target_rate), "target_actor": ("actor", c.target_rate)}
         return [
             Update(self.critic_loss, ("critic",), Adam(c.learning_rate)),
-            Update(self.actor_loss, ("actor",), Adam(c.learning_rate), then=targets),
+            Update(self.actor_loss, ("actor",), Adam(c.learning_rate), target_updates=targets),
         ]

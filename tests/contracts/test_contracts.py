@@ -119,7 +119,7 @@ def test_chunks_are_learned_from_windows_and_played_from_a_queue() -> None:
     dataset = dataset.replace(actions=np.tanh(dataset.observations[:, :1]))  # something to clone
     agent = ChunkedTD3BC(dataset, hidden=(32, 32), clone_weight=10.0).fresh(0)
     ready = agent.prepare(dataset)
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     learner = Learner([agent], [0], sources, batch_size=64)
     first, last = learner.run(20), learner.run(400)
     assert last["clone"][0] < 0.5 * first["clone"][0]

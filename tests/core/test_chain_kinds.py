@@ -194,7 +194,7 @@ class Fit(Agent):
 
     name = "test_fit_chain"
     Config = FitConfig
-    reads = ("observations", CHAIN)
+    required_columns = ("observations", CHAIN)
 
     def build(self) -> None:
         self.actor = MADE[self.config.head](4)

@@ -119,7 +119,7 @@ def test_rows_that_end_at_other_steps_are_averaged_each_by_itself() -> None:
     for time in range(5):
         local = torch.tensor([[float(time)], [float(time) if time < 2 else time - 2.0]])
         action, memory = head.step(local, memory)
-        memory = head.hear(memory, torch.zeros(2), torch.zeros(2), torch.tensor([False, time == 1]))
+        memory = head.observe_outcome(memory, torch.zeros(2), torch.zeros(2), torch.tensor([False, time == 1]))
         found.append(action[:, 0].tolist())
     wanted = steps(head, 5)
     assert [row[0] for row in found] == pytest.approx(wanted)

@@ -82,7 +82,7 @@ def episodes(made: Policy, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch
     memory, actions = made.begin(rows), []
     for time in range(STEPS):
         chosen, memory = made.act(observations[time], memory, noise[time])
-        memory = made.hear(memory, torch.zeros(rows), torch.zeros(rows), ended[time])
+        memory = made.observe_outcome(memory, torch.zeros(rows), torch.zeros(rows), ended[time])
         actions.append(chosen)
     return observations, noise, ended, torch.stack(actions)
 

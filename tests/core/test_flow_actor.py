@@ -246,7 +246,7 @@ class FlowQ(Agent):
 
     name = "test_flow_q"
     Config = FlowQConfig
-    reads = ("observations", "actions", "rewards", "next_observations")
+    required_columns = ("observations", "actions", "rewards", "next_observations")
 
     def build(self) -> None:
         sizes = (self.spec.observation_dim, self.spec.action_dim)
@@ -278,7 +278,7 @@ class FlowQ(Agent):
         width = self.spec.action_dim
         noise = {"x": Noise("normal", width), "z": Noise("normal", width), "time": Noise("uniform", 1)}
         then = {"target": ("critic", 0.005)}
-        return [Update(self.loss, ("velocity", "student", "critic"), Adam(3e-4), noise=noise, then=then)]
+        return [Update(self.loss, ("velocity", "student", "critic"), Adam(3e-4), noise=noise, target_updates=then)]
 
 
 class OneStep(FlowQ):

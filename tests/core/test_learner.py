@@ -46,7 +46,7 @@ def test_later_updates_see_the_parameters_that_earlier_ones_made() -> None:
 
 def test_updates_together_see_the_same_old_parameters() -> None:
     def plan(s: Toy) -> list[Update]:
-        return [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM, together=True)]
+        return [Update(s.a_loss, ("a",), ADAM), Update(s.b_loss, ("b",), ADAM, simultaneous=True)]
 
     trained = learner([toy(plan)], Y)
     trained.run(1)
@@ -59,7 +59,7 @@ def test_the_update_after_a_together_pair_sees_what_both_made() -> None:
     def plan(s: Toy) -> list[Update]:
         return [
             Update(s.a_loss, ("a",), ADAM),
-            Update(s.b_loss, ("b",), ADAM, together=True),
+            Update(s.b_loss, ("b",), ADAM, simultaneous=True),
             Update(s.noisy_loss, ("a",), ADAM, noise=PUSH),
         ]
 

@@ -72,7 +72,7 @@ def test_a_run_resumed_anywhere_equals_one_that_never_stopped_bit_for_bit(stacke
         cosine = Adam(0.1, schedule="cosine", max_gradient_norm=1.0)
         return [
             Update(s.noisy_loss, ("a",), cosine, noise=PUSH, repeat=2),
-            Update(s.b_loss, ("b",), ADAM, every=3, then={"target": ("b", 0.1)}),
+            Update(s.b_loss, ("b",), ADAM, every=3, target_updates={"target": ("b", 0.1)}),
         ]
 
     rows = torch.linspace(-3, 3, 64, dtype=torch.float64)
@@ -101,7 +101,7 @@ def test_repeats_rows_delays_and_targets_are_the_same_stacked_as_alone() -> None
     def plan(s: Toy) -> list[Update]:
         return [
             Update(s.noisy_loss, ("a",), Adam(0.1, schedule="cosine"), noise=PUSH, rows=3, repeat=3),
-            Update(s.b_loss, ("b",), ADAM, together=True, every=2, then={"target": ("b", 0.1)}),
+            Update(s.b_loss, ("b",), ADAM, simultaneous=True, every=2, target_updates={"target": ("b", 0.1)}),
             Update(s.a_loss, ("a",), ADAM, rows=5),
         ]
 
@@ -227,6 +227,6 @@ def test_a_state_is_needed_for_each_seed_and_a_bad_one_leaves_all_seeds_as_they_
 
 def test_a_network_trained_twice_together_and_a_loss_used_twice_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"steep_loss: \['a'\] is trained twice together"):
-        learner([toy(lambda s: [Update(s.a_loss, ("a",)), Update(s.steep_loss, ("a", "b"), together=True)])], Y)
+        learner([toy(lambda s: [Update(s.a_loss, ("a",)), Update(s.steep_loss, ("a", "b"), simultaneous=True)])], Y)
     with pytest.raises(ConfigError, match="two updates have the same loss"):
         learner([toy(lambda s: [Update(s.a_loss, ("a",)), Update(s.a_loss, ("a",), every=2)])], Y)

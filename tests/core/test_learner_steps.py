@@ -19,7 +19,7 @@ from surefoot.core.engine.sources import Uniform
 
 def test_then_moves_a_target_by_its_rate_after_each_step_of_its_update() -> None:
     def plan(s: Toy) -> list[Update]:
-        return [Update(s.a_loss, ("a",), ADAM, every=2, then={"target": ("a", 0.25)})]
+        return [Update(s.a_loss, ("a",), ADAM, every=2, target_updates={"target": ("a", 0.25)})]
 
     trained = learner([toy(plan)], Y)
     trained.run(1)
@@ -141,7 +141,7 @@ def test_gradients_are_clipped_over_all_networks_of_an_update_and_per_seed() -> 
 
 def test_a_lagging_target_follows_the_network_as_it_was_before_the_step() -> None:
     def plan(agent: Toy) -> list[Update]:
-        return [Update(agent.a_loss, ("a",), ADAM, lagging={"target": ("a", 0.5)})]
+        return [Update(agent.a_loss, ("a",), ADAM, pre_step_targets={"target": ("a", 0.5)})]
 
     agent = toy(plan)
     trained = learner([agent], torch.zeros(8, dtype=torch.float64))
@@ -158,7 +158,10 @@ def test_a_lagging_target_follows_the_network_as_it_was_before_the_step() -> Non
 def test_updates_that_are_taken_together_lag_together() -> None:
     def plan(agent: Toy) -> list[Update]:
         lag = {"target": ("b", 0.25)}
-        return [Update(agent.b_loss, ("b",), ADAM), Update(agent.a_loss, ("a",), ADAM, together=True, lagging=lag)]
+        return [
+            Update(agent.b_loss, ("b",), ADAM),
+            Update(agent.a_loss, ("a",), ADAM, simultaneous=True, pre_step_targets=lag),
+        ]
 
     trained = learner([toy(plan)], torch.zeros(8, dtype=torch.float64))
     trained.run(1)

@@ -101,7 +101,7 @@ def batched(made: Policy | FilteredPolicy, columns: slice = slice(None)) -> Tens
     memory, actions = made.begin(observations.shape[1]), []
     for time, noise in enumerate(numbers(made)):
         chosen, memory = made.act(observations[time], memory, None if noise is None else noise[columns])
-        memory = made.hear(memory, rewards[time], costs[time], ended[time])
+        memory = made.observe_outcome(memory, rewards[time], costs[time], ended[time])
         actions.append(chosen)
     return torch.stack(actions)
 
@@ -130,7 +130,7 @@ def test_a_row_that_ended_begins_anew(kind: str) -> None:
     rows, noise = torch.ones(2, 3), torch.zeros(2, made.noise_dim)
     _, memory = made.act(rows, memory, noise)
     given = {name: value.clone() for name, value in memory.items()}
-    heard = made.hear(memory, torch.ones(2), torch.ones(2), torch.tensor([True, False]))
+    heard = made.observe_outcome(memory, torch.ones(2), torch.ones(2), torch.tensor([True, False]))
     for name in set(first) - {DRAWS}:
         assert torch.equal(heard[name][0], first[name][0]), name
     assert any(not torch.equal(heard[name][1], first[name][1]) for name in first)
@@ -147,7 +147,9 @@ def test_select_action_does_what_a_batch_does_and_goes_on_after_a_break(
     memory, expected = made.begin(1, seed=7), []
     for time in range(STEPS):
         chosen, memory = made.act(observations[time : time + 1], memory)
-        memory = made.hear(memory, *(values[time : time + 1] for values in (rewards, costs, torch.zeros(STEPS) > 0)))
+        memory = made.observe_outcome(
+            memory, *(values[time : time + 1] for values in (rewards, costs, torch.zeros(STEPS) > 0))
+        )
         expected.append(chosen[0])
     made.reset(7)
     found = []
@@ -269,7 +271,7 @@ def test_noise_is_held_for_its_steps_and_drawn_anew_in_a_new_episode() -> None:
     for time in range(8):
         _, memory = made.step(torch.zeros(2, 3), memory, draws[time])
         held.append(memory["noise"])
-        memory = made.hear(memory, torch.zeros(2), torch.zeros(2), torch.tensor([time == 1, False]))
+        memory = made.observe_outcome(memory, torch.zeros(2), torch.zeros(2), torch.tensor([time == 1, False]))
     assert [next(k for k in range(8) if torch.equal(h[0], draws[k, 0])) for h in held] == [0, 0, 2, 2, 2, 2, 6, 6]
     assert [next(k for k in range(8) if torch.equal(h[1], draws[k, 1])) for h in held] == [0, 0, 0, 0, 4, 4, 4, 4]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from surefoot.core.base.errors import ConfigError
-from surefoot.core.nn.noise_transformer import ToldBlock, TransformerNoise
+from surefoot.core.nn.noise_transformer import ConditionedBlock, TransformerNoise
 
 # Peebles and Xie (2023), table 1: layers, width, heads; table 4, for patches of 2 x 2 of 4 channels: parameters.
 PUBLISHED = {"S": (12, 384, 6, 33), "B": (12, 768, 12, 130), "L": (24, 1024, 16, 458), "XL": (28, 1152, 16, 675)}
@@ -40,7 +40,7 @@ def test_parameters_are_as_many_as_published(size: str) -> None:
 
 def test_a_block_is_the_published_equations() -> None:
     torch.manual_seed(0)
-    block, tokens, known = ToldBlock(8, 2).double(), torch.randn(3, 4, 8).double(), torch.randn(3, 8).double()
+    block, tokens, known = ConditionedBlock(8, 2).double(), torch.randn(3, 4, 8).double(), torch.randn(3, 8).double()
     b1, s1, g1, b2, s2, g2 = block.reported(known * torch.sigmoid(known)).unsqueeze(1).chunk(6, -1)
 
     def normed(x: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ def play(made: Policy, observations: torch.Tensor) -> list[torch.Tensor]:
         actions.append(chosen)
         count = len(rows)
         none = torch.zeros(count, dtype=torch.bool)
-        memory = made.hear(memory, torch.full((count,), 0.5), torch.full((count,), 0.1), none)
+        memory = made.observe_outcome(memory, torch.full((count,), 0.5), torch.full((count,), 0.1), none)
     return actions
 
 
@@ -69,7 +69,9 @@ def test_the_density_of_an_action_is_that_of_the_noise_that_step_drew_it_from(st
     for _ in range(steps):
         actions, memory = actor.step(torch.randn(5, 2).double(), memory)
         ended = torch.zeros(5, dtype=torch.bool)
-        memory = actor.hear(actor.executed(memory, actions), torch.rand(5).double(), torch.rand(5).double(), ended)
+        memory = actor.observe_outcome(
+            actor.executed(memory, actions), torch.rand(5).double(), torch.rand(5).double(), ended
+        )
     observations, noise = torch.randn(5, 2).double(), 0.1 * torch.randn(5, 1).double()
     (mean, _), (some, _) = actor.step(observations, memory), actor.step(observations, memory, torch.ones(5, 1) * 0.01)
     deviation = (some - mean) / 0.01
@@ -83,7 +85,7 @@ def test_the_density_of_an_action_is_that_of_the_noise_that_step_drew_it_from(st
 def test_a_row_that_ended_begins_anew_and_the_others_go_on() -> None:
     made, observations = policy(), torch.randn(2, 2)
     first, memory = made.act(observations, made.begin(2))
-    memory = made.hear(memory, torch.ones(2), torch.ones(2), torch.tensor([True, False]))
+    memory = made.observe_outcome(memory, torch.ones(2), torch.ones(2), torch.tensor([True, False]))
     second, _ = made.act(observations, memory)
     assert torch.equal(second[0], first[0])
     assert not torch.equal(second[1], first[1])
@@ -137,9 +139,9 @@ def test_native_systems_step_it_and_tell_it_what_its_actions_brought() -> None:
     heard: list[torch.Tensor] = []
 
     class Listening(Policy):
-        def hear(self, memory: Memory, rewards: torch.Tensor, *others: torch.Tensor) -> Memory:  # type: ignore[override]
+        def observe_outcome(self, memory: Memory, rewards: torch.Tensor, *others: torch.Tensor) -> Memory:  # type: ignore[override]
             heard.append(rewards)
-            return super().hear(memory, rewards, *others)  # type: ignore[call-arg]
+            return super().observe_outcome(memory, rewards, *others)  # type: ignore[call-arg]
 
     made.__class__ = Listening
     found = run_episodes(made, "native/double-integrator", episode_seeds(0, 0, 4), steps=6)

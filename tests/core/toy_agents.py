@@ -38,7 +38,7 @@ class Toy(Agent):
 
     name = "toy"
     Config = ToyConfig
-    reads = ("y",)
+    required_columns = ("y",)
     plan: Callable[[Any], Sequence[Update]]
 
     def build(self) -> None:

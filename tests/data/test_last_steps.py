@@ -56,7 +56,9 @@ def test_algorithms_that_read_no_next_observation_are_these() -> None:
     found = {
         name
         for name, kind in ALGORITHMS.items()
-        if kind.reads and kind.data != "refused" and not any(key.startswith("next_") for key in kind.reads)
+        if kind.required_columns
+        and kind.requires.data != "refused"
+        and not any(key.startswith("next_") for key in kind.required_columns)
     }
     assert found == {
         *("bc", "bc_safe", "diffusion_bc", "flow_bc", "awr_flow", "raft_flow", "rcsl", "dt", "cdt", "aligndiff"),

@@ -156,7 +156,7 @@ def test_the_order_of_a_datasets_arrays_does_not_matter_to_what_an_agent_learns(
 def test_agents_learn_from_a_dataset_of_an_image_and_a_vector(kind: Any) -> None:
     given = dataset()
     agent = kind(Spec.of(given), encoder="small", hidden=(8,)).fresh(0)
-    store = store_from_dataset(agent.prepare(given), agent.reads)
+    store = store_from_dataset(agent.prepare(given), agent.required_columns)
     before = agent.encoder.linear.weight.detach().clone()
     Learner([agent], [0], Uniform(store), batch_size=8, planned_steps=10).run(2)
     assert not torch.equal(agent.encoder.linear.weight, before)

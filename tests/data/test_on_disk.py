@@ -467,7 +467,7 @@ def test_batches_from_disk_are_those_from_memory_to_the_bit(
     for data in (load(store.with_name("a.npz")), load(store)):
         agent = kind(Spec.of(data, -np.ones(2), np.ones(2)), **ALGORITHMS[name]).fresh(0)
         ready = agent.prepare(data)
-        made = store_from_dataset(ready, agent.reads)
+        made = store_from_dataset(ready, agent.required_columns)
         source = next(iter(agent.sources(Stores(ready, made)).values()))
         source.bind([0], 64, torch.device("cpu"))
         batches.append(source.gather(source.rows(3)))

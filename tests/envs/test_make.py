@@ -33,7 +33,7 @@ class Resting:
     def act(self, observations: Any, memory: Any) -> Any:
         return observations[:, :1] * 0, memory
 
-    def hear(self, memory: Any, *said: Any) -> Any:
+    def observe_outcome(self, memory: Any, *said: Any) -> Any:
         return memory
 
 

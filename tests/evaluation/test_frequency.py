@@ -44,7 +44,7 @@ def acted(actor: Actor, steps: int, ends: int | None = None) -> list[int]:
         action, memory = actor.step(torch.tensor([[float(step)]]), memory)
         memory = actor.executed(memory, action)
         ended = torch.tensor([step + 1 == ends])
-        memory = actor.hear(memory, torch.zeros(1), torch.zeros(1), ended)
+        memory = actor.observe_outcome(memory, torch.zeros(1), torch.zeros(1), ended)
         found.append(round(10 * action.item()))
     return found
 

@@ -53,7 +53,9 @@ class Counter:
     def act(self, observations: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, Memory]:
         return (memory["steps"] % 2).unsqueeze(1), memory
 
-    def hear(self, memory: Memory, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor) -> Memory:
+    def observe_outcome(
+        self, memory: Memory, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor
+    ) -> Memory:
         assert (rewards.dtype, costs.dtype, ended.dtype) == (torch.float32, torch.float32, torch.bool)
         self.heard.append((rewards.tolist(), costs.tolist(), ended.tolist()))
         return {"steps": torch.where(ended, torch.zeros(()), memory["steps"] + 1)}

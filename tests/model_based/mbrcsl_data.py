@@ -46,6 +46,6 @@ def random_data(rewards: float | None = None) -> Dataset:
 def learner_of(agents: list[Agent], dataset: Dataset, seeds: list[int], steps: int, **options: Any) -> Learner:
     dtype = options.get("dtype", torch.float32)
     ready = [agent.prepare(dataset) for agent in agents][-1]
-    store = store_from_dataset(ready, agents[0].reads, "cpu", dtype=dtype)
+    store = store_from_dataset(ready, agents[0].required_columns, "cpu", dtype=dtype)
     settings = {"batch_size": 8, "planned_steps": steps, **options}
     return Learner(agents, seeds, agents[0].sources(Stores(ready, store)), **settings)

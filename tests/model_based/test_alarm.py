@@ -24,25 +24,25 @@ def test_each_signal_rings_beyond_its_threshold_and_only_there(signal) -> None: 
     for value, wanted in ((beyond, 1), (within, 0)):
         alarm = Alarm(USUAL)
         for step in range(1, 6):
-            alarm.hear(100 * step, {signal.metric: value + 1e-9 * step})
+            alarm.observe_outcome(100 * step, {signal.metric: value + 1e-9 * step})
         assert len(alarm.rings) == wanted, value
     for value in (threshold, math.nan):
-        assert not Alarm(AlarmConfig(alarm_patience=1)).hear(7, {signal.metric: value})
-    ring = Alarm(AlarmConfig(alarm_patience=1)).hear(7, {signal.metric: beyond})[0]
+        assert not Alarm(AlarmConfig(alarm_patience=1)).observe_outcome(7, {signal.metric: value})
+    ring = Alarm(AlarmConfig(alarm_patience=1)).observe_outcome(7, {signal.metric: beyond})[0]
     assert (ring.step, ring.signal, ring.threshold) == (7, signal.metric, threshold)
     assert signal.meaning in str(ring)
-    assert not Alarm(AlarmConfig(alarm_patience=1, **{signal.option: None})).hear(7, {signal.metric: beyond})
+    assert not Alarm(AlarmConfig(alarm_patience=1, **{signal.option: None})).observe_outcome(7, {signal.metric: beyond})
 
 
 def test_it_rings_once_after_as_many_in_a_row_as_patience_says() -> None:
     alarm = Alarm(AlarmConfig(alarm_patience=3))
     values = [1, 1.1, 0, 1, 1.2, 1.3, 1.4, 0, 1, 1.1, 1.2]
-    heard = [len(alarm.hear(step, {"edge_share": value})) for step, value in enumerate(values)]
+    heard = [len(alarm.observe_outcome(step, {"edge_share": value})) for step, value in enumerate(values)]
     assert heard == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
 
 
 def test_infinite_values_ring_too() -> None:
-    assert Alarm(AlarmConfig(alarm_patience=1)).hear(1, {"value_excess": math.inf})
+    assert Alarm(AlarmConfig(alarm_patience=1)).observe_outcome(1, {"value_excess": math.inf})
 
 
 def test_growth_is_the_slope_of_log10_per_thousand_steps_above_the_datas_best() -> None:
@@ -52,7 +52,7 @@ def test_growth_is_the_slope_of_log10_per_thousand_steps_above_the_datas_best() 
     below = [*lines[:-1], (lines[-1][0], {"q": 1.0, "value_over_best": 0.9})]
     assert value_growth(below) is None
     alarm = Alarm(AlarmConfig(alarm_patience=1))
-    rung = [step for step, line in lines if alarm.hear(step, line)]
+    rung = [step for step, line in lines if alarm.observe_outcome(step, line)]
     assert rung == [500 * (WINDOW - 1)]
     assert alarm.rings[0].signal == "value_growth"
 
@@ -124,28 +124,28 @@ def test_values_of_rewards_that_were_all_0_have_nothing_to_be_compared_with() ->
     told = met_signals(torch.full((1, 2), 1e-3), torch.zeros(2), (nothing, nothing), 0.9)
     assert math.isnan(told["value_excess"])
     assert math.isnan(told["value_over_best"])
-    assert not Alarm(AlarmConfig(alarm_patience=1)).hear(1, {"value_excess": float(told["value_excess"])})
+    assert not Alarm(AlarmConfig(alarm_patience=1)).observe_outcome(1, {"value_excess": float(told["value_excess"])})
 
 
 def test_a_number_that_is_only_logged_again_is_not_heard_again_but_that_nothing_was_accepted_is() -> None:
     alarm = Alarm(USUAL)
-    assert not any(alarm.hear(step, {"calibration_drift": 5.0}) for step in range(9))
-    assert [len(alarm.hear(step, {"calibration_drift": 5.0 + step})) for step in (10, 11)] == [0, 1]
-    assert [len(alarm.hear(step, {"acceptance": 0.0})) for step in range(3)] == [0, 0, 1]
+    assert not any(alarm.observe_outcome(step, {"calibration_drift": 5.0}) for step in range(9))
+    assert [len(alarm.observe_outcome(step, {"calibration_drift": 5.0 + step})) for step in (10, 11)] == [0, 1]
+    assert [len(alarm.observe_outcome(step, {"acceptance": 0.0})) for step in range(3)] == [0, 0, 1]
 
 
 def test_what_a_whole_phase_measured_rings_at_its_first_number_which_is_the_only_one() -> None:
     alarm = Alarm(USUAL)
-    assert [len(alarm.hear(step, {"model_return_over_best": 5.0})) for step in range(4)] == [1, 0, 0, 0]
+    assert [len(alarm.observe_outcome(step, {"model_return_over_best": 5.0})) for step in range(4)] == [1, 0, 0, 0]
     assert alarm.rings[0].step == 0
-    assert not Alarm(USUAL).hear(0, {"model_return_over_best": 2.9})
+    assert not Alarm(USUAL).observe_outcome(0, {"model_return_over_best": 2.9})
 
 
 def test_it_knows_which_signals_it_was_given_and_can_ring_for() -> None:
     alarm = Alarm(AlarmConfig(alarm_edge_share=None))
     assert alarm.watched == []
-    alarm.hear(1, {"loss": 1.0, "edge_share": 0.5, "q": 1.0})
+    alarm.observe_outcome(1, {"loss": 1.0, "edge_share": 0.5, "q": 1.0})
     assert alarm.watched == []
-    alarm.hear(2, {"reward_excess": -1.0, "q": 1.0, "value_over_best": 0.1, "value_excess": -0.9})
-    alarm.hear(3, {"loss": 1.0})
+    alarm.observe_outcome(2, {"reward_excess": -1.0, "q": 1.0, "value_over_best": 0.1, "value_excess": -0.9})
+    alarm.observe_outcome(3, {"loss": 1.0})
     assert alarm.watched == ["value_excess", "value_growth", "reward_excess"]

@@ -43,7 +43,7 @@ def learner(name: str, seeds: list[int], dtype: torch.dtype, **options: Any) -> 
     data = plane_data(120)
     made = [ALGORITHMS[name](data, **{**SMALL, **MORE[name], **options}).fresh(seed) for seed in seeds]
     ready, *_ = (agent.prepare(data) for agent in made)
-    store = store_from_dataset(ready, made[0].reads, "cpu", dtype=dtype)
+    store = store_from_dataset(ready, made[0].required_columns, "cpu", dtype=dtype)
     sources = made[0].sources(Stores(ready, store))
     return Learner(made, seeds, sources, batch_size=20, planned_steps=60, dtype=dtype), ready
 
@@ -130,7 +130,7 @@ def test_on_the_plane_the_seeker_leads_back_to_the_data() -> None:
     sizes = {"model_hidden": (32,), "seeker_hidden": (32, 32), "model_members": 2, "model_elites": 2, "rewards": "none"}
     agent = COCOAIQL(data, **{**SMALL, **options, **sizes}).fresh(0)
     ready = agent.prepare(data)
-    store = store_from_dataset(ready, agent.reads, "cpu")
+    store = store_from_dataset(ready, agent.required_columns, "cpu")
     sources = agent.sources(Stores(ready, store))
     found = Learner([agent], [0], sources, batch_size=128, planned_steps=600, kernels=True)
     found.run(501)
@@ -225,7 +225,7 @@ def test_each_algorithm_within_it_moves_to_the_rewarded_actions(name: str) -> No
     more = {"hidden": (32, 32), "transducer": (16, 16), "target_rate": 0.05}
     agent: Agent = ALGORITHMS[name](data, **{**SMALL, **options, **more, **LEARNING[name]}).fresh(0)
     ready = agent.prepare(data)
-    store = store_from_dataset(ready, agent.reads, "cpu")
+    store = store_from_dataset(ready, agent.required_columns, "cpu")
     sources = agent.sources(Stores(ready, store))
     found = Learner([agent], [0], sources, batch_size=64, planned_steps=720, kernels=True)
     found.run(720)

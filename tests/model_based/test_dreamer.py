@@ -215,7 +215,7 @@ def test_the_memory_is_the_state_that_windows_find() -> None:
         if time < 3:
             memory = head.executed(memory, batch["actions"][:, time])
     ended = torch.tensor([True, False, True])
-    after = head.hear(memory, torch.zeros(3), torch.zeros(3), ended)
+    after = head.observe_outcome(memory, torch.zeros(3), torch.zeros(3), ended)
     assert after["state"].any(1).tolist() == [False, True, False]
     assert after["last_action"].any(1).tolist() == [False, True, False]
 

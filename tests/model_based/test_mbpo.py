@@ -116,7 +116,7 @@ def test_rows_are_imagined_at_the_lengths_of_the_schedule_and_old_ones_are_left_
     assert len(set(elites)) == 2
     assert last["model_error"][0] < first["model_error"][0]
     alarm = Alarm(loop.learner.agent.config)
-    alarm.hear(80, {name: values[0] for name, values in last.items()})
+    alarm.observe_outcome(80, {name: values[0] for name, values in last.items()})
     assert alarm.watched == ["value_excess", "value_growth", "edge_share", "reward_excess", "calibration_drift"]
 
 

@@ -96,7 +96,7 @@ def played(agent: RCSL, target: float | None = None) -> tuple[float, list[tuple[
     for _ in range(LENGTH):
         action, memory = policy.act(state, memory)
         outcome = Grid().step(state, action, StepNoise())
-        memory = policy.hear(memory, outcome.rewards, outcome.costs, outcome.ended)
+        memory = policy.observe_outcome(memory, outcome.rewards, outcome.costs, outcome.ended)
         state, total = outcome.states, total + float(outcome.rewards)
         cells.append((int(state[0, 0]), int(state[0, 1])))
     return total, cells

@@ -61,7 +61,7 @@ def rambo(weights: str) -> Learner:
     data, sizes = plane_data(120), {"model_updates": 4, "rollouts": 20, "rollout_length": 3, "hidden": (8, 6)}
     agent = RAMBO(data, **MODELS, **sizes, model_weights=weights).fresh(3)
     ready = agent.prepare(data)
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     found = Learner([agent], [3], sources, batch_size=20, planned_steps=50)
     found.run(8)
     return found
@@ -70,8 +70,8 @@ def rambo(weights: str) -> Learner:
 def test_rows_are_weighed_in_the_model_of_an_algorithm_as_in_a_model_alone() -> None:
     data, plain, weighed = plane_data(120), rambo("uniform"), rambo("near_best")
     agent, source = weighed.agent, weighed.sources[MODEL]
-    assert agent.reads == (*RAMBO.reads, WEIGHTS)
-    assert plain.agent.reads == RAMBO.reads
+    assert agent.required_columns == (*RAMBO.required_columns, WEIGHTS)
+    assert plain.agent.required_columns == RAMBO.required_columns
     torch.testing.assert_close(source.store[WEIGHTS], torch.from_numpy(near_best(data)))
     name = "agent/model.network.weights.0"
     assert not torch.equal(plain.state(0)[name], weighed.state(0)[name])

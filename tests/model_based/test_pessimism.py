@@ -42,7 +42,7 @@ def trained(kind: type[Agent], steps: int, dtype: torch.dtype = torch.float32, *
     data = plane_data(120)
     agent = kind(data, **{**SMALL, **options}).fresh(3)
     ready = agent.prepare(data)
-    store = store_from_dataset(ready, agent.reads, dtype=dtype)
+    store = store_from_dataset(ready, agent.required_columns, dtype=dtype)
     sources = agent.sources(Stores(ready, store))
     found = Learner([agent], [3], sources, batch_size=20, planned_steps=50, dtype=dtype)
     found.run(steps)
@@ -329,7 +329,7 @@ def test_seeds_stacked_equal_each_alone_in_float64(kind: type[ImaginedSAC]) -> N
     data, seeds = plane_data(120), [3, 8]
     agents = [kind(data, **SMALL).fresh(seed) for seed in seeds]
     ready = [agent.prepare(data) for agent in agents][-1]
-    store = store_from_dataset(ready, agents[0].reads, dtype=torch.float64)
+    store = store_from_dataset(ready, agents[0].required_columns, dtype=torch.float64)
     sources = agents[0].sources(Stores(ready, store))
     together = Learner(agents, seeds, sources, batch_size=20, planned_steps=50, dtype=torch.float64)
     together.run(12)

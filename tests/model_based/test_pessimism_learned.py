@@ -82,7 +82,7 @@ def mean_action(kind: type[ImaginedSAC], **options: object) -> float:
 
     agent = Here(data(), **{**OPTIONS, **options}).fresh(0)
     ready = agent.prepare(data())
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     learner = Learner([agent], [0], sources, batch_size=64, planned_steps=400, kernels=True)
     learner.run(400)
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_ravl_finds_the_way_in_a_plane() -> None:
     }  # fmt: skip
     agent = PlaneRAVL(plane_data(500), **options).fresh(0)
     ready = agent.prepare(plane_data(500))
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     learner = Learner([agent], [0], sources, batch_size=128, planned_steps=500, kernels=True)
     learner.run(500)
     states = torch.tensor([[-0.4, -0.4], [1.0, 1.0], [0.5, 0.5], [1.2, -0.3]])

@@ -108,7 +108,7 @@ def test_the_alarm_hears_how_well_the_newest_rows_are_predicted() -> None:
     made = loop()
     told = {name: values[0] for name, values in made.run(80).items()}
     alarm = Alarm(made.learner.agent.config)
-    alarm.hear(80, told)
+    alarm.observe_outcome(80, told)
     assert alarm.watched == ["calibration_drift"]
     assert float(made.learner.buffers["held"][0]) == pytest.approx(told["model_held"])
 

@@ -75,7 +75,7 @@ def trained(kind: type, steps: int, dtype: torch.dtype = torch.float64, seed: in
     data = plane_data(200)
     agent = kind(data, **{**SMALL, **options}).fresh(seed)
     ready = agent.prepare(data)
-    store = store_from_dataset(ready, agent.reads, dtype=dtype)
+    store = store_from_dataset(ready, agent.required_columns, dtype=dtype)
     found = Learner([agent], [seed], agent.sources(Stores(ready, store)), batch_size=16, dtype=dtype)
     found.run(steps)
     return found
@@ -178,7 +178,7 @@ def fitted(q: Tensor, length: int, last: int | None) -> Tensor:
     agent = ChainBase(data, deterministic_backup=True, **options)
     agent.last = last
     agent.target_critic = Table(q)
-    source = agent.sources(Stores(data, store_from_dataset(agent.prepare(data), agent.reads)))[MAIN]
+    source = agent.sources(Stores(data, store_from_dataset(agent.prepare(data), agent.required_columns)))[MAIN]
     assert isinstance(source, BesideAdded)
     source.bind([0], 16, torch.device("cpu"))
     noise = {"imagined": torch.randn(4, length)}

@@ -238,7 +238,7 @@ def test_values_are_compared_with_what_the_rewards_met_allow_and_nothing_else_is
     made = loop()
     told = {name: values[0] for name, values in made.run(60).items()}
     alarm = Alarm(made.learner.agent.config)
-    alarm.hear(60, told)
+    alarm.observe_outcome(60, told)
     assert alarm.watched == ["value_excess", "value_growth"]
     assert told["lowest_reward"] < told["highest_reward"] == 0
     assert float(made.learner.buffers["lowest_reward"][0]) == pytest.approx(told["lowest_reward"])

@@ -112,8 +112,8 @@ def test_rows_together_are_rows_alone_and_the_memory_is_what_was_seen_done_and_e
         memory, alone = made.executed(memory, action), made.executed(alone, own)
         newest = memory["steps"][0, -1]
         assert newest[:3].tolist() == [*seen[0].tolist(), float(action[0])]
-        memory = made.hear(memory, rewards, rewards, ended)
-        alone = made.hear(alone, rewards[:1], rewards[:1], ended[:1])
+        memory = made.observe_outcome(memory, rewards, rewards, ended)
+        alone = made.observe_outcome(alone, rewards[:1], rewards[:1], ended[:1])
         assert float(memory["steps"][0, -1, 3]) == 0.5 + time
     assert memory["seen"].flatten().tolist() == [3.0] * 4 + [1.0] + [3.0] * 6
 
@@ -148,8 +148,8 @@ def test_it_plans_to_where_it_pays_and_loads_again(tmp_path: Any) -> None:
             assert torch.equal(same, action)
         state = state + 0.4 * action
         earned = torch.exp(-4 * state[:, 0] ** 2)
-        memory = policy.hear(memory, earned, 0 * earned, torch.zeros(16, dtype=torch.bool))
-        other = again.hear(other, earned, 0 * earned, torch.zeros(16, dtype=torch.bool))
+        memory = policy.observe_outcome(memory, earned, 0 * earned, torch.zeros(16, dtype=torch.bool))
+        other = again.observe_outcome(other, earned, 0 * earned, torch.zeros(16, dtype=torch.bool))
     assert float(state.abs().mean()) < 0.4  # it began at 1.05, and a random walk ends further off
 
 

@@ -48,7 +48,7 @@ def learner(dataset: Any, seeds: tuple[int, ...] = (0,), **options: Any) -> Lear
     agents = [ACT(dataset, **{**SMALL, **options}).fresh(seed) for seed in seeds]
     for agent in agents:
         prepared = agent.prepare(dataset)
-    store = store_from_dataset(prepared, agents[0].reads)
+    store = store_from_dataset(prepared, agents[0].required_columns)
     sources = agents[0].sources(Stores(prepared, store, None))
     return Learner(agents, list(seeds), sources, batch_size=6, planned_steps=100, device="cpu")
 
@@ -125,7 +125,7 @@ def test_every_layer_of_the_decoder_learns() -> None:
 
 def test_chunks_begin_at_the_row_that_is_seen_and_end_with_its_episode() -> None:
     dataset = data()
-    stores = Stores(dataset, store_from_dataset(dataset, ACT.reads), None)
+    stores = Stores(dataset, store_from_dataset(dataset, ACT.required_columns), None)
     source: Any = ACT(dataset, **SMALL).sources(stores)[MAIN]
     batch = source.gather(torch.tensor([0, 3, 7]))
     assert batch["observations"][:, 0].tolist() == [0, 3, 7]

@@ -38,7 +38,7 @@ def test_the_loss_is_that_of_rewards_in_other_units(scale: float) -> None:
         torch.manual_seed(0)
         agent = BisimIQL(Spec(3, 1, (-1.0,), (1.0,)), latent=4, hidden=(8,), history=1, normalization="none")
         ready = agent.prepare(data.replace(rewards=np.float32(factor) * data.rewards))
-        batch = {name: torch.from_numpy(getattr(ready, name)).float() for name in agent.reads}
+        batch = {name: torch.from_numpy(getattr(ready, name)).float() for name in agent.required_columns}
         batch["latents"] = agent.encoded(batch["observations"])
         losses.append(float(agent.bisimulation_loss(batch["latents"], batch).detach()))
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
@@ -168,7 +168,7 @@ def lasting(reward: float, rows: int = 400) -> BisimIQL:
         discount=0.9, normalization="none",
     )  # fmt: skip
     ready = agent.prepare(data)
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads, "cpu")))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns, "cpu")))
     Learner([agent], [0], sources, batch_size=64, planned_steps=1_500, kernels=True).run(1_500)
     return agent
 
@@ -187,7 +187,7 @@ def trained(weight: float) -> BisimIQL:
         normalization="none",
     )
     ready = agent.prepare(distracted())
-    rows = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads, "cpu")))
+    rows = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns, "cpu")))
     Learner([agent], [0], rows, batch_size=64, planned_steps=800, kernels=True).run(800)
     return agent
 

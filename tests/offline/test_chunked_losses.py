@@ -99,11 +99,11 @@ def test_rebracs_actor_loss_by_hand() -> None:
 
 def test_rebracs_two_codes_order_their_updates_differently() -> None:
     corl, fql = (small(ReBRAC, preset=preset).updates() for preset in ("corl", "fql"))
-    assert not corl[1].together
-    assert corl[1].then == {"target_critic": ("critic", 0.005)}  # of the new critics
-    assert corl[1].lagging == {"target_actor": ("actor", 0.005)}  # of the old actor
-    assert fql[1].together
-    assert set(fql[1].lagging) == {"target_critic", "target_actor"}
+    assert not corl[1].simultaneous
+    assert corl[1].target_updates == {"target_critic": ("critic", 0.005)}  # of the new critics
+    assert corl[1].pre_step_targets == {"target_actor": ("actor", 0.005)}  # of the old actor
+    assert fql[1].simultaneous
+    assert set(fql[1].pre_step_targets) == {"target_critic", "target_actor"}
 
 
 def test_flow_matching_on_two_actions_by_hand() -> None:

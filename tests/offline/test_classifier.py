@@ -42,7 +42,7 @@ def frames(episodes: int = 12, steps: int = 10, seed: int = 0, pictures: bool = 
 def trained(dataset: Dataset, steps: int, **options: Any) -> Classifier:
     agent = Classifier(Spec.of(dataset, [-1.0], [1.0]), hidden=(32,), learning_rate=3e-3, **options).fresh(0)
     ready = agent.prepare(dataset)
-    store = store_from_dataset(ready, agent.reads)
+    store = store_from_dataset(ready, agent.required_columns)
     learner = Learner([agent], [0], agent.sources(Stores(ready, store)), batch_size=64)
     learner.run(steps)
     return learner.extract(0)  # type: ignore[return-value]
@@ -88,7 +88,7 @@ def test_half_of_each_batch_is_success() -> None:
     dataset = frames(20)
     agent = Classifier(Spec.of(dataset, [-1.0], [1.0]))
     ready = agent.prepare(dataset)
-    source = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))[MAIN]
+    source = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))[MAIN]
     source.bind([0, 1], 10, torch.device("cpu"))
     for step in range(5):
         batch = source.gather(source.rows(step))
@@ -125,6 +125,6 @@ def test_mistakes_are_named() -> None:
     agent = Classifier(spec)
     ready = agent.prepare(dataset.replace(extras={"success": np.zeros(20, bool)}))
     with pytest.raises(DataError, match=r"'success' is 0 in all 20 rows: rows of both kinds are needed"):
-        agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+        agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     with pytest.raises(ConfigError, match=r"label_of is 'frames'"):
         Classifier(spec, label_of="frames")

@@ -72,7 +72,7 @@ def test_the_loss_is_the_formulas_by_hand() -> None:
 def trained(agents: list[DiscreteCQL], data: Dataset, steps: int, seeds: tuple[int, ...] = (0,)) -> Learner:
     """A Learner of these agents after some steps on the data."""
     ready = [agent.prepare(data) for agent in agents][-1]
-    sources = agents[0].sources(Stores(ready, store_from_dataset(ready, agents[0].reads)))
+    sources = agents[0].sources(Stores(ready, store_from_dataset(ready, agents[0].required_columns)))
     learner = Learner(agents, seeds, sources, batch_size=64, planned_steps=steps)
     learner.run(steps)
     return learner

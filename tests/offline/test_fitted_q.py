@@ -103,7 +103,7 @@ def at_once(policy: Policy, data: Dataset, steps: int, seed: int) -> Array:
     )
     torch.manual_seed(seed)
     agent = FittedQ(Spec.of(data, low, high), discount=0.99)
-    Learner([agent], [seed], Uniform(store_from_dataset(ready, agent.reads)), planned_steps=steps).run(steps)
+    Learner([agent], [seed], Uniform(store_from_dataset(ready, agent.required_columns)), planned_steps=steps).run(steps)
     first = data.episode_starts[:-1]
     pairs = np.concatenate([seen[first], scaled(data.observations[first])], 1)
     with torch.no_grad():

@@ -147,7 +147,7 @@ def trained(name: str, data: Dataset, steps: int, seeds: int = 1, **options: Any
     spec = Spec.of(data, -np.ones(data.action_dim), np.ones(data.action_dim))
     agents = [kind(spec, **{"hidden": (32, 32), "learning_rate": 3e-3, **options}).fresh(seed) for seed in range(seeds)]
     ready = [agent.prepare(data) for agent in agents]
-    stores = Stores(ready[0], store_from_dataset(ready[0], agents[0].reads))
+    stores = Stores(ready[0], store_from_dataset(ready[0], agents[0].required_columns))
     learner = Learner(
         agents,
         list(range(seeds)),

@@ -22,7 +22,7 @@ from surefoot.online import ALGORITHMS as ONLINE
 from surefoot.safe import ALGORITHMS as SAFE
 
 SPEC = Spec(1, 1, (-1.0,), (1.0,))
-FROM_DATA = {**{name: agent for name, agent in SAFE.items() if not agent.acts}, **ALGORITHMS}
+FROM_DATA = {**{name: agent for name, agent in SAFE.items() if not agent.requires.online}, **ALGORITHMS}
 REMEMBERING = sorted(name for name, agent in FROM_DATA.items() if hasattr(agent.Config, "history"))
 SMALL = {
     "hidden": (32, 32),
@@ -75,7 +75,7 @@ def trained(name: str, history: int, steps: int = 400, **options: Any) -> Policy
     agent = kind(SPEC, history=history, **{**given, **options})
     ready = agent.prepare(velocities())
     assert ready.observations.shape[1] == history
-    store = store_from_dataset(ready, agent.reads, "cpu")
+    store = store_from_dataset(ready, agent.required_columns, "cpu")
     rows = agent.sources(Stores(ready, store))
     Learner([agent], [0], rows, batch_size=64, planned_steps=steps, kernels=True).run(steps)
     return agent.policy()
@@ -88,7 +88,7 @@ def follows(policy: Policy) -> float:
     for _ in range(4):
         action, memory = policy.act(place.unsqueeze(1), memory)
         hits.append(((action.squeeze(1) * sign) > 0).float().mean())
-        memory = policy.hear(memory, torch.zeros(200), torch.zeros(200), torch.zeros(200, dtype=torch.bool))
+        memory = policy.observe_outcome(memory, torch.zeros(200), torch.zeros(200), torch.zeros(200, dtype=torch.bool))
         place = place + 0.2 * sign
     return float(torch.stack(hits[1:]).mean())
 

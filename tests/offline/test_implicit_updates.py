@@ -232,7 +232,7 @@ def test_recoil_imitates_the_expert_whatever_rewards_say_or_finds_it_by_return(c
     agent = ReCOIL(Spec(2, 1, (-1.0,), (1.0,)), hidden=(32, 32), learning_rate=3e-3, fraction=0.25, target_rate=0.05)
     assert "60 of 240 rows" in agent.notes(dataset)[0]
     ready = agent.prepare(dataset)
-    store = store_from_dataset(ready, agent.reads, "cpu")
+    store = store_from_dataset(ready, agent.required_columns, "cpu")
     Learner([agent], [0], agent.sources(Stores(ready, store)), batch_size=64, planned_steps=600, kernels=True).run(600)
     with torch.no_grad():
         assert float(agent.act(torch.from_numpy(ready.observations)).mean()) == pytest.approx(0.6, abs=0.12)
@@ -271,7 +271,7 @@ def test_recoil_draws_the_share_of_the_experts_rows_and_refuses_data_of_one_kind
     dataset = demonstrations()
     agent = ReCOIL(Spec(2, 1, (-1.0,), (1.0,)), share=0.7)
     ready = agent.prepare(dataset)
-    source = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads, "cpu")))["batch"]
+    source = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns, "cpu")))["batch"]
     source.bind([0], 512, torch.device("cpu"))
     drawn = torch.cat([source.gather(source.rows(step)[0])["expert"] for step in range(20)])
     assert float(drawn.mean()) == pytest.approx(0.7, abs=0.02)

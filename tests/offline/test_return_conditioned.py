@@ -49,7 +49,7 @@ def episodes(count: int, length: int, seed: int = 0, **columns: Any) -> Dataset:
 
 def trained(agent: Agent, dataset: Dataset, steps: int, **options: Any) -> Learner:
     ready = agent.prepare(dataset)
-    store = store_from_dataset(ready, agent.reads, "cpu")
+    store = store_from_dataset(ready, agent.required_columns, "cpu")
     found = Learner([agent], [0], agent.sources(Stores(ready, store)), planned_steps=steps, kernels=True, **options)
     found.run(steps)
     return found
@@ -67,7 +67,7 @@ def test_one_update_of_rcsl_equals_torchs_adam_with_coupled_decay_in_float64(sca
             layer.bias.copy_(bias)
     dataset = episodes(4, 5)
     ready = agent.prepare(dataset)
-    store = store_from_dataset(ready, agent.reads, "cpu", dtype=torch.float64)
+    store = store_from_dataset(ready, agent.required_columns, "cpu", dtype=torch.float64)
     learner = Learner([agent], [0], agent.sources(Stores(ready, store)), batch_size=8, dtype=torch.float64)
     rows = learner.sources["batch"].rows(0)[0].numpy()
     learner.run(1)
@@ -107,8 +107,8 @@ def test_a_policy_of_standardised_returns_reads_them_as_they_are_and_does_not_de
 def test_rcsl_does_not_go_on_from_a_policy_that_reads_returns_on_another_scale() -> None:
     source = RCSL(SPEC, hidden=(16,))
     with pytest.raises(ConfigError, match=r"rcsl.returns is none, and standardised in the run of init=: set it"):
-        RCSL(SPEC, hidden=(16,), returns="none").adopt(source)
-    assert RCSL(SPEC, hidden=(16,)).adopt(source) is None
+        RCSL(SPEC, hidden=(16,), returns="none").load_from(source)
+    assert RCSL(SPEC, hidden=(16,)).load_from(source) is None
 
 
 def test_a_return_conditioned_policy_counts_what_it_earns_and_is_saved_with_its_target(tmp_path: Any) -> None:
@@ -124,7 +124,7 @@ def test_a_return_conditioned_policy_counts_what_it_earns_and_is_saved_with_its_
     memory = policy.begin(2)
     first, memory = policy.act(observations, memory)
     torch.testing.assert_close(first, actor(observations, torch.tensor([7.0, 7.0])).clamp(-1, 1))
-    memory = policy.hear(memory, torch.tensor([1.5, 2.0]), torch.zeros(2), torch.tensor([False, True]))
+    memory = policy.observe_outcome(memory, torch.tensor([1.5, 2.0]), torch.zeros(2), torch.tensor([False, True]))
     second, _ = policy.act(observations, memory)
     torch.testing.assert_close(second, actor(observations, torch.tensor([5.5, 7.0])).clamp(-1, 1))
     assert (second - first).abs().max() > 1e-3
@@ -198,7 +198,7 @@ def test_what_is_asked_for_decides_what_is_done(kind: type[Agent]) -> None:
         policy = agent.policy()
         action, memory = policy.act(torch.zeros(1, 3), policy.begin(1))
         torch.testing.assert_close(action, torch.full((1, 2), wanted), atol=0.15, rtol=0)
-        memory = policy.hear(memory, torch.tensor([target / 5]), torch.zeros(1), torch.tensor([False]))
+        memory = policy.observe_outcome(memory, torch.tensor([target / 5]), torch.zeros(1), torch.tensor([False]))
         action, _ = policy.act(torch.zeros(1, 3), memory)
         torch.testing.assert_close(action, torch.full((1, 2), wanted), atol=0.2, rtol=0)
 

@@ -165,7 +165,7 @@ def trained(kind: type[Agent], dataset: Dataset, weight: float) -> tuple[float, 
     """Mean action change among the tremors, and the squared Jacobian, of a policy trained with this weight."""
     agent = kind(dataset, hidden=(32, 32)).fresh(0)
     ready = agent.prepare(dataset)
-    store = store_from_dataset(ready, agent.reads)
+    store = store_from_dataset(ready, agent.required_columns)
     made = Learner([agent], [0], Uniform(store), batch_size=64, jacobian_penalty=weight, kernels=True)
     made.run(1500)
     policy = made.extract(0).policy()

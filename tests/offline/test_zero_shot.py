@@ -38,7 +38,7 @@ def agent_of(name: str, data: Dataset, **options: Any) -> Any:
 def trained(name: str, data: Dataset, steps: int, **options: Any) -> Any:
     agent = agent_of(name, data, **{**FAST, **options})
     ready = agent.prepare(data)
-    stores = Stores(ready, store_from_dataset(ready, agent.reads))
+    stores = Stores(ready, store_from_dataset(ready, agent.required_columns))
     learner = Learner([agent], [0], agent.sources(stores), batch_size=128, planned_steps=steps, kernels=True)
     learner.run(steps)
     return learner.extract(0)
@@ -64,7 +64,7 @@ def test_cloning_goes_to_no_corner() -> None:
     kind = ALGORITHMS["bc"]
     agent = kind(Spec.of(data, -np.ones(2), np.ones(2)), hidden=(64, 64)).fresh(0)
     ready = agent.prepare(data)
-    stores = Stores(ready, store_from_dataset(ready, agent.reads))
+    stores = Stores(ready, store_from_dataset(ready, agent.required_columns))
     learner = Learner([agent], [0], agent.sources(stores), batch_size=128, planned_steps=300)
     learner.run(300)
     assert max(arrivals(learner.extract(0).policy(), None, corner) for corner in CORNERS) < 0.4

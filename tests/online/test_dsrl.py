@@ -70,7 +70,7 @@ def test_the_first_choices_are_normal_noise_cut_at_the_reach_and_data_are_refuse
     normal = torch.distributions.Normal(0.0, 1.0)
     assert float(drawn.max()) == -float(drawn.min()) == 1.5
     assert float((drawn < 0.5).float().mean()) == pytest.approx(float(normal.cdf(torch.tensor(0.5))), abs=1e-4)
-    assert DSRL.data == "refused"
+    assert DSRL.requires.data == "refused"
     with refused("offline_fraction", "conflict"):
         DSRL.configure(offline_fraction=0.5)
     with refused("reach", "range"):  # its own name, not its ancestor's
@@ -122,7 +122,7 @@ def test_the_policy_that_leaves_steers_the_flow_and_the_flow_has_not_moved(tmp_p
     source = flow_loop("reinflow", chunk=3, flow_steps=2).agent
     made = dsrl_loop("native/pendulum", kind=kind)
     agent: Any = made.agent
-    assert agent.adopt(source) == ["base"]
+    assert agent.load_from(source) == ["base"]
     before = {name: value.clone() for name, value in agent.base.state_dict().items()}
     made.run(150)
     assert all(torch.equal(value, before[name]) for name, value in agent.base.state_dict().items())

@@ -158,10 +158,10 @@ def test_what_a_setting_cannot_be_is_named() -> None:
 def test_every_preset_builds_and_names_what_it_inherits(algorithm: str) -> None:
     kind = ALGORITHMS[algorithm]
     for preset in kind.PRESETS:
-        problem = Spec.of_choices(1, 3) if kind.chooses else spec(Constant())
+        problem = Spec.of_choices(1, 3) if kind.requires.discrete else spec(Constant())
         agent = kind(problem, preset=preset, hidden=(4,))
         own = {name.split(".")[0] for name in agent.state_dict()}
-        assert set(kind.inherits) - {"encoder"} <= own  # which problems of one vector have not
+        assert set(kind.warm_start.networks) - {"encoder"} <= own  # which problems of one vector have not
 
 
 def test_the_actor_of_several_critic_steps_sees_the_last_rows_or_all() -> None:

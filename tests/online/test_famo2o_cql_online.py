@@ -56,7 +56,7 @@ def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OC
              "temperature_learning_rate": 3e-2, "target_entropy": -2.0, "sampled_actions": 2}  # fmt: skip
     offline = FamO2OCQL(spec(env), **shape).fresh(0)
     store_of = offline.prepare(data)
-    store = Store.pack({key: getattr(store_of, key) for key in FamO2OCQL.reads})
+    store = Store.pack({key: getattr(store_of, key) for key in FamO2OCQL.required_columns})
     Learner([offline], [0], Uniform(store), batch_size=128, kernels=True).run(50)
     before = regulators_gain(offline)
     online = kind(spec(env), num_envs=8, initial_steps=400, updates_per_step=0.5, **shape)

@@ -114,7 +114,7 @@ def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OO
              "coefficients": (0.5, 8.0), "rewards": "none", "initialisation": "torch"}  # fmt: skip
     offline = FamO2O(spec(env), **shape).fresh(0)
     store_of = offline.prepare(data)
-    store = Store.pack({key: getattr(store_of, key) for key in FamO2O.reads})
+    store = Store.pack({key: getattr(store_of, key) for key in FamO2O.required_columns})
     Learner([offline], [0], Uniform(store), batch_size=128, kernels=True).run(100)
     before = regulators_gain(offline)
     online = kind(spec(env), num_envs=8, initial_steps=400, updates_per_step=0.5, **shape)

@@ -81,7 +81,7 @@ def test_a_flow_of_one_step_has_errors_that_tell_something_and_stretches_need_tw
 
 def test_a_run_that_goes_on_from_one_of_its_kind_takes_the_critic_too() -> None:
     source: Any = flow_loop("fpo").agent
-    assert source.fresh(1).adopt(source) is None
+    assert source.fresh(1).load_from(source) is None
 
 
 def test_stacked_seeds_are_single_seeds() -> None:

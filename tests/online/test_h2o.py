@@ -274,7 +274,7 @@ def test_real_and_simulated_rows_come_apart_and_the_discriminators_have_rows_of_
     ]  # fmt: skip
     assert [update.rows for update in learner.updates] == [8, 8, 8, 8]
     assert [update.sources for update in learner.updates] == [TO_TELL_APART, BOTH, BOTH, BOTH]
-    assert [update.together for update in learner.updates] == [False, False, True, True]
+    assert [update.simultaneous for update in learner.updates] == [False, False, True, True]
     data = set(agent.prepare(regulated(count=50)).observations[:, 0].tolist())
     met = set(trained.experience.buffer["observations"][: len(trained.experience.buffer), 0].tolist())
     rows = {name: source.rows(7)[0] for name, source in learner.sources.items()}

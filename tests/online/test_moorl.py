@@ -133,7 +133,7 @@ def test_rows_are_what_their_numbers_say() -> None:
 def test_the_meta_policy_acts_and_is_what_the_run_gives() -> None:
     trained = moorl(inner_steps=4, updates_per_step=4.0)
     trained.run(30)
-    trained.learner.run(2)  # the inner policy has gone on
+    trained.learner.run(2)  # the inner policy has moved on
     agent, observations = trained.agent, torch.linspace(-1, 1, 5).unsqueeze(1)
     meta, inner = agent.meta_actor.act(observations), agent.actor.act(observations)
     assert not torch.equal(meta, inner)

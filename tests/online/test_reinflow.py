@@ -163,17 +163,17 @@ def test_the_policy_that_leaves_is_the_flow_without_what_explores(tmp_path: Any)
 
 def test_a_run_s_policy_settles_what_the_config_leaves_open_and_its_velocity_is_taken() -> None:
     source = flow_loop("reinflow", chunk=2, flow_steps=5, network="embedded", velocity_hidden=(16, 16, 16)).agent
-    settled = ReinFlow.settle(ReinFlow.configure().__dict__, source)
+    settled = ReinFlow.inherit_options(ReinFlow.configure().__dict__, source)
     assert (settled["chunk"], settled["flow_steps"], settled["network"]) == (2, 5, "embedded")
     assert list(settled["velocity_hidden"]) == [16, 16, 16]
     kind: Any = __import__("surefoot.online", fromlist=["FPO"]).FPO
     agent = kind(source.spec, **{**settled, "velocity_hidden": (16, 16, 16), "condition_hidden": ()})
-    assert agent.adopt(source) == ["actor"]
+    assert agent.load_from(source) == ["actor"]
     for name, value in agent.actor.network.state_dict().items():
         assert torch.equal(value, source.actor.network.state_dict()[name])
     other = kind(source.spec, **{**settled, "chunk": 3, "velocity_hidden": (16, 16, 16), "condition_hidden": ()})
     with pytest.raises(ConfigError, match=r"fpo\.chunk is 3, and reinflow was trained with 2: leave it out"):
-        other.adopt(source)
+        other.load_from(source)
 
 
 def test_a_clone_of_two_modes_keeps_both_and_reinflow_moves_to_the_better() -> None:
@@ -212,8 +212,8 @@ def test_a_run_that_kept_no_clone_is_no_start_for_one_that_stays_near_it() -> No
     source = flow_loop("reinflow").agent
     near = flow_loop("reinflow", clone_coefficient=0.1).agent
     with pytest.raises(ConfigError, match=r"keeps no clone to stay near: start from the clone's run"):
-        near.adopt(source)
-    assert near.adopt(near) is None
+        near.load_from(source)
+    assert near.load_from(near) is None
 
 
 def test_settings_out_of_range_are_named() -> None:

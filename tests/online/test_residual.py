@@ -30,8 +30,10 @@ SMALL: dict[str, Any] = {"hidden": (8, 6), "initial_steps": 8, "progress": 0, "u
 def started(source: Any, spec: Spec, **options: Any) -> Any:
     """A residual of an agent's policy, as `warm_start` makes one."""
     config = {**SMALL, **options}
-    agent = Residual(spec, **{**config, **Residual.settle({**{"chunk": None, "base": None}, **config}, source)})
-    agent.adopt(source)
+    agent = Residual(
+        spec, **{**config, **Residual.inherit_options({**{"chunk": None, "base": None}, **config}, source)}
+    )
+    agent.load_from(source)
     agent.normalizer.load_state_dict(source.normalizer.state_dict())
     return agent
 
@@ -202,7 +204,7 @@ def test_what_it_can_t_correct_is_named() -> None:
         Residual(PROBLEM, base="{}")
     agent = started(SAC(PROBLEM, hidden=(8, 8)).fresh(0), PROBLEM)
     with pytest.raises(ConfigError, match=r"leave algo\.base out"):
-        agent.adopt(FlowBC(PROBLEM, hidden=(8, 8)).fresh(0))
+        agent.load_from(FlowBC(PROBLEM, hidden=(8, 8)).fresh(0))
 
 
 def test_a_base_that_sees_keeps_its_encoder_and_nothing_trains_it() -> None:

@@ -32,8 +32,8 @@ BASES: dict[str, tuple[Any, dict[str, Any]]] = {
 def started(source: Any, spec: Spec, seed: int = 0, **options: Any) -> Any:
     config = {**SMALL, **options}
     torch.manual_seed(seed)
-    agent = ResidualPPO(spec, **{**config, **ResidualPPO.settle({"base": None, **config}, source)})
-    agent.adopt(source)
+    agent = ResidualPPO(spec, **{**config, **ResidualPPO.inherit_options({"base": None, **config}, source)})
+    agent.load_from(source)
     return agent
 
 
@@ -62,7 +62,7 @@ def test_before_training_and_with_scale_0_it_is_the_base_bit_for_bit(base: str) 
             assert torch.equal(one, two)
             ended = torch.tensor([step == 3, False, False, False])
             outcome = (torch.zeros(4), torch.zeros(4), ended)
-            memories = [p.hear(m, *outcome) for p, m in zip((reference, mine), memories, strict=True)]
+            memories = [p.observe_outcome(m, *outcome) for p, m in zip((reference, mine), memories, strict=True)]
 
 
 def test_what_is_played_is_the_clipped_sum_and_the_density_is_that_of_the_change() -> None:

@@ -35,9 +35,9 @@ def environment(rows: int = 2) -> PixelVectorEnv:
 
 def started(kind: type[Agent], clone: Agent, **options: Any) -> Agent:
     """An agent that starts from a clone, as a run with init= does."""
-    settled = kind.settle({**vars(kind.Config()), **options}, clone)
+    settled = kind.inherit_options({**vars(kind.Config()), **options}, clone)
     agent = kind(clone.environment_spec, **{**options, **settled}).fresh(0)
-    assert agent.adopt(clone) is not None
+    assert agent.load_from(clone) is not None
     assert take_encoder(agent, clone) == ["encoder"]
     return agent
 
@@ -150,7 +150,7 @@ def test_a_decision_encodes_its_pictures_once_however_many_steps_it_takes(
 def test_a_clone_with_a_history_or_another_encoder_is_refused() -> None:
     for kind, clone in ((ReinFlow, clone_of(FlowBC, history=2)), (DPPO, clone_of(DiffusionBC, history=2))):
         with pytest.raises(ConfigError, match=r"_bc was trained with history=2: clone with algo.history=1"):
-            kind.settle(vars(kind.Config()), clone)
+            kind.inherit_options(vars(kind.Config()), clone)
     clone = clone_of(FlowBC)
     agent = ReinFlow(clone.environment_spec, **{**CLONE, "encoder_features": 7, "flow_steps": 2})
     with pytest.raises(ConfigError, match=r"leave algo.encoder and its options out"):
@@ -160,6 +160,6 @@ def test_a_clone_with_a_history_or_another_encoder_is_refused() -> None:
 def test_options_of_the_encoder_follow_the_clone_unless_they_are_given() -> None:
     spec = Spec({"image": Array((64, 64, 3), "uint8")}, 1, (-1.0,), (1.0,))
     clone = FlowBC(spec, encoder="d4pg", crop=0.9, pixels="half", **{k: v for k, v in CLONE.items() if k != "encoder"})
-    found = ReinFlow.settle({}, clone)
+    found = ReinFlow.inherit_options({}, clone)
     assert (found["encoder"], found["crop"], found["pixels"]) == ("d4pg", 0.9, "half")
-    assert "encoder" not in ReinFlow.settle({"encoder": "small"}, clone)
+    assert "encoder" not in ReinFlow.inherit_options({"encoder": "small"}, clone)

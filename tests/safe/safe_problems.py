@@ -70,7 +70,7 @@ def learner(
 ) -> Learner:
     dataset = random_dataset() if dataset is None else dataset
     ready = [agent.prepare(dataset) for agent in made][-1]
-    store = store_from_dataset(ready, made[0].reads, dtype=dtype)
+    store = store_from_dataset(ready, made[0].required_columns, dtype=dtype)
     sources = made[0].sources(Stores(ready, store))
     settings = {"batch_size": 16, "planned_steps": 200, "dtype": dtype, **options}
     return Learner(made, seeds, sources, **settings)

@@ -58,7 +58,7 @@ def trained(kind: type[FISOR] = FISOR, steps: int = 2500, **options: Any) -> FIS
     }
     rates = {"learning_rate": 1e-3, "target_rate": 0.02, "average_rate": 0.01, "cost_temperature": 20.0}
     agent = kind(dataset, **rates, **given)
-    store = store_from_dataset(agent.prepare(dataset), agent.reads)
+    store = store_from_dataset(agent.prepare(dataset), agent.required_columns)
     learner = Learner([agent], [0], Uniform(store), batch_size=128, planned_steps=steps, kernels=True)
     learner.run(steps)
     found = learner.extract(0)

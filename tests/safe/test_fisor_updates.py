@@ -233,7 +233,7 @@ def test_prepared_data_hold_the_signal_and_scaled_rewards() -> None:
     assert made.notes(recorded()) == [
         "fisor: constraint signal h is the published signal: -1 on a safe step, 25 on a violating one"
     ]
-    store_from_dataset(ready, made.reads)
+    store_from_dataset(ready, made.required_columns)
     margins = np.array([1, 1, -2, 1, 1, 1], np.float32)
     signed = agent().prepare(recorded(extras={"margins": margins}))
     assert signed.extras["signals"].tolist() == (-margins).tolist()

@@ -29,7 +29,7 @@ CRITICS = ("bcq_lag", "bear_lag", "cpq")
 def ready(variant: str, **options: Any) -> tuple[Any, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """An agent, 32 rows of its data, and noise for each of its losses."""
     (agent,) = agents(variant, [3], **options)
-    store = store_from_dataset(agent.prepare(random_dataset()), agent.reads)
+    store = store_from_dataset(agent.prepare(random_dataset()), agent.required_columns)
     batch = agent.annotate(store.gather(torch.arange(32)))
     noise = {
         update.name: {
@@ -190,7 +190,7 @@ def test_coptidices_density_is_one_over_the_box() -> None:
 @pytest.mark.parametrize("variant", ["bcq_lag", "bear_lag", "cpq", "coptidice"])
 def test_time_outs_are_no_terminations(variant: str) -> None:
     data, (agent,) = random_dataset(), agents(variant, [0])
-    store = store_from_dataset(agent.prepare(data), agent.reads)
+    store = store_from_dataset(agent.prepare(data), agent.required_columns)
     flags = store["terminations"].numpy().astype(bool)
     np.testing.assert_array_equal(flags, data.terminations)
     assert (data.truncations & ~flags).sum() == 6
@@ -205,7 +205,7 @@ def test_cdt_draws_an_episode_by_what_its_cost_leaves_of_the_ceiling_whatever_it
     ends = {"terminations": terminations, "truncations": np.zeros(40, bool), "episode_ids": ids}
     data = data.replace(costs=costs, valid=valid, **ends)
     ready = agent.prepare(data)
-    source: Any = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))[MAIN]
+    source: Any = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))[MAIN]
     chances: Any = source.weighted.probabilities.numpy()
     assert chances[:5].sum() == pytest.approx(2 / 3)
     assert np.ptp(chances[:5]) == np.ptp(chances[5:]) == 0

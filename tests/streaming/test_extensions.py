@@ -140,7 +140,7 @@ def test_avg_takes_the_steps_of_a_second_implementation() -> None:
         if not end:
             following = agent.following[0].clone()
             agent.learn()
-        else:  # `following` has gone on to the next episode's first observation: a twin that ends without one knows
+        else:  # `following` has moved on to the next episode's first observation: a twin that ends without one knows
             following = None
         mean, log_std = through(actor, state).chunk(2)
         std = log_std.clamp(-20, 2).exp()
@@ -204,4 +204,4 @@ def test_avg_learns_where_to_go() -> None:
 def test_avg_learns_continuous_actions_only() -> None:
     with pytest.raises(ConfigError, match="avg learns continuous actions"):
         AVG(CHOICES)
-    assert StreamAC.chooses
+    assert StreamAC.requires.discrete

@@ -64,7 +64,7 @@ def small_learner(name: str, **options: Any) -> Trained:
     fields = {field.name for field in dataclasses.fields(kind.Config)}
     sizes = {field: value for field, value in SMALL.items() if field in fields}
     config = kind.configure(**{**sizes, **OWN.get(name, {}), **options})
-    return _acting(kind, config) if kind.acts else _from_data(kind, config)
+    return _acting(kind, config) if kind.requires.online else _from_data(kind, config)
 
 
 def _dataset() -> Dataset:
@@ -84,7 +84,7 @@ def _from_data(kind: type[Agent], config: Any) -> Trained:
         )
     agents = [kind(problem, config).fresh(seed) for seed in SEEDS]
     ready = [agent.prepare(data) for agent in agents][-1]
-    sources = agents[0].sources(Stores(ready, store_from_dataset(ready, agents[0].reads)))
+    sources = agents[0].sources(Stores(ready, store_from_dataset(ready, agents[0].required_columns)))
     learner = Learner(agents, SEEDS, sources, batch_size=ROWS, planned_steps=50)
     if any(isinstance(entry, Rule) for entry in learner.order):  # such as one that imagines rows
         learner.run(FILLED)
@@ -97,7 +97,7 @@ def _acting(kind: type[Agent], config: Any) -> Trained:
     agents = [kind(spec_of(env), config).fresh(seed) for seed in SEEDS]
     data = None
     for agent in agents:
-        if kind.data == "required":
+        if kind.requires.data == "required":
             data = agent.prepare(_dataset())
         else:
             prepare_without_data(agent)

@@ -98,13 +98,13 @@ def test_a_silent_run_that_goes_on_and_rings_has_the_policy_that_it_went_on_from
     last = Policy.load(folder / "policy" / "seed0.safetensors")
     rung = Ring(225, "value_excess", 2.0, 1.0, "values are above what rewards allow")
 
-    def hear(self: Alarm, step: int, values: object) -> list[Ring]:
+    def observe_outcome(self: Alarm, step: int, values: object) -> list[Ring]:
         if step <= 200 or self.rings:
             return []
         self.rings.append(rung)
         return [rung]
 
-    monkeypatch.setattr(Alarm, "hear", hear)
+    monkeypatch.setattr(Alarm, "observe_outcome", observe_outcome)
     summary = extend(folder, 300).summary
     (kept,) = summary["alarm"]["supported"]
     assert kept["step"] == 200
@@ -119,13 +119,13 @@ def test_a_run_that_was_stopped_keeps_the_policy_that_an_undisturbed_one_keeps(
     rings_at = 50 if kept is None else 100
     rung = Ring(rings_at, "value_excess", 2.0, 1.0, "values are above what rewards allow")
 
-    def hear(self: Alarm, step: int, values: object) -> list[Ring]:
+    def observe_outcome(self: Alarm, step: int, values: object) -> list[Ring]:
         if step != rings_at or self.rings:
             return []
         self.rings.append(rung)
         return [rung]
 
-    monkeypatch.setattr(Alarm, "hear", hear)
+    monkeypatch.setattr(Alarm, "observe_outcome", observe_outcome)
     whole, undisturbed = run_of(tmp_path, "data")
     assert [one["step"] for one in undisturbed["alarm"]["supported"]] == ([] if kept is None else [kept])
     (tmp_path / "whole").mkdir()

@@ -45,7 +45,7 @@ def heard(plan: Plan, found: list[Episodes]) -> tuple[Best, Saved]:
     """The evaluations of steps 10, 20, ..."""
     best, policy = Best(Run(pathlib.Path("run"), plan), [4]), Saved()
     for number, one in enumerate(found, start=1):
-        best.hear(4, 10 * number, one, lambda: policy)  # type: ignore[arg-type,return-value]
+        best.observe_outcome(4, 10 * number, one, lambda: policy)  # type: ignore[arg-type,return-value]
     return best, policy
 
 

@@ -40,7 +40,7 @@ def test_a_training_step_can_be_captured(name: str) -> None:
 CAPTURED_ACTORS = [
     name
     for name, kind in ALGORITHMS.items()
-    if issubclass(kind, OnPolicyAgent) or (issubclass(kind, OffPolicyAgent) and not kind.remembers)
+    if issubclass(kind, OnPolicyAgent) or (issubclass(kind, OffPolicyAgent) and not kind.acting.stateful)
 ]
 """Algorithms whose loops let them act by a captured call."""
 

@@ -43,7 +43,7 @@ class Here:
     """A collector in this process, which dies when it is given to: before answers with these numbers."""
 
     dies: list[int] = []  # noqa: RUF012
-    begun = 0
+    started = 0
 
     def __init__(self) -> None:
         type(self).started += 1
@@ -81,7 +81,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
     monkeypatch.setattr("surefoot.runs.start.work", work)
     monkeypatch.setattr(collectors, "ProcessConnection", Here)
     monkeypatch.setattr(Here, "dies", [])
-    monkeypatch.setattr(Here, "begun", 0)
+    monkeypatch.setattr(Here, "started", 0)
     return Here
 
 
@@ -131,7 +131,7 @@ def test_one_collector_chooses_by_the_values_that_are_learned(tmp_path: pathlib.
 @pytest.mark.parametrize("name", OFF_POLICY)
 def test_collectors_are_given_all_that_their_actions_depend_on(name: str) -> None:
     kind: Any = ALGORITHMS[name]
-    spec = Spec.of_choices(3, 2) if kind.chooses else Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
+    spec = Spec.of_choices(3, 2) if kind.requires.discrete else Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
     agent = kind(spec).fresh(0)
     try:
         check_agent(agent)

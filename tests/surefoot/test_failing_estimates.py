@@ -252,12 +252,12 @@ def test_the_model_that_judges_is_learned_over_the_native_kernels(monkeypatch: p
         pytest.skip(native.why_not())
     learners: list[Learner] = []
 
-    class Kept(Learner):
+    class SampleAux(Learner):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             learners.append(self)
 
-    monkeypatch.setattr(select_model, "Learner", Kept)
+    monkeypatch.setattr(select_model, "Learner", SampleAux)
     config = select_model.ModelJudgeConfig(members=2, hidden=(8,), updates=5, starts=2)
     select_model.ModelJudge(pendulum(), np.array([-2.0]), np.array([2.0]), config=config)
     assert learners[0].capture.how == "tape"

@@ -29,7 +29,7 @@ class Push:
     def act(self, observations: torch.Tensor, memory: Any) -> tuple[torch.Tensor, Any]:
         return self.action.expand(len(observations), -1), memory
 
-    def hear(self, memory: Any, *unused: torch.Tensor) -> Any:
+    def observe_outcome(self, memory: Any, *unused: torch.Tensor) -> Any:
         return memory
 
     def reset(self, seed: int) -> None:

@@ -155,11 +155,11 @@ def test_an_encoder_of_another_kind_is_refused_and_one_of_the_same_comes_along(s
 def test_how_far_a_run_had_come_does_not_come_along(algorithm: str, start: Any) -> None:
     small = {"model_hidden": (8,), "model_decays": ()}
     source, agent = (ALGORITHMS[algorithm](SPEC, **small).fresh(seed) for seed in (1, 2))
-    assert agent.counts
-    for name in agent.counts:
+    assert agent.warm_start.counters
+    for name in agent.warm_start.counters:
         getattr(source, name).fill_(103)
     start(agent, source)
-    assert all(int(getattr(agent, name)) == 0 for name in agent.counts)
+    assert all(int(getattr(agent, name)) == 0 for name in agent.warm_start.counters)
     assert equal(agent.model, source.model)
 
 

@@ -58,5 +58,5 @@ def learner(
     spec = Spec(data.observation_dim, data.action_dim, low, high)
     agents = [kind(spec, kind.configure(**{**SMALL, **options})).fresh(seed) for seed in seeds]
     ready = [agent.prepare(data) for agent in agents][-1]
-    store = store_from_dataset(ready, agents[0].reads, dtype=dtype)
+    store = store_from_dataset(ready, agents[0].required_columns, dtype=dtype)
     return Learner(agents, list(seeds), agents[0].sources(Stores(ready, store)), **engine)

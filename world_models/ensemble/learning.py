@@ -324,7 +324,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
         best: name of the `BestSoFar`.
 
     Returns:
-        The dataset; where rows are weighed, with the column `WEIGHTS`, which the agent then `reads`.
+        The dataset; where rows are weighed, with the column `WEIGHTS`, which is then in its `required_columns`.
 
     Raises:
         DataError: costs are to be predicted and the data has none, or a value is not finite.
@@ -339,7 +339,7 @@ def prepare_model(agent: Agent, dataset: Dataset, best: str = "model_best") -> D
         raise DataError(f"{dataset.name}: has no costs, and {agent.name} is to predict them")
     model.fit_statistics({name: getattr(dataset, name)[train] for name in names})
     if c.model_weights != "uniform":
-        agent.reads = (*(name for name in agent.reads if name != WEIGHTS), WEIGHTS)  # type: ignore[misc]
+        agent.required_columns = (*(name for name in agent.required_columns if name != WEIGHTS), WEIGHTS)  # type: ignore[misc]
         dataset = dataset.replace(extras={**dataset.extras, WEIGHTS: ROW_WEIGHTS[c.model_weights](dataset)})
     getattr(agent, best).epoch = c.model_epoch or max(1, math.ceil(len(train) / c.model_rows))
     return dataset

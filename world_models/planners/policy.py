@@ -92,7 +92,7 @@ class PlannerPolicy(ControlLoop):
         self.plans += len(plan)
         return to_bounds(plan[:, 0].float(), self.low, self.high), memory
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory with no plan in the rows that ended; their random numbers continue."""
         fresh = self.planner.begin(1, self.action_dim)
         return in_rows(memory, {name: value for name, value in fresh.items() if name != DRAWS}, ended)

@@ -117,7 +117,7 @@ class TrajectoryPlanner(OptionsActor):
         return {"steps": some.new_zeros(shape), "seen": some.new_zeros(rows, 1)}
 
     def executed(self, memory: Memory, actions: Tensor) -> Memory:
-        """The memory with what was done in the newest step; its reward and return-to-go come with `hear`."""
+        """The memory with what was done in the newest step; its reward and return-to-go come with `observe_outcome`."""
         if self.options["past"] == 0:
             return memory
         first = self.observation_dim
@@ -126,13 +126,13 @@ class TrajectoryPlanner(OptionsActor):
         )
         return {**memory, "steps": torch.cat([memory["steps"][:, :-1], last.unsqueeze(1)], 1)}
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory with what the newest step earned; of what follows, the model's own mean was written by `step`."""
         if self.options["past"] > 0:
             kept = memory["steps"][:, -1]
             last = torch.cat([kept[:, :-2], rewards.unsqueeze(-1), kept[:, -1:]], -1)
             memory = {**memory, "steps": torch.cat([memory["steps"][:, :-1], last.unsqueeze(1)], 1)}
-        return super().hear(memory, rewards, costs, ended)
+        return super().observe_outcome(memory, rewards, costs, ended)
 
     # -- the search ----------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Model:
 
     def _example(self) -> str:
         """What the algorithm may be given, as it is typed."""
-        return "'data.hdf5'" if agent_class(self.algorithm).data == "required" else "'Pendulum-v1'"
+        return "'data.hdf5'" if agent_class(self.algorithm).requires.data == "required" else "'Pendulum-v1'"
 
     def learn(
         self, steps: int, *, seeds: int | Sequence[int] = 1, out: str | os.PathLike[str] | None = None,
@@ -240,7 +240,7 @@ class Model:
         if begins is not None and state is not None:
             nothing = torch.zeros(count)
             ended = torch.as_tensor(np.broadcast_to(np.asarray(begins, np.bool_), (count,)).copy())
-            memory = policy.hear(memory, nothing, nothing, ended)
+            memory = policy.observe_outcome(memory, nothing, nothing, ended)
         noise = None
         if not deterministic:
             if self._drawing is None:

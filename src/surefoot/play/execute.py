@@ -92,7 +92,7 @@ class ExecutedPolicy:
         one = mapped(lambda values: values[0].numpy(), observations)
         return torch.from_numpy(self.executor.select_action(one)).unsqueeze(0), memory
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """Begin the next episode where one ended."""
         if bool(ended[0]):
             self.executor.reset(None)

@@ -104,7 +104,7 @@ def native_episodes(policy: Policy | FilteredPolicy, env_id: str, count: int, se
             costs = as_numpy(info["cost"]) if "cost" in info else np.zeros(count)
             margins = as_numpy(info["margin"]) if "margin" in info else np.full(count, np.nan)
             earned, paid = (torch.from_numpy(np.asarray(value, np.float32)) for value in (rewards, costs))
-            memory = policy.hear(memory, earned, paid, torch.from_numpy(over))
+            memory = policy.observe_outcome(memory, earned, paid, torch.from_numpy(over))
             for row in np.flatnonzero(active):
                 found = zip(rows[row].values(), (states, actions, rewards, costs, margins), strict=True)
                 for values, now in found:

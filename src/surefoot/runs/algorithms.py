@@ -42,7 +42,7 @@ def check_parts(
     if data == "required" and dataset is None:
         raise ConfigError(f"{name} learns from data: name a dataset with dataset=")
     if data == "refused" and dataset is not None:
-        without = "" if data == kind.data else " with algo.offline_fraction=0"
+        without = "" if data == kind.requires.data else " with algo.offline_fraction=0"
         raise ConfigError(f"{name} takes no dataset{without}, it learns from its own steps: leave out dataset=")
     if acts and environment is None:
         alone = f", or learn from the data alone with algo={FROM_DATA[name]}" if name in FROM_DATA and dataset else ""

@@ -91,7 +91,7 @@ def chosen_device(plan: Plan, agent: Agent, dataset: Dataset | None) -> Choice |
 
 def why_not_measured(plan: Plan, agent: Agent, dataset: Dataset | None) -> str | None:
     """Why a short trial of training steps would not say how long the run takes; None where it would."""
-    if agent.acts:
+    if agent.requires.online:
         return f"{agent.name} acts while it trains, and most of that time may be the environment's"
     if dataset is None:
         return "there is no dataset to take training steps on"
@@ -140,7 +140,9 @@ def rate_on(device: str, plan: Plan, agent: Agent, dataset: Dataset, seconds: fl
     seeds = plan.seeds[:1] if device == "cpu" else plan.seeds
     agents = [agent.fresh(seed) for seed in seeds]
     ready: Any = [one.prepare(dataset) for one in agents][-1]
-    sources = agents[0].sources(Stores(ready, store_from_dataset(ready, agents[0].reads, torch.device(device))))
+    sources = agents[0].sources(
+        Stores(ready, store_from_dataset(ready, agents[0].required_columns, torch.device(device)))
+    )
     try:
         with one_torch_thread():  # as the worker of a seed
             learner = Learner(

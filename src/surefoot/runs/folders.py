@@ -74,7 +74,7 @@ class Claim:
 
     def __exit__(self, *unused: object) -> None:
         """Give the folder free."""
-        removed = self._new and not (self.folder / "config.json").is_file() and self.take_back()
+        removed = self._new and not (self.folder / "config.json").is_file() and self.discard()
         self.give_free()
         if removed:
             _remove_empty(self._made)
@@ -84,7 +84,7 @@ class Claim:
         (self.folder / LOCK).unlink(missing_ok=True)
         os.close(self.descriptor)
 
-    def take_back(self) -> bool:
+    def discard(self) -> bool:
         """Remove what a run that never came to a checkpoint wrote, and nothing else that lies in its folder.
 
         Returns:
@@ -119,7 +119,7 @@ def claim_new(out: str | os.PathLike[str]) -> Claim:
     if not _empty(folder):  # another process was quicker, and has ended already
         claim.give_free()
         raise _exists(out)
-    claim.take_back()
+    claim.discard()
     return claim
 
 

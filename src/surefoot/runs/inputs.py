@@ -141,7 +141,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     """
     if dataset is None:
         dataset = load(str(plan.dataset), **plan.reading)
-    if agent_class(plan.algorithm).reads_margins:  # made of recorded rewards, so before others take their place
+    if agent_class(plan.algorithm).requires.margins:  # made of recorded rewards, so before others take their place
         dataset, notes = with_margins(dataset, plan.environment)
         say(notify, *notes)
     dataset, notes = with_rewards(dataset, plan.environment)
@@ -153,7 +153,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     if plan.strict:  # of data that were loaded already, or by rewards of the function's
         refuse_oddities(dataset, dataset.name)
     kind = agent_class(plan.algorithm)
-    learned_from = kind.needs_rewards and {"rewards", "returns_to_go"} & set(kind.reads)
+    learned_from = kind.requires.rewards and {"rewards", "returns_to_go"} & set(kind.required_columns)
     if not dataset.has_rewards and learned_from:  # only cloning needs none
         task = "name a task that gives some, as env=ogbench/scene-play-singletask-task1-v0, or "
         raise ConfigError(
@@ -161,7 +161,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
             f"{task if dataset.attributes.get(REWARDS) == NO_TASK else ''}give them by a function of yours, "
             "reward=module:function (docs/own_data.md), or clone what was done: algo=bc"
         )
-    if not dataset.has_rewards and not kind.needs_rewards and plan.environment is not None and plan.evaluates:
+    if not dataset.has_rewards and not kind.requires.rewards and plan.environment is not None and plan.evaluates:
         raise ConfigError(
             f"{dataset.name} has no rewards, so that there is no task to evaluate {kind.name} with: give env=none, and "
             "write policies for rewards of yours by surefoot task RUN, or give reward=module:function"
@@ -236,11 +236,11 @@ def _recorded_range(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arr
         found: tuple[Array, Array] | None = None
         if has_unit_actions(dataset.env_id):
             found = -np.ones_like(least), np.ones_like(most)
-        if module_of(dataset.env_id) is None and (found is None or not agent_class(plan.algorithm).has_policy):
+        if module_of(dataset.env_id) is None and (found is None or not agent_class(plan.algorithm).requires.policy):
             with contextlib.suppress(SurefootError):
                 check_spaces(dataset.env_id, dataset.arrays, dataset.action_dim)
                 found = action_bounds(dataset.env_id)
-                if not agent_class(plan.algorithm).has_policy:
+                if not agent_class(plan.algorithm).requires.policy:
                     return found
         if found is not None:
             return np.minimum(found[0], least), np.maximum(found[1], most)

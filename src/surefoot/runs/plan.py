@@ -170,7 +170,7 @@ class Plan(Settings):
     @property
     def evaluates(self) -> bool:
         """Whether there are policies to evaluate, and an environment for it."""
-        return self.environment is not None and agent_class(self.algorithm).has_policy
+        return self.environment is not None and agent_class(self.algorithm).requires.policy
 
     @property
     def cost_limit(self) -> float | None:

@@ -243,7 +243,7 @@ class Run:
                 raise CheckpointError(f"{self.best_path(seed)}: there is no such file; no evaluation has been made yet")
             return Policy.load(self.best_path(seed))
         if not self.policy_path(seed).is_file():
-            if not agent_class(self.plan.algorithm).has_policy:
+            if not agent_class(self.plan.algorithm).requires.policy:
                 raise CheckpointError(
                     f"{self.folder}: {self.plan.algorithm} learns no policy, a model of the world alone"
                 )

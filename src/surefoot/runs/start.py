@@ -115,7 +115,7 @@ def train(
         try:
             return carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
-            if claim.take_back():
+            if claim.discard():
                 for name in ("metrics.jsonl", IDS_FILE):
                     (run.folder / name).unlink(missing_ok=True)
             raise
@@ -137,7 +137,7 @@ def check(plan: Plan, dataset: Dataset | None, trust: bool = False) -> None:
     plan, agent = _checked(plan, inputs.spec)
     if plan.init is not None:
         initialise_from(agent, Run.open(plan.init), plan.seeds[0])
-    if agent.data == "refused" or inputs.dataset is not None:
+    if agent.requires.data == "refused" or inputs.dataset is not None:
         agent.notes(inputs.dataset)
     _endless_note(plan, agent)
 
@@ -219,7 +219,7 @@ def _begin(
         plan = dataclasses.replace(plan, device=choice.device)
         config |= {"plan": plan.to_json(), "device_choice": choice.to_json()}
     say(notify, *_cores_note(plan))
-    if agent.data == "refused":
+    if agent.requires.data == "refused":
         say(notify, *agent.notes(dataset))
     if dataset is not None:
         if counts := repairs.applied(dataset.attributes):
@@ -227,7 +227,11 @@ def _begin(
         say(notify, *left_out.notes(dataset), *agent.notes(dataset), *conventions.notes(dataset, plan.config))
         if not agent.normalizer.fixed:
             say(notify, *spread.notes(dataset, plan.config))
-        if not plan.evaluates and not agent.acts and not len(episodes_apart(dataset, agent.reads)[1]):
+        if (
+            not plan.evaluates
+            and not agent.requires.online
+            and not len(episodes_apart(dataset, agent.required_columns)[1])
+        ):
             only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
             say(notify, f"{dataset.name} is one episode{only}: none is held out, and there are no validation losses")
         for oddity, rows in dataset.warnings.items():
@@ -271,12 +275,12 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
     """Refuse a plan whose steps are over before the first update, and engine options that nothing would heed."""
     if isinstance(agent, OffPolicyAgent):
         c = agent.config
-        if c.training_steps(plan.steps // (agent.chunk if agent.decides else 1)) < 1:
+        if c.training_steps(plan.steps // (agent.chunk if agent.acting.acts_in_chunks else 1)) < 1:
             raise ConfigError(
                 f"steps is {plan.steps}, algo.initial_steps {c.initial_steps} and algo.updates_per_step "
                 f"{c.updates_per_step:g}: nothing would be learned; raise steps, or lower algo.initial_steps"
             )
-    if not agent.acts:
+    if not agent.requires.online:
         order = agent.updates()
         if not order:
             raise ConfigError(f"{agent.name}: updates() gives none, so that nothing would be trained")
@@ -308,9 +312,9 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
         ConfigError: the algorithm reads costs, and the environment gives none.
         EnvironmentMismatchError: its policy is asked for goals, and the environment gives none.
     """
-    if plan.environment is None or not (agent.acts or plan.evaluates):
+    if plan.environment is None or not (agent.requires.online or plan.evaluates):
         return []
-    if agent.acts:
+    if agent.requires.online:
         env: Any = training_environment(plan, agent)
         try:
             limit = getattr(env, "max_episode_steps", None)
@@ -320,7 +324,7 @@ def _endless_note(plan: Plan, agent: Agent) -> list[str]:
             env.close()
     else:
         limit = limit_of(plan.environment)
-        if agent.has_policy and (asked := agent.actor.begin(1).get(GOAL)) is not None:
+        if agent.requires.policy and (asked := agent.actor.begin(1).get(GOAL)) is not None:
             check_goals(goals_given(plan.environment), asked.shape[1], plan.environment)
     if limit is not None:
         return []

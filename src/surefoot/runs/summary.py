@@ -135,7 +135,7 @@ def sum_up(run: Run) -> dict[str, Any]:
         "dataset": (config.get("dataset") or {}).get("name"),
         "environment": plan.environment,
         "steps": max(int(result.get("steps", plan.steps)) for result in results),
-        "steps_of": "environment steps" if agent_class(plan.algorithm).acts else "gradient steps",
+        "steps_of": "environment steps" if agent_class(plan.algorithm).requires.online else "gradient steps",
         "seeds": list(plan.seeds),
         "episodes": plan.episodes if plan.evaluates else 0,
         "per_seed_returns": [],
@@ -289,7 +289,7 @@ def _without_simulator(summary: dict[str, Any], results: list[dict[str, Any]], d
         }
         return
     values = [np.asarray(found) for found in estimates.values()]
-    learned, _ = episodes_apart(dataset, agent_class(run.plan.algorithm).reads)
+    learned, _ = episodes_apart(dataset, agent_class(run.plan.algorithm).required_columns)
     rewards = dataset.rewards[np.isin(dataset.episode_ids, learned)]
     interval = hierarchical_interval(values, bounds=possible_returns(rewards, values))
     summary[FITTED_Q] = _interval_json(interval)

@@ -27,7 +27,7 @@ from surefoot.streaming.agent import StreamingAgent
 
 
 def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> list[str]:
-    """Start `agent` from another run: what it `inherits` in any case, and what else fits by name and shape.
+    """Start `agent` from another run: the networks of its `warm_start`, and what else fits by name and shape.
 
     Args:
         agent: to be changed.
@@ -54,7 +54,7 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             f"{here.action_dim}"
         )
     theirs, mine = source.state_dict(), agent.state_dict()
-    adopted = agent.adopt(source)
+    adopted = agent.load_from(source)
     if adopted is not None:
         _same_bounds(agent, run, mine, theirs)
         agent.normalizer.load_state_dict(source.normalizer.state_dict())
@@ -64,7 +64,7 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
     fits = {  # all but what begins anew
         name: name in theirs and theirs[name].shape == value.shape and not name.startswith(others)
         for name, value in mine.items()
-        if name not in agent.counts
+        if name not in agent.warm_start.counters
     }
     needed = {"encoder", *_wanted(agent, source)}  # networks that come along read its features
     unfit = [name for name, fit in fits.items() if name.split(".")[0] in needed and not fit]
@@ -79,7 +79,7 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             "activations, or train it with the same preset first"
         )
     agent.load_state_dict({name: theirs[name] if fits.get(name) else value for name, value in mine.items()})
-    agent.normalizer.fixed = source.has_policy  # a model of the world reads observations as they are
+    agent.normalizer.fixed = source.requires.policy  # a model of the world reads observations as they are
     networks = sorted({name.split(".")[0] for name, _ in agent.named_parameters()})
     taken = [n for n in networks if all(fit for name, fit in fits.items() if name.split(".")[0] == n)]
     for follower, leader in agent.copies().items():
@@ -97,13 +97,13 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
 
 
 def _wanted(agent: Agent, source: Agent) -> tuple[str, ...]:
-    """What must come along: of a model of the world alone the model, else what the agent `inherits`.
+    """What must come along: of a model of the world alone the model, else the networks of the agent's `warm_start`.
 
     Raises:
         ConfigError: there is only a model, and the agent has none.
     """
-    if source.has_policy:
-        return agent.inherits
+    if source.requires.policy:
+        return agent.warm_start.networks
     if not hasattr(agent, "model"):
         raise ConfigError(f"{agent.name} can't start from a run of {source.name}: it has no model of the world")
     return ("model", "model_best")
@@ -112,13 +112,13 @@ def _wanted(agent: Agent, source: Agent) -> tuple[str, ...]:
 def moments_from(agent: Agent, run: Run, seed: int) -> dict[str, Tensor]:
     """Adam's moments and counts that come along from a run, named as `Learner.state` names them.
 
-    Of losses that both have, for the same networks, where the agent `inherits_moments` of that algorithm. A temperature
+    Of losses that both have, for the same networks, where that algorithm is in `warm_start.moments`. A temperature
     that is written in another form has another gradient: its moments stay behind.
 
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
     """
-    if run.plan.algorithm not in agent.inherits_moments:
+    if run.plan.algorithm not in agent.warm_start.moments:
         return {}
     source, stems = run.agent(), []
     for update in agent.updates():
@@ -205,7 +205,7 @@ def _same_bounds(agent: Agent, run: Run, mine: Mapping[str, Tensor], theirs: Map
 
 def fine_tunes(kind: type[Agent]) -> bool:
     """Whether an algorithm is made to start from a run's policy, whose sizes its options are left to."""
-    return bool(kind.settle.__func__ is not Agent.settle.__func__)  # type: ignore[attr-defined]
+    return bool(kind.inherit_options.__func__ is not Agent.inherit_options.__func__)  # type: ignore[attr-defined]
 
 
 def settled(plan: Plan) -> Plan:
@@ -217,7 +217,9 @@ def settled(plan: Plan) -> Plan:
     kind = agent_class(plan.algorithm)
     if plan.init is None or not fine_tunes(kind):
         return plan
-    return dataclasses.replace(plan, config={**plan.config, **kind.settle(plan.config, Run.open(plan.init).agent())})
+    return dataclasses.replace(
+        plan, config={**plan.config, **kind.inherit_options(plan.config, Run.open(plan.init).agent())}
+    )
 
 
 def _stream_from(agent: Agent, source: Agent, run: Run, position: int) -> list[str]:
@@ -264,7 +266,7 @@ def start_notes(agent: Agent, plan: Plan) -> list[str]:
             f"init: the policy of {run.folder.name} plays the best of {count} draws of its flow; {agent.name} begins "
             "with one draw of that flow, and its first returns are those"
         )
-    if agent.acts and agent_class(run.plan.algorithm).has_policy:
+    if agent.requires.online and agent_class(run.plan.algorithm).requires.policy:
         notes += elsewhere(run.plan.environment, plan.environment, f"the policy of {run.folder.name}")
         notes += advice(run, plan)
     return notes

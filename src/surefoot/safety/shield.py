@@ -197,7 +197,7 @@ class _Watched(EpisodeRunner):
     def __init__(self, env: Any, limit: int, env_id: str, policy: PolicyLike, chosen: Shield, watch: Watch) -> None:
         super().__init__(env, [self], env_id, env.num_envs, limit=limit)
         self.policy, self.chosen, self.count = policy, chosen, watch
-        self.begin, self.hear = policy.begin, policy.hear
+        self.begin, self.observe_outcome = policy.begin, policy.observe_outcome
         self.promised: Array | None = None
         self.violated = np.zeros(env.num_envs, np.bool_)
         self.states = np.zeros((env.num_envs, 0))

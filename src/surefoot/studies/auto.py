@@ -74,7 +74,7 @@ class Auto:
             kind = ALGORITHMS.get(name)
             if kind is None:
                 raise ConfigError(f"algo.portfolio: unknown algorithm {name!r}: {nearest(name, list(ALGORITHMS))}")
-            if kind.acts or not kind.has_policy:
+            if kind.requires.online or not kind.requires.policy:
                 raise ConfigError(f"algo.portfolio: {name} does not learn a policy from data alone; leave it out")
         if CLONE not in self.portfolio or len(set(self.portfolio)) != len(self.portfolio) or len(self.portfolio) < 2:
             raise ConfigError(

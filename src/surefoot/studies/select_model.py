@@ -139,7 +139,7 @@ def _learned(dataset: Dataset, low: Array, high: Array, seed: int, c: ModelJudge
         torch.manual_seed(seed)
         agent = kind(Spec.of(dataset, low, high), kind.configure(**options, model_normalize_targets=True))
     ready = agent.prepare(dataset)
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     learner = Learner([agent], [seed], sources, planned_steps=c.updates, kernels=True)
     learner.run(c.updates)
     model: Any = learner.extract(0).model

@@ -202,7 +202,7 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
         options["preset"] = algo["preset"]
     if values["envs"] is not None:
         if "num_envs" not in option_names(agent):
-            reason = "acts in one environment" if agent.acts else "learns from data alone"
+            reason = "acts in one environment" if agent.requires.online else "learns from data alone"
             raise ConfigError(f"{name} {reason}: leave out envs=, the number of environments to act in at once")
         if {"envs", "algo.num_envs"} <= stated:
             raise ConfigError("envs= and algo.num_envs= are one option by two names: give one of them")
@@ -220,10 +220,10 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
                 "name (`surefoot datasets list`)"
             )
         fields["dataset"] = DEFAULT_DATASET
-    if not agent.has_policy and fields["env"] is None:
+    if not agent.requires.policy and fields["env"] is None:
         fields["env"] = "none"  # there is nothing to evaluate
     environment = None if str(fields["env"]).lower() == "none" else fields["env"]
-    if agent.acts and fields["dataset"] is not None and fields["env"] is None:
+    if agent.requires.online and fields["dataset"] is not None and fields["env"] is None:
         environment = "the dataset's"
     check_parts(agent, config, fields["dataset"], environment, fields["gap"])
     return Request(name, config, fields)

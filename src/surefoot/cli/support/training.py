@@ -206,7 +206,7 @@ def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
 
     run_text = output.typed(finished.folder)
     commands = [f"surefoot report {' '.join(output.typed(folder) for folder in folders)} -o report.html"]
-    if agent_class(finished.plan.algorithm).has_policy:
+    if agent_class(finished.plan.algorithm).requires.policy:
         commands.append(f"surefoot export {run_text} -o policy.onnx")
     elif finished.plan.algorithm == "classifier":
         commands.append(f"surefoot train algo=hil env=ID reward={run_text}")

@@ -27,7 +27,7 @@ def check_learners(plan: Plan, agent: Agent) -> None:
     Raises:
         ConfigError: says what.
     """
-    if isinstance(agent, OffPolicyAgent | StreamingAgent) or not agent.by_rows:
+    if isinstance(agent, OffPolicyAgent | StreamingAgent) or not agent.row_separable:
         raise ConfigError(
             f"learners={plan.learners}: the losses of {agent.name} are not means over the rows of one batch, so that "
             "processes can't share it; those of ppo, iql and bc are"
@@ -41,7 +41,7 @@ def check_learners(plan: Plan, agent: Agent) -> None:
         raise ConfigError(
             f"learners={plan.learners}: leave out compiled, mixed_precision, jacobian_penalty and collectors"
         )
-    if not agent.acts and plan.batch_size % plan.learners:
+    if not agent.requires.online and plan.batch_size % plan.learners:
         raise ConfigError(f"batch_size={plan.batch_size}: can't be shared equally among learners={plan.learners}")
 
 

@@ -50,4 +50,4 @@ def finals(summary: Mapping[str, Any], seed: int) -> dict[str, float]:
 
 def axis(plan: Mapping[str, Any]) -> str:
     """What a plan's steps count: environment_steps, or gradient_steps where the algorithm does not act."""
-    return "environment_steps" if agent_class(plan["algorithm"]).acts else "gradient_steps"
+    return "environment_steps" if agent_class(plan["algorithm"]).requires.online else "gradient_steps"

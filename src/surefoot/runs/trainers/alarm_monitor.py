@@ -26,19 +26,19 @@ class Watch:
         """Seed -> step of the policy that is kept."""
         kind = agent_class(run.plan.algorithm)
         modelled = kind.name in model_based.ALGORITHMS or issubclass(kind.Config, model_based.AlarmConfig)
-        if modelled and kind.has_policy:
+        if modelled and kind.requires.policy:
             config = kind.configure(**run.plan.config)
             self.alarms = {seed: Alarm(config) for seed in seeds}
 
-    def hear(self, seed: int, step: int, values: Mapping[str, Any]) -> list[Ring]:
+    def observe_outcome(self, seed: int, step: int, values: Mapping[str, Any]) -> list[Ring]:
         """What rings anew at these metrics of training."""
-        return self.alarms[seed].hear(step, values) if seed in self.alarms else []
+        return self.alarms[seed].observe_outcome(step, values) if seed in self.alarms else []
 
     def hear_again(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Take the metrics of a checkpoint, so that a resumed run rings as an uninterrupted one does."""
         for line in lines:
             if line["kind"] == "train":
-                self.hear(line["seed"], line["step"], line["values"])
+                self.observe_outcome(line["seed"], line["step"], line["values"])
 
     def keep(self, step: int, policy: Callable[[int], Policy], missing: bool = False) -> None:
         """Write the policies of now, of watched seeds in which nothing has rung, in the place of those before.

@@ -31,7 +31,7 @@ class Best:
         self.chosen: dict[int, dict[str, Any]] = {}
         """Seed -> what `CHOSEN` says."""
 
-    def hear(self, seed: int, step: int, episodes: Episodes, policy: Callable[[], Policy]) -> None:
+    def observe_outcome(self, seed: int, step: int, episodes: Episodes, policy: Callable[[], Policy]) -> None:
         """Keep the policy of now where this evaluation is better than all before; of equal ones the first."""
         if not self.asked:
             return

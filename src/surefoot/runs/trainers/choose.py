@@ -21,4 +21,4 @@ def seed_trainer(
     agent = agent_class(run.plan.algorithm)
     if issubclass(agent, StreamingAgent):
         return StreamingTrainer(run, seeds, send, asked_to_stop)
-    return (ActingTrainer if agent.acts else DataTrainer)(run, seeds, send, asked_to_stop, share)
+    return (ActingTrainer if agent.requires.online else DataTrainer)(run, seeds, send, asked_to_stop, share)

@@ -41,10 +41,10 @@ class DataTrainer(SeedTrainer):
         """Prepare the data and bind the agents to it."""
         assert self.dataset is not None
         if not self.plan.evaluates:
-            self.dataset, self.held_out = split(self.dataset, agent_class(self.plan.algorithm).reads)
+            self.dataset, self.held_out = split(self.dataset, agent_class(self.plan.algorithm).required_columns)
         agents = [self.fresh(seed) for seed in self.seeds]
         ready = self.prepared(agents, self.dataset)
-        store = store_from_dataset(ready, agents[0].reads, self.device)
+        store = store_from_dataset(ready, agents[0].required_columns, self.device)
         self.sources = agents[0].sources(Stores(ready, store))
         self.learner = as_begun(self._learner(agents), self.run.folder)
 
@@ -80,7 +80,7 @@ class DataTrainer(SeedTrainer):
         for text in agent.judged_words(judged):
             self.send({"kind": "note", "text": f"seed {seed}: {text}"})
         found |= judged
-        if agent.has_policy:
+        if agent.requires.policy:
             found |= self.estimated(agent.policy(), seed)
         missing |= found.pop(MISSING, {})
         return {**found, MISSING: missing} if missing else found
@@ -138,7 +138,7 @@ def validation_losses(agent: Agent, held_out: Dataset) -> dict[str, float]:
     """
     agent.normalizer.fixed = agent.rewards_fixed = agent.goals_fixed = True
     ready = agent.prepare(held_out)
-    store = store_from_dataset(ready, agent.reads)
+    store = store_from_dataset(ready, agent.required_columns)
     batches, cpu = {}, torch.device("cpu")
     for name, source in agent.sources(Stores(ready, store)).items():
         rows = torch.arange(min(getattr(source, "population", len(store)), VALIDATION_ROWS))

@@ -297,7 +297,7 @@ class SeedTrainer:
                 reported = {name: value[position] for name, value in values.items()}
                 heard = finite(reported)
                 self.record(seed, "train", heard)
-                for ring in self.watch.hear(seed, self.step, heard):
+                for ring in self.watch.observe_outcome(seed, self.step, heard):
                     self.record(seed, "alarm", {ring.signal: ring.value})
                     self.send({"kind": "note", "text": f"seed {seed}: {ring}"})
                     print(ring, file=sys.stderr)
@@ -353,7 +353,7 @@ class SeedTrainer:
         for position, (seed, episodes) in enumerate(zip(self.seeds, found, strict=True)):
             values = of_episodes(episodes)
             self.record(seed, "eval", values)
-            self.best.hear(seed, self.step, episodes, functools.partial(self.policy, position))
+            self.best.observe_outcome(seed, self.step, episodes, functools.partial(self.policy, position))
             reported = {
                 name: value for name, value in values.items() if name.endswith("_mean") or name.startswith(STEM)
             }
@@ -407,7 +407,7 @@ class SeedTrainer:
             self.share.leave()
         if not self.leads:
             return
-        policies = self._policies() if agent_class(self.plan.algorithm).has_policy else []
+        policies = self._policies() if agent_class(self.plan.algorithm).requires.policy else []
         for policy, seed in zip(policies, self.seeds, strict=False):  # of a model of the world alone there is none
             policy.save(self.run.policy_path(seed))
         found, seen = finishing.last_evaluation(self.plan, policies, self.dataset, self.end_if_asked)
