@@ -119,7 +119,12 @@ class Checker(Findings):
                 self.say("error", f"{name} is {type(space).__name__}, no gymnasium space",
                          "set it in __init__ to one of gymnasium.spaces (not of the old package gym)")  # fmt: skip
                 return False
-        observation, action = self.env.observation_space, self.env.action_space
+        self.check_observation_space(self.env.observation_space)
+        self.check_action_space(self.env.action_space)
+        return True
+
+    def check_observation_space(self, observation: Any) -> None:
+        """Say what surefoot can't use in the space of observations."""
         images = 0
         try:
             images = sum(array.image for array in arrays_of(observation).values())
@@ -133,6 +138,9 @@ class Checker(Findings):
         elif observation.dtype == np.float64:
             self.say("warning", "observations are float64, and surefoot stores and learns from float32",
                      "declare and return float32 unless the environment needs more digits")  # fmt: skip
+
+    def check_action_space(self, action: Any) -> None:
+        """Say what surefoot can't use in the space of actions."""
         if isinstance(action, gymnasium.spaces.Discrete):
             self.say("warning", f"discrete actions ({action}), which not all algorithms learn",
                      "take one that acts by policy gradients, such as ppo, or a streaming one, such as stream_q; for "
@@ -147,7 +155,12 @@ class Checker(Findings):
                 self.say("warning", f"actions are several choices at once ({action}), which become one number",
                          "take an algorithm that learns choices, such as ppo or stream_q; surefoot.envs.choices says "
                          "how they are counted")  # fmt: skip
-        elif not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
+        else:
+            self.check_vector_space(action)
+
+    def check_vector_space(self, action: Any) -> None:
+        """Say what surefoot can't use in a space of actions that are no choices."""
+        if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1:
             self.say("error", f"actions are {action}, and surefoot sends vectors (a one-dimensional Box)",
                      "flatten them to one vector")  # fmt: skip
         elif action.dtype.kind != "f":
@@ -166,7 +179,6 @@ class Checker(Findings):
             value = action.low[at]
             self.say("warning", f"action {at} has low {value} and high {value}, and so that value always",
                      "give it a range if it is not locked, or leave it out")  # fmt: skip
-        return True
 
     def check_reset(self) -> bool:
         """Whether `reset(seed=...)` gives (observation, info)."""

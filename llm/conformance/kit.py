@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -74,6 +75,24 @@ def check(other: Implementation, seed: int = 0) -> list[Finding]:
         about = other.notes.get(f"{name}, {case}", other.notes.get(name, ""))
         found.append(Finding(name, case, error, tolerance, about))
 
+    _check_losses(other, ours, seed, note)
+    _check_advantages(other, ours, seed, note)
+    _check_divergences(other, ours, seed, note)
+    tokens, ends = torch.tensor([[5, 2, 7, 2], [5, 6, 7, 8], [3, 3, 1, 1]]), [2, 3]
+    mask, own = other.completion_mask(tokens, ends), ours.completion_mask(tokens, ends)
+    if mask is not None and own is not None:
+        note("completion mask", "two end tokens", _error((mask,), (own,)))
+    if type(other).log_probs is not Implementation.log_probs:
+        _check_forward(other, seed, note)
+    return found
+
+
+Note = Callable[..., None]
+"""(what, case, error, tolerance): takes down a finding."""
+
+
+def _check_losses(other: Implementation, ours: Ours, seed: int, note: Note) -> None:
+    """Losses of policies and of values, with their gradients."""
     for name in COMPARED:
         for case in cases(seed):
             expected = _with_gradient(ours.loss_as(other.settings(name), case), case)
@@ -84,15 +103,23 @@ def check(other: Implementation, seed: int = 0) -> list[Finding]:
         theirs, expected = _with_gradient(other.value_loss(case), case), _with_gradient(ours.value_loss(case), case)
         if theirs is not None and expected is not None:
             note("value loss", case.name, _error(theirs, expected))
+
+
+def _check_advantages(other: Implementation, ours: Ours, seed: int, note: Note) -> None:
+    """Advantages of groups in mixed order, and with an answer that has no score."""
     scored = [
         random_case("groups in mixed order", seed + 4),
         random_case("an answer without a score", seed + 5, unscored=True),
     ]
     for name in ADVANTAGES:
         for case in scored:
-            theirs_only, own = other.advantages(name, case), ours.advantages(name, case)
-            if theirs_only is not None and own is not None:
-                note(f"advantages {name}", case.name, _error((theirs_only,), (own,)))
+            theirs, own = other.advantages(name, case), ours.advantages(name, case)
+            if theirs is not None and own is not None:
+                note(f"advantages {name}", case.name, _error((theirs,), (own,)))
+
+
+def _check_divergences(other: Implementation, ours: Ours, seed: int, note: Note) -> None:
+    """Estimates of divergences, with their gradients."""
     for name in DIVERGENCES:
         for case in cases(seed)[:2]:
             terms, own = other.divergence(name, case), ours.divergence(name, case)
@@ -101,24 +128,18 @@ def check(other: Implementation, seed: int = 0) -> list[Finding]:
                 assert kept[0] is not None
                 assert kept[1] is not None
                 note(f"divergence {name}", case.name, _error(kept[0], kept[1]))
-    tokens, ends = torch.tensor([[5, 2, 7, 2], [5, 6, 7, 8], [3, 3, 1, 1]]), [2, 3]
-    mask, own = other.completion_mask(tokens, ends), ours.completion_mask(tokens, ends)
-    if mask is not None and own is not None:
-        note("completion mask", "two end tokens", _error((mask,), (own,)))
-    has_forward = type(other).log_probs is not Implementation.log_probs
-    for kind, rotary in (("learned positions", False), ("rotary positions", True)) if has_forward else ():
+
+
+def _check_forward(other: Implementation, seed: int, note: Note) -> None:
+    """Log-probabilities of answers that a small model sampled."""
+    for kind, rotary in (("learned positions", False), ("rotary positions", True)):
         policy = character_policy("0123456789+=", width=32, context=24, rotary=rotary, temperature=0.7, seed=seed)
         rollout = policy.generate(policy.encode(["1+2=", "123+456=", "9="]), 3, 8, seed=seed)
         with torch.no_grad():
             again = other.log_probs(policy, rollout)
         if again is not None:
-            note(
-                "log-probabilities",
-                kind,
-                _error((again * rollout.completion_mask,), (rollout.log_prob,)),
-                FORWARD_TOLERANCE,
-            )
-    return found
+            error = _error((again * rollout.completion_mask,), (rollout.log_prob,))
+            note("log-probabilities", kind, error, FORWARD_TOLERANCE)
 
 
 def _with_gradient(value: Tensor | None, case: Case) -> tuple[Tensor, ...] | None:

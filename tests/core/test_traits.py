@@ -50,8 +50,10 @@ def test_class_attributes_up_to_0_3_are_read_with_a_warning_that_says_what_to_wr
             def adopt(self, source: Any) -> None:
                 """As `load_from` was named."""
 
-    assert len(caught) == 1 and "required_columns for reads; load_from for adopt" in str(caught[0].message)
-    assert Earlier.requires.discrete and Earlier.requires.data == "required"
+    assert len(caught) == 1
+    assert "required_columns for reads; load_from for adopt" in str(caught[0].message)
+    assert Earlier.requires.discrete
+    assert Earlier.requires.data == "required"
     assert Earlier.warm_start == WarmStart(networks=("actor",))
     assert Earlier.required_columns == ("observations",)
     assert Earlier.load_from is Earlier.adopt

@@ -326,7 +326,7 @@ def test_a_received_name_executes_a_program_and_asks_for_trust() -> None:
     from surefoot.runs import trust
 
     with pytest.raises(ConfigError, match=r"run.json names 'other:/x/python:evil'.*--trust"):
-        trust.demand("other:/x/python:evil:Env-v0", "run.json", False)
+        trust.require_trust("other:/x/python:evil:Env-v0", "run.json", False)
 
 
 def test_the_server_needs_numpy_alone_and_is_read_by_an_old_python() -> None:

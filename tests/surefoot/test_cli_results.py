@@ -182,7 +182,7 @@ def test_a_report_of_everything_leaves_out_what_is_not_finished_and_says_so(
 ) -> None:
     (tmp_path / "runs" / "sweep").mkdir(parents=True)
     (tmp_path / "runs" / "sweep" / "00-bc").symlink_to(finished_run)
-    begun = tmp_path / "runs" / "begun"
+    begun = tmp_path / "runs" / "started"
     begun.mkdir()
     (begun / "config.json").write_bytes((finished_run / "config.json").read_bytes())
     (tmp_path / "runs" / "notes.txt").write_text("mine")

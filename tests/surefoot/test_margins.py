@@ -94,7 +94,7 @@ def test_margins_are_made_of_recorded_rewards_and_not_of_those_that_a_function_g
 ) -> None:
     plan = Plan(algorithm="fisor", config={}, dataset="cheetah", environment=VELOCITY, reward="twice")
     monkeypatch.setattr("surefoot.runs.inputs.function_of", lambda word, option: twice)
-    monkeypatch.setattr("surefoot.runs.inputs.demand", lambda *words: None)
+    monkeypatch.setattr("surefoot.runs.inputs.require_trust", lambda *words: None)
     found = dataset_of(plan, dataset(costs), lambda event: None)
     assert found.rewards.tolist() == [2.0] * 4
     np.testing.assert_allclose(found.extras["margins"], MARGINS, atol=1e-6)

@@ -133,7 +133,7 @@ def test_a_file_s_function_for_an_environment_asks_for_trust(tmp_path: pathlib.P
     assert found == ["algo=ppo", "env=cart.xml", "env_options.frame_skip=2"]
     for name in ("cart.xml?reward=theirs:reward", "cart.xml?reward=surefoot.core.base.files:remove_asides"):
         with pytest.raises(ConfigError, match="which would be called"):
-            trust.demand(name, "a file")
+            trust.require_trust(name, "a file")
     assert trust.module_of("native/pendulum?max_episode_steps=3") is None
 
 

@@ -320,12 +320,12 @@ def test_a_name_from_a_file_needs_trust_also_where_its_module_is_imported_alread
     monkeypatch.setattr(trust, "_allowed", set())
     monkeypatch.setitem(sys.modules, name.partition(":")[0], types.ModuleType("loaded"))
     with pytest.raises(ConfigError, match=rf"config\.json names '{name}'.*--trust"):
-        trust.demand(name, "config.json")
+        trust.require_trust(name, "config.json")
     trust.allow(name.partition(":")[0] + ":Other")  # of the same module, but not this name
     with pytest.raises(ConfigError, match="add --trust"):
-        trust.demand(name, "config.json")
+        trust.require_trust(name, "config.json")
     trust.allow(name)
-    trust.demand(name, "config.json")
+    trust.require_trust(name, "config.json")
 
 
 def test_agents_of_ours_may_be_named_and_functions_may_not(finished_run: pathlib.Path, tmp_path: pathlib.Path) -> None:

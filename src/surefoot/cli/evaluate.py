@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli.support import output
@@ -87,23 +87,16 @@ def add_parser(commands: Any) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Episodes of all seeds' policies, as one row of the table."""
-    import torch
-
-    from surefoot.core.engine.smoothness import measured
-    from surefoot.evaluation import Met, evaluate_until, smoothness, tables
-    from surefoot.evaluation import evaluate as roll_out
+    """Episodes of all seeds' policies, as one row of the table, or what one of the other ways asks for."""
     from surefoot.evaluation.safety import check_limit
-    from surefoot.evaluation.until import is_known
 
     check_limit(arguments.cost_limit)
     judged = _judged(arguments)
     drawn = arguments.sample and not all(policy.always_samples for policy in judged.policies.values())
     if drawn:
         judged = dataclasses.replace(judged, policies={k: policy.sampled() for k, policy in judged.policies.items()})
-    policies, env = judged.policies, judged.env_id
     if arguments.vary is not None:
-        return _evaluate_variants(arguments, env, list(policies.values()), drawn)
+        return _evaluate_variants(arguments, judged.env_id, list(judged.policies.values()), drawn)
     for name in ("variants", "share"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name} is of --vary: add it, or leave --{name} out")
@@ -113,17 +106,27 @@ def evaluate(arguments: argparse.Namespace) -> int:
         raise ConfigError("--curve is of --decision-steps: add them, or leave --curve out")
     if arguments.goals is not None:
         return _evaluate_goals(arguments, judged, drawn)
-    met, known = Met(len(policies)), None
+    return _evaluate_episodes(arguments, judged, drawn)
+
+
+def _evaluate_episodes(arguments: argparse.Namespace, judged: Judged, drawn: bool) -> int:
+    """What is asked for without another way: so many episodes, or until the mean is known."""
+    import torch
+
+    from surefoot.core.engine.smoothness import measured
+    from surefoot.evaluation import Met, evaluate_until, smoothness
+    from surefoot.evaluation import evaluate as roll_out
+
+    acting, env, cut = list(judged.policies.values()), judged.env_id, _range(arguments)
+    met, known = Met(len(acting)), None
     wanted = arguments.episodes if arguments.episodes is not None else 100 if arguments.until is None else 10_000
-    cut = _range(arguments)
     with output.episodes_bar(arguments.quiet, lines=False) as progress:
-        acting, seed = list(policies.values()), arguments.seed
         if arguments.until is None:
-            found = roll_out(acting, env, wanted, seed, progress=progress, watch=met)
+            found = roll_out(acting, env, wanted, arguments.seed, progress=progress, watch=met)
         else:
             half = arguments.until
-            found, known = evaluate_until(acting, env, half, wanted, seed, cut, progress=progress, watch=met)
-    norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(policies.values())]
+            found, known = evaluate_until(acting, env, half, wanted, arguments.seed, cut, progress=progress, watch=met)
+    norms = [measured(policy, torch.from_numpy(met.of(p))) for p, policy in enumerate(acting)]
     row = _row(judged, found)
     if arguments.best:
         row = dataclasses.replace(row, name=f"{row.label}, best policies", steps=None)
@@ -131,11 +134,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if known is not None:
         row = _stopped(row, known, cut)
     if arguments.json:
-        listed = {str(seed): episodes.to_json() for seed, episodes in zip(policies, found, strict=True)}
-        shown = {"run": arguments.folder, "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed}
-        shown |= {"sampled": True} if drawn else {}
-        until = {} if known is None else {"until": {**known.to_json(), "reached": is_known(known, arguments.until)}}
-        output.print_json({**shown, **until})
+        _print_json(arguments, judged, drawn, row, found, known)
         return 0
     output.print_table([row], details=True)
     if arguments.best:
@@ -143,19 +142,54 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if drawn:
         output.say(DRAWN)
     if known is not None:
-        what = "success" if cut is None else f"return cut to [{cut[0]:g}, {cut[1]:g}]"
-        whose = "this policy" if len(found) == 1 else f"these {len(found)} policies"
+        _say_known(known, cut, arguments.until, wanted, found)
+    _say_seeds(judged, row, found)
+    return 0
+
+
+def _print_json(
+    arguments: argparse.Namespace,
+    judged: Judged,
+    drawn: bool,
+    row: Row,
+    found: Sequence[Episodes],
+    known: Interval | None,
+) -> None:
+    """What --json prints of episodes."""
+    from surefoot.evaluation.until import is_known
+
+    listed = {str(seed): episodes.to_json() for seed, episodes in zip(judged.policies, found, strict=True)}
+    shown = {"run": arguments.folder, "rows": [row.to_json()], "seed": arguments.seed, "episodes": listed}
+    shown |= {"sampled": True} if drawn else {}
+    until = {} if known is None else {"until": {**known.to_json(), "reached": is_known(known, arguments.until)}}
+    output.print_json({**shown, **until})
+
+
+def _say_known(
+    known: Interval, cut: tuple[float, float] | None, until: float, wanted: int, found: Sequence[Episodes]
+) -> None:
+    """What is known of the mean after the episodes that --until took."""
+    from surefoot.evaluation.until import is_known
+
+    what = "success" if cut is None else f"return cut to [{cut[0]:g}, {cut[1]:g}]"
+    whose = "this policy" if len(found) == 1 else f"these {len(found)} policies"
+    output.say(
+        f"mean {what} of {whose}: {known.estimate:.4g} [{known.low:.4g}, {known.high:.4g}] "
+        f"after {len(found[0].returns):,} episodes each (95 %, holds at every look; it says nothing of other seeds)"
+    )
+    output.say(NO_OTHERS)
+    if not is_known(known, until):
         output.say(
-            f"mean {what} of {whose}: {known.estimate:.4g} [{known.low:.4g}, {known.high:.4g}] "
-            f"after {len(found[0].returns):,} episodes each (95 %, holds at every look; it says nothing of other seeds)"
+            f"it is not known to +-{until:g} yet (--until) after the {wanted:,} episodes that were "
+            "admitted: raise --episodes"
         )
-        output.say(NO_OTHERS)
-        if not is_known(known, arguments.until):
-            output.say(
-                f"it is not known to +-{arguments.until:g} yet (--until) after the {wanted:,} episodes that were "
-                "admitted: raise --episodes"
-            )
-    for seed, episodes in zip(policies, found, strict=True):
+
+
+def _say_seeds(judged: Judged, row: Row, found: Sequence[Episodes]) -> None:
+    """A line for each seed, then safety and smoothness of all."""
+    from surefoot.evaluation import tables
+
+    for seed, episodes in zip(judged.policies, found, strict=True):
         name = judged.algorithm if judged.steps is None else f"seed {seed}"
         lengths = f"{episodes.lengths.mean():.0f} steps"
         solved = "" if episodes.successes is None else f", {100 * episodes.successes.mean():.0f} % of them solved"
@@ -168,7 +202,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if row.smoothness is not None and row.smoothness["jacobian"] is not None:
         norm = tables.format_small(row.smoothness["jacobian"])
         output.say(f"squared norm of the policy's Jacobian: {norm} (mean over observations met)")
-    return 0
 
 
 def _words_of_best(judged: Judged, seed: int) -> str:
@@ -193,7 +226,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     from surefoot.core.policy.policy import Policy
     from surefoot.envs import check_spaces
     from surefoot.runs.run import Run
-    from surefoot.runs.trust import allow, demand
+    from surefoot.runs.trust import allow, require_trust
 
     path, env, limit = pathlib.Path(arguments.folder), arguments.env, arguments.cost_limit
     allow(env)
@@ -207,7 +240,7 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     else:
         run = Run.open(path)
         env = env or run.plan.environment
-        demand(env, run.folder / "config.json", arguments.trust)
+        require_trust(env, run.folder / "config.json", arguments.trust)
         if env is None:
             raise ConfigError(f"{arguments.folder}: was trained without a simulator; name one with --env ID")
         judged = Judged(

@@ -35,7 +35,7 @@ def _filter(arguments: argparse.Namespace, policy: Any, path: pathlib.Path) -> S
     from surefoot.envs import check_spaces
     from surefoot.envs.names import gymnasium_id
     from surefoot.runs.run import Run
-    from surefoot.runs.trust import allow, demand
+    from surefoot.runs.trust import allow, require_trust
 
     if arguments.filter == "none" and arguments.env is not None:
         raise ConfigError("--env is of a filter; add --filter reach or --filter cbf")
@@ -48,7 +48,7 @@ def _filter(arguments: argparse.Namespace, policy: Any, path: pathlib.Path) -> S
         if env is None:
             raise ConfigError(f"{arguments.folder}: says no system; name the filter's with --env native/<system>")
         allow(arguments.env)
-        demand(env, pathlib.Path(arguments.folder) / "config.json", arguments.trust)
+        require_trust(env, pathlib.Path(arguments.folder) / "config.json", arguments.trust)
         check_spaces(gymnasium_id(env), policy.arrays, policy.action_dim, policy.discrete)
     return filters.shield_of(arguments, str(env))
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from surefoot.cli.support import output
 from surefoot.core.base.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.runs import RunData
 
 
 def add_parser(commands: Any) -> None:
@@ -25,11 +28,8 @@ def add_parser(commands: Any) -> None:
 
 def report(arguments: argparse.Namespace) -> int:
     """Write the page, and print its table."""
-    from surefoot.evaluation import broken_promise, filter_words, load_runs, tables, where_certified, write_report
-    from surefoot.evaluation.estimates import estimate_lines
-    from surefoot.evaluation.passes import pass_lines
+    from surefoot.evaluation import load_runs, tables, write_report
     from surefoot.evaluation.results import without_copies
-    from surefoot.evaluation.run_warnings import alarm_lines, best_lines, limit_lines
     from surefoot.evaluation.safety import check_limit
 
     path = pathlib.Path(arguments.output)
@@ -55,6 +55,20 @@ def report(arguments: argparse.Namespace) -> int:
         output.print_json({"report": str(path), "rows": rows, "certificates": certificates, "left_out": left_out})
         return 0
     output.print_table(tables.rows(runs), details=True)
+    _say_runs(runs, certificates)
+    output.say(f"\nreport: {output.short(path)}")
+    if arguments.csv is not None:
+        output.say(f"csv:    {output.short(arguments.csv)}")
+    return 0
+
+
+def _say_runs(runs: Sequence[RunData], certificates: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """What the table has no room for: of each run, and of what was certified."""
+    from surefoot.evaluation import broken_promise, filter_words, where_certified
+    from surefoot.evaluation.estimates import estimate_lines
+    from surefoot.evaluation.passes import pass_lines
+    from surefoot.evaluation.run_warnings import alarm_lines, best_lines, limit_lines
+
     for run in runs:
         if run.safety is not None:
             output.say(f"{run.name}: {run.safety.sentence()}")
@@ -69,10 +83,6 @@ def report(arguments: argparse.Namespace) -> int:
             )
             for line in broken_promise(found):
                 output.say(f"*** {line}", stderr=True)
-    output.say(f"\nreport: {output.short(path)}")
-    if arguments.csv is not None:
-        output.say(f"csv:    {output.short(arguments.csv)}")
-    return 0
 
 
 def finished_runs(given: Sequence[str]) -> tuple[list[str], list[str]]:

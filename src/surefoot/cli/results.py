@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import pathlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefoot.cli.support import output
@@ -71,8 +72,7 @@ def add_parser(commands: Any) -> None:
 
 def gather(arguments: argparse.Namespace) -> int:
     """Collect, write, show."""
-    from surefoot.evaluation.pooling import repeated_seeds
-    from surefoot.evaluation.results import collect, copied, write
+    from surefoot.evaluation.results import collect
 
     pooled = _check(arguments)
     found = collect(arguments.roots, arguments.episodes, arguments.best)
@@ -80,6 +80,19 @@ def gather(arguments: argparse.Namespace) -> int:
         left_out = "".join(f"; left out: {why}" for why in list(found.left_out.values())[:SHOWN])
         raise ConfigError(f"{', '.join(map(str, arguments.roots))}: holds no finished run{left_out}")
     table = _table(found, arguments) if pooled else None
+    written, caption = _write(found, table, arguments)
+    if arguments.json:
+        _print_json(found, table, written)
+        return 0
+    return _say(found, table, written, caption, arguments)
+
+
+def _write(
+    found: Results, table: Tabular | None, arguments: argparse.Namespace
+) -> tuple[dict[str, str | None], str | None]:
+    """Write what -o and --plot name: what -> where, and the caption of a figure."""
+    from surefoot.evaluation.results import write
+
     written: dict[str, str | None] = {"numbers": None, "runs": None, "table": None, "figure": None, "page": None}
     caption = None
     if arguments.output is not None and table is None:
@@ -97,22 +110,40 @@ def gather(arguments: argparse.Namespace) -> int:
 
         write_overview(found, arguments.plot)
         written["page"] = str(arguments.plot)
+    return written, caption
+
+
+def _print_json(found: Results, table: Tabular | None, written: Mapping[str, str | None]) -> None:
+    """What --json prints."""
+    from surefoot.evaluation.pooling import repeated_seeds
+
+    counts: dict[str, Any] = {"runs": len(found.runs), "rows": len(found.numbers)}
+    if table is not None:
+        from surefoot.evaluation.tabular import to_json
+
+        counts |= {
+            "table": to_json(table),
+            "caption": table.caption,
+            "notes": list(table.notes),
+            "hints": list(table.hints),
+        }
+    notes = {"left_out": found.left_out, "repeated": repeated_seeds(found), "copies": found.copies}
+    output.print_json({**counts, "written": written, **notes})
+
+
+def _say(
+    found: Results,
+    table: Tabular | None,
+    written: Mapping[str, str | None],
+    caption: str | None,
+    arguments: argparse.Namespace,
+) -> int:
+    """Print what was found, or the table in the format that is asked for; the exit code."""
+    from surefoot.evaluation.pooling import repeated_seeds
+    from surefoot.evaluation.results import copied
+
     repeated = repeated_seeds(found)
     copies = [copied(*pair) for pair in found.copies.items()]
-    if arguments.json:
-        counts: dict[str, Any] = {"runs": len(found.runs), "rows": len(found.numbers)}
-        if table is not None:
-            from surefoot.evaluation.tabular import to_json
-
-            counts |= {
-                "table": to_json(table),
-                "caption": table.caption,
-                "notes": list(table.notes),
-                "hints": list(table.hints),
-            }
-        notes = {"left_out": found.left_out, "repeated": repeated, "copies": found.copies}
-        output.print_json({**counts, "written": written, **notes})
-        return 0
     _tell(list(found.left_out.values()), "left out: ", "folders are left out")
     _tell(copies, "note: ", "copies of runs are counted once")
     if table is None:  # whose notes say it

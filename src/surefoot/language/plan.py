@@ -115,6 +115,24 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
     Raises:
         ConfigError: an unknown name, a value of another kind, or one of model, prompts and reward is missing.
     """
+    first, second, changes = _parted(words)
+    own_reward = method(first.get("method", "grpo"), **changes).reads in WITHOUT
+    for name in ("model", "prompts", *(() if own_reward else ("reward",))):
+        if not first.get(name):
+            raise ConfigError(f"{name}= is missing; `surefoot llm train --help` says what it takes")
+    for name in ("model", "prompts", "critic", "held_out"):
+        if first.get(name):
+            first[name] = str(pathlib.Path(first[name]).expanduser().resolve())
+    if bool(first.get("rule")) != bool(first.get("corrupt")):
+        raise ConfigError("rule= and corrupt= go together: what is right, and what makes wrong answers of right ones")
+    _check_rewards(first)
+    made = Plan(**first, changes=changes, loop=TrainConfig(**second))
+    method(made.method, **changes)
+    return made, words.get("out")
+
+
+def _parted(words: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Settings of the plan, of its loop and of its method, read as the types of their fields."""
     own = {field.name: field for field in dataclasses.fields(Plan) if field.name not in ("changes", "loop")}
     loop = {field.name: field for field in dataclasses.fields(TrainConfig) if field.name != "seed"}
     settings = {field.name: field for field in dataclasses.fields(Method) if field.name not in ("title", "source")}
@@ -140,15 +158,11 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
         else:
             known = [*own, *loop, "seed", "out", *(f"method.{setting}" for setting in settings)]
             raise ConfigError(f"unknown setting {name!r}: {nearest(name, known)}")
-    own_reward = method(first.get("method", "grpo"), **changes).reads in WITHOUT
-    for name in ("model", "prompts", *(() if own_reward else ("reward",))):
-        if not first.get(name):
-            raise ConfigError(f"{name}= is missing; `surefoot llm train --help` says what it takes")
-    for name in ("model", "prompts", "critic", "held_out"):
-        if first.get(name):
-            first[name] = str(pathlib.Path(first[name]).expanduser().resolve())
-    if bool(first.get("rule")) != bool(first.get("corrupt")):
-        raise ConfigError("rule= and corrupt= go together: what is right, and what makes wrong answers of right ones")
+    return first, second, changes
+
+
+def _check_rewards(first: dict[str, Any]) -> None:
+    """Make folders of rewards absolute, and refuse shares and a gate that don't fit their number."""
     if first.get("reward"):
         first["reward"] = ",".join(
             str(pathlib.Path(name).expanduser().resolve()) if is_folder(name) else name
@@ -159,9 +173,6 @@ def plan(words: Mapping[str, str]) -> tuple[Plan, str | None]:
         _value("gate", first["gate"], "float")
         if len(rewards_of(first.get("reward", ""))) < 2:
             raise ConfigError(f"gate={first['gate']} is for several rewards, of which the first opens it: reward=a:b,c")
-    made = Plan(**first, changes=changes, loop=TrainConfig(**second))
-    method(made.method, **changes)
-    return made, words.get("out")
 
 
 def is_folder(name: str) -> bool:

@@ -90,7 +90,7 @@ def resume(folder: str | os.PathLike[str], trusted: bool = False, progress: Prog
     made = plan_of(path)
     trust.refuse_links(path, trusted)
     for name in functions_of(made):
-        trust.demand(name, path / "config.json", trusted)
+        trust.require_trust(name, path / "config.json", trusted)
     with claim_begun(path) as claim:
         return _carry_out(made, claim, progress, new=False)
 

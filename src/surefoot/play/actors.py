@@ -16,7 +16,7 @@ from surefoot.envs.known_systems import system_of
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.runs.run import Run
-from surefoot.runs.trust import demand
+from surefoot.runs.trust import require_trust
 
 SCRIPTED_SEED = 0
 """Of the noise of behaviours."""
@@ -103,7 +103,7 @@ def _trained(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
     run = Run.open(path)
     if env_id is None:
         env_id = run.plan.environment
-        demand(env_id, path / "config.json", trust)
+        require_trust(env_id, path / "config.json", trust)
     if env_id is None:
         raise ConfigError(f"{path}: was trained without a simulator; name one with --env ID")
     seed = run.plan.seeds[0] if seed is None else seed

@@ -23,7 +23,7 @@ from surefoot.envs.vector import describe
 from surefoot.evaluation import certificate, cost_interval, evaluate, hierarchical_interval
 from surefoot.play.actors import Actor
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.trust import demand
+from surefoot.runs.trust import require_trust
 from surefoot.world_models.dynamics import Dynamics
 from surefoot.world_models.futures import Objective, shares
 from surefoot.world_models.known.exact import NativeDynamics
@@ -102,7 +102,7 @@ def _learned(path: pathlib.Path, env_id: str | None, seed: int | None, trust: bo
     run = Run.open(path)
     if env_id is None:
         env_id = run.plan.environment or run.spec.environment
-        demand(env_id, path / "config.json", trust)
+        require_trust(env_id, path / "config.json", trust)
     if env_id is None:
         raise ConfigError(
             f"{path}: neither the run nor its data say of which environment they are; name it with --env ID"

@@ -26,7 +26,7 @@ from surefoot.envs.names import PIXELS, PREFIX
 from surefoot.envs.suites import is_benchmark
 from surefoot.envs.systems import SYSTEMS, System
 from surefoot.runs import recorded as suites
-from surefoot.runs.trust import demand
+from surefoot.runs.trust import require_trust
 
 TRANSITIONS = 50_000
 """Of an embedded dataset."""
@@ -263,7 +263,7 @@ def environment_of(dataset: Dataset | None, asked: str | None, trust: bool = Fal
             f"{dataset.name}: does not say which environment it was recorded in; name one with env=ID, or train "
             'without a simulator with env=none (env="none" in python; of fit, env=None too)'
         )
-    demand(dataset.env_id, dataset.name, trust)
+    require_trust(dataset.env_id, dataset.name, trust)
     return dataset.env_id
 
 

@@ -30,7 +30,7 @@ from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
 from surefoot.runs.run import Run
 from surefoot.runs.success_reward import SuccessReward, is_run, with_reward
-from surefoot.runs.trust import demand, function_of, module_of
+from surefoot.runs.trust import function_of, module_of, require_trust
 from surefoot.safe.constraint.signal import MARGINS_FROM
 
 CONSTANT = 1e-3
@@ -146,7 +146,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
         say(notify, *notes)
     dataset, notes = with_rewards(dataset, plan.environment)
     if plan.reward is not None:  # in place of the task's too, whose terminations stay
-        demand(plan.functions["reward"], "the option reward")
+        require_trust(plan.functions["reward"], "the option reward")
         given = SuccessReward(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
         dataset, notes = rewarded(dataset, given, plan.reward), []
     say(notify, *notes)

@@ -16,7 +16,7 @@ from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
 from surefoot.data.cameras import cameras_of
 from surefoot.data.frame_cache import size_of
 from surefoot.runs.algorithms import ALGORITHMS, AUTO
-from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, imported
+from surefoot.runs.trust import FUNCTIONS, FunctionName, imported, require_trust
 
 TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 """Initial states of evaluations during training, and of the final one."""
@@ -193,7 +193,7 @@ class Plan(Settings):
         """An agent of this plan; which weights it has does not matter until `Agent.fresh` draws them."""
         kind = agent_class(self.algorithm)
         for name, word in self.functions.items():
-            demand(word, f"the option {name}")
+            require_trust(word, f"the option {name}")
         return kind(spec, kind.configure(**options_from_json(kind, self.config)))
 
     def to_json(self) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def agent_class(name: str) -> type[Agent]:
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if ":" in name:
-        demand(name, "the algorithm")
+        require_trust(name, "the algorithm")
         found = imported(name, f"the agent {name!r}")
         if isinstance(found, type) and issubclass(found, Agent):
             return found

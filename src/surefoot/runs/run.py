@@ -53,7 +53,7 @@ from surefoot.envs.make import only_here
 from surefoot.evaluation.runs import ANY_CONFIG, CONFIG_FORMAT, METRICS_LINE, SUMMARY_FORMAT
 from surefoot.runs.commit import commit_of
 from surefoot.runs.plan import Plan, agent_class, as_made, told_options
-from surefoot.runs.trust import demand, module_of
+from surefoot.runs.trust import module_of, require_trust
 from surefoot.streaming import StreamingAgent
 
 SHARED_FROM = 64 << 20
@@ -585,7 +585,7 @@ def load_agent(run: Run, seed: int | None = None, trust: bool = False) -> Agent:
     """
     seed = run.plan.seeds[0] if seed is None else seed
     for name in run.plan.imports:
-        demand(name, run.folder / "config.json", trust)
+        require_trust(name, run.folder / "config.json", trust)
     tensors = load_state(run, seed)
     checkpoint.check_tensors(run.checkpoint_path(seed), tensors, "agent/")
     weights = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ from surefoot.runs.summary import RESULT, sum_up
 from surefoot.runs.trackers.ids import FILE as IDS_FILE
 from surefoot.runs.trackers.options import check_options
 from surefoot.runs.trackers.wandb import remove_links
-from surefoot.runs.trust import FunctionName, allow, demand, refuse_links
+from surefoot.runs.trust import FunctionName, allow, refuse_links, require_trust
 from surefoot.runs.warm_start import initialise_from, settled, start_notes
 from surefoot.streaming.agent import StreamingAgent
 
@@ -148,7 +148,7 @@ def _allow_names(plan: Plan, trust: bool) -> None:
         allow(name)
     if plan.init is not None:
         for name in Run.open(plan.init).plan.imports:
-            demand(name, plan.init, trust)
+            require_trust(name, plan.init, trust)
 
 
 def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
@@ -222,20 +222,7 @@ def _begin(
     if agent.requires.data == "refused":
         say(notify, *agent.notes(dataset))
     if dataset is not None:
-        if counts := repairs.applied(dataset.attributes):
-            say(notify, f"{dataset.name}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
-        say(notify, *left_out.notes(dataset), *agent.notes(dataset), *conventions.notes(dataset, plan.config))
-        if not agent.normalizer.fixed:
-            say(notify, *spread.notes(dataset, plan.config))
-        if (
-            not plan.evaluates
-            and not agent.requires.online
-            and not len(episodes_apart(dataset, agent.required_columns)[1])
-        ):
-            only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
-            say(notify, f"{dataset.name} is one episode{only}: none is held out, and there are no validation losses")
-        for oddity, rows in dataset.warnings.items():
-            say(notify, f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)")
+        say(notify, *_data_notes(dataset, plan, agent))
         names = {OBSERVATION_NAMES: dataset.observation_names, ACTION_NAMES: dataset.action_names}
         config["dataset"] = {"name": dataset.name, "sha256": dataset.sha256, "transitions": len(dataset)} | {
             key: reported for key, reported in names.items() if reported is not None
@@ -246,6 +233,21 @@ def _begin(
     write_json(folder / "environment.json", describe_machine())
     write_json(folder / "config.json", {**config, "notes": notes})
     return Run.open(folder)  # the plan as every later reader has it
+
+
+def _data_notes(dataset: Dataset, plan: Plan, agent: Agent) -> Iterator[str]:
+    """What the user should know of the data before the first step."""
+    if counts := repairs.applied(dataset.attributes):
+        yield f"{dataset.name}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}"
+    yield from (*left_out.notes(dataset), *agent.notes(dataset), *conventions.notes(dataset, plan.config))
+    if not agent.normalizer.fixed:
+        yield from spread.notes(dataset, plan.config)
+    alone = not plan.evaluates and not agent.requires.online
+    if alone and not len(episodes_apart(dataset, agent.required_columns)[1]):
+        only = " to learn from" if len(dataset.episode_lengths) > 1 else ""
+        yield f"{dataset.name} is one episode{only}: none is held out, and there are no validation losses"
+    for oddity, rows in dataset.warnings.items():
+        yield f"{dataset.name}: {rows} rows with {oddity} (accepted; strict=true refuses)"
 
 
 def _check_problem(built_for: Spec, found: Spec, plan: Plan) -> None:
@@ -409,7 +411,7 @@ def demand_names(run: Run, trust: bool) -> None:
     """
     named = read_json(run.folder / "config.json", CONFIG).get("listener")
     for name in (*names_in(run.plan), None if named is None else FunctionName(named)):
-        demand(name, run.folder / "config.json", trust)
+        require_trust(name, run.folder / "config.json", trust)
 
 
 def go_on(run: Run, notify: Listener, claim: Claim) -> Run:

@@ -76,7 +76,7 @@ def allow(name: str | None) -> None:
             sys.path.append(os.getcwd())
 
 
-def demand(name: str | None, source: object, trust: bool = False) -> None:
+def require_trust(name: str | None, source: object, trust: bool = False) -> None:
     """Allow a name that comes from a file, if the user trusts it or has given the same name.
 
     Raises:

@@ -79,6 +79,15 @@ def initialise_from(agent: Agent, run: Run, seed: int, position: int = 0) -> lis
             "activations, or train it with the same preset first"
         )
     agent.load_state_dict({name: theirs[name] if fits.get(name) else value for name, value in mine.items()})
+    return _settled(agent, source, fits)
+
+
+def _settled(agent: Agent, source: Agent, fits: Mapping[str, bool]) -> list[str]:
+    """Set right what hangs on the tensors that came along (those that fit): followers, temperatures, rewards' scale.
+
+    Returns:
+        Names of the networks that came along whole.
+    """
     agent.normalizer.fixed = source.requires.policy  # a model of the world reads observations as they are
     networks = sorted({name.split(".")[0] for name, _ in agent.named_parameters()})
     taken = [n for n in networks if all(fit for name, fit in fits.items() if name.split(".")[0] == n)]

@@ -18,7 +18,7 @@ from surefoot.envs.known_systems import system_of
 from surefoot.envs.parameters import parameter_table
 from surefoot.envs.systems import SYSTEMS
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.trust import demand
+from surefoot.runs.trust import require_trust
 from surefoot.safe.filters.model import Model
 from surefoot.safe.reachability import Comparison, compare, solve
 from surefoot.safe.reachability.files import load, save
@@ -142,7 +142,7 @@ def known_system(env_id: str, source: object = None, trust: bool = False) -> Sys
         ConfigError: it is neither, so that its equations are not at hand; a file names a module that is not trusted.
     """
     if source is not None:
-        demand(env_id, source, trust)
+        require_trust(env_id, source, trust)
     found = system_of(env_id)
     if found is None:
         boxed = ", ".join(known().alias for known in SYSTEMS.values() if known.reach_box)

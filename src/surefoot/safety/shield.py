@@ -21,7 +21,7 @@ from surefoot.envs.acting.sums import EpisodeBatch
 from surefoot.envs.episodes import Act, acting_policy, run
 from surefoot.envs.interface import Array, as_numpy
 from surefoot.envs.vector import make_vec
-from surefoot.runs.trust import demand
+from surefoot.runs.trust import require_trust
 from surefoot.safe.filters.filtered import FilteredPolicy
 from surefoot.safe.filters.margins import Margin, needed_margin
 from surefoot.safe.filters.model import Model
@@ -151,7 +151,7 @@ def load_filtered(path: str | os.PathLike[str], trust: bool = False) -> Filtered
     if "filter" not in about:
         raise CheckpointError(f"{beside}: is a safe set without a filter; write it with Shield.save")
     check(about, ABOUT, beside)
-    demand(about["environment"], beside, trust)
+    require_trust(about["environment"], beside, trust)
     options = {"rate": about["rate"]} if about["filter"] == "cbf" else {}
     made = shield(about["filter"], about["environment"], safe_set=beside, margin=about["margin"], **options)
     return made.around(policy)

@@ -31,7 +31,7 @@ from surefoot.runs.plan import Plan
 from surefoot.runs.progress_events import Listener
 from surefoot.runs.run import CONFIG, IN_MEMORY, Run, is_imported, names_in
 from surefoot.runs.start import resume, train
-from surefoot.runs.trust import demand
+from surefoot.runs.trust import require_trust
 
 METRICS = {"return": "per_seed_returns", "success": "per_seed_success", "cost": "per_seed_costs"}
 """Word of the command line -> key of summary.json: of the last policy's episodes."""
@@ -402,7 +402,7 @@ def check_trainable(arms: Sequence[Arm], plan: LookPlan, metric: str, trust: boo
 
 def _check_names(arm: Arm, trust: bool) -> None:
     for name in names_in(arm.plan):
-        demand(name, arm.runs[0].folder / "config.json", trust)
+        require_trust(name, arm.runs[0].folder / "config.json", trust)
 
 
 def _check_data(arm: Arm, seeds: Sequence[int]) -> None:

@@ -112,13 +112,13 @@ def resume(folder: pathlib.Path, style: Style, trust: bool) -> int:
     from surefoot.runs.embedded import load
     from surefoot.runs.folders import claim_begun
     from surefoot.runs.run import CONFIG, names_in
-    from surefoot.runs.trust import demand, refuse_links_to_runs
+    from surefoot.runs.trust import refuse_links_to_runs, require_trust
     from surefoot.studies.auto import FILE, RUNS, Auto
 
     auto = Auto.read(folder)
     refuse_links_to_runs(folder, trust)
     for name in names_in(auto.plan):
-        demand(name, folder / FILE, trust)
+        require_trust(name, folder / FILE, trust)
     with claim_begun(folder) as claim, output.download_bar(style.quiet) as progress:
         dataset = load(str(auto.plan.dataset), progress=progress, **auto.plan.reading)
         first = folder / RUNS / auto.portfolio[0] / "config.json"

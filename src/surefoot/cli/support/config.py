@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import re
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -201,11 +201,7 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     if algo["preset"] is not None:
         options["preset"] = algo["preset"]
     if values["envs"] is not None:
-        if "num_envs" not in option_names(agent):
-            reason = "acts in one environment" if agent.requires.online else "learns from data alone"
-            raise ConfigError(f"{name} {reason}: leave out envs=, the number of environments to act in at once")
-        if {"envs", "algo.num_envs"} <= stated:
-            raise ConfigError("envs= and algo.num_envs= are one option by two names: give one of them")
+        _check_envs(agent, stated)
         options = {"num_envs": values["envs"], **options}
     config = configure(agent, {**preset, **options})
     fields = {key: values[key] for key in FIELDS}
@@ -213,11 +209,26 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     fields |= {"env": _with_arguments(fields), "env_options": None, "max_episode_steps": None}
     if fields["collectors"] is not None and values["envs"] is None and "algo.num_envs" not in stated:
         config = _environments_for(int(fields["workers"]), agent, config, {**preset, **options})
+    _settle_data(agent, config, fields)
+    return Request(name, config, fields)
+
+
+def _check_envs(agent: type[Agent], stated: Collection[str]) -> None:
+    """Refuse `envs=` for an algorithm that acts in one environment or in none, and beside its other name."""
+    if "num_envs" not in option_names(agent):
+        reason = "acts in one environment" if agent.requires.online else "learns from data alone"
+        raise ConfigError(f"{agent.name} {reason}: leave out envs=, the number of environments to act in at once")
+    if {"envs", "algo.num_envs"} <= set(stated):
+        raise ConfigError("envs= and algo.num_envs= are one option by two names: give one of them")
+
+
+def _settle_data(agent: type[Agent], config: Mapping[str, Any], fields: dict[str, Any]) -> None:
+    """Fill in the dataset and the environment that are not named, and refuse what doesn't go with the algorithm."""
     if fields["dataset"] is None and agent.data_with(config) == "required":
         if str(fields["env"]).lower() not in ("none", DEFAULT_ENVIRONMENT):
             raise ConfigError(
-                f"{name} learns from data, and env={fields['env']} says nothing of which: give dataset=, a file or a "
-                "name (`surefoot datasets list`)"
+                f"{agent.name} learns from data, and env={fields['env']} says nothing of which: give dataset=, a file "
+                "or a name (`surefoot datasets list`)"
             )
         fields["dataset"] = DEFAULT_DATASET
     if not agent.requires.policy and fields["env"] is None:
@@ -226,7 +237,6 @@ def resolve(cfg: DictConfig, overrides: Sequence[str], trust: bool = False) -> R
     if agent.requires.online and fields["dataset"] is not None and fields["env"] is None:
         environment = "the dataset's"
     check_parts(agent, config, fields["dataset"], environment, fields["gap"])
-    return Request(name, config, fields)
 
 
 def _with_arguments(fields: Mapping[str, Any]) -> str | None:

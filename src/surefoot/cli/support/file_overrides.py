@@ -14,7 +14,7 @@ from typing import Any
 from surefoot.cli.support import grammar
 from surefoot.core.base.errors import ConfigError
 from surefoot.envs.make import FUNCTION
-from surefoot.runs.trust import FUNCTIONS, FunctionName, demand, module_of
+from surefoot.runs.trust import FUNCTIONS, FunctionName, module_of, require_trust
 
 CALLED = ("reward", "listener", *(f"algo.{option}" for option in FUNCTIONS))
 """Keys whose values may be `module:function`."""
@@ -58,7 +58,7 @@ def check(overrides: Sequence[str], source: object, trust: bool) -> None:
                 "give it on the command line"
             )
         for name in _names(item):
-            demand(name, source, trust)
+            require_trust(name, source, trust)
 
 
 def needs_trust(overrides: Sequence[str]) -> bool:
@@ -82,7 +82,7 @@ def check_preset(
     named |= {f"{ARGUMENT}{key}": value for key, value in dict(fields.get("env_options") or {}).items()}
     for key, value in named.items():
         if key not in given and isinstance(value, str) and _may_name(key, value):
-            demand(_as_named(key, value), source, trust)
+            require_trust(_as_named(key, value), source, trust)
 
 
 def _names(item: grammar.Parsed) -> list[str]:
