@@ -322,7 +322,7 @@ def test_what_gymnasium_s_models_have_that_mujoco_will_give_up_is_neither_printe
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
     assert mujoco.get_mju_user_warning() is None
-    library.compile_model(DEPRECATED)  # a user's own model: the one who can fix it is given
+    library.compile_model(DEPRECATED)  # a user's own model: the one who can fix it is warned
     assert mujoco.__version__ < "4" or "settotalmass" in "".join(capfd.readouterr())
 
 

@@ -131,7 +131,7 @@ def _of_the_run(folder: pathlib.Path) -> str:
 
     try:
         return Run.open(folder).resume_command
-    except SurefootError:  # what is wrong with it, who resumes it is given
+    except SurefootError:  # whoever resumes it is shown what is wrong with it
         return f"surefoot train --resume {shlex.quote(str(folder))}"
 
 
