@@ -120,7 +120,7 @@ LEARNERS: dict[str, tuple[type[ImaginedSAC], dict[str, Any]]] = {
 }
 OPTIONS: dict[str, Any] = {
     "rollout_length": LENGTH, "rollouts": 1000, "imagine_every": 1000, "imagined_kept": 5, "real_ratio": 0.0,
-    "reward_range": (0.0, 1.0), "discount": DISCOUNT, "hidden": (64, 64), "initialisation": "torch",
+    "reward_range": (0.0, 1.0), "discount": DISCOUNT, "hidden": (64, 64), "initialization": "torch",
     "actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "temperature_learning_rate": 1e-3, "target_rate": 0.02,
 }  # fmt: skip
 

@@ -85,7 +85,7 @@ METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "initial_log_std": -1.5,
             "schedule": "constant",
             "learning_rate": 3e-4,
-            "normalise_observations": False,
+            "normalize_observations": False,
             "discount": 0.97,
         },
     ),

@@ -138,7 +138,7 @@ def compute(
         "minibatches": 16,
         "discount": discount,
     }
-    options |= {"learning_rate": 1e-3, "normalise_observations": False} | variant.options
+    options |= {"learning_rate": 1e-3, "normalize_observations": False} | variant.options
     kind: type[OnPolicyAgent] = PPO if variant.critic else GroupAgent
     agents = [kind(spec_of(env), **options).fresh(seed) for seed in range(seeds)]
     loop = OnPolicyLoop(agents, list(range(seeds)), env, planned_steps=steps)

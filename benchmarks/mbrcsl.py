@@ -48,7 +48,7 @@ def cell(method: str, seed: int) -> dict[str, Any]:
 
 def quick() -> dict[str, Any]:
     """A run that ends in a minute."""
-    small = {"model_updates": 100, "behaviour_updates": 100, "rollout_batches": 1, "rollouts": 4, "horizon": 5}
+    small = {"model_updates": 100, "behavior_updates": 100, "rollout_batches": 1, "rollouts": 4, "horizon": 5}
     options = {**small, "hidden": (8,), "target_return": 1.0}
     try:
         return training_cell("mbrcsl", options, functools.partial(load, NAME), ENV, 0, 210, 2, evaluations=1)

@@ -38,7 +38,7 @@ def measure(system: str, backend: str, states: int, seconds: float) -> dict[str,
 
     torch.set_num_threads(1)
     world = NativeDynamics(SYSTEMS[system], backend=backend)
-    planner = MPPI(horizon=HORIZON, samples=SAMPLES, temperature=0.1, colour=0.0)  # as the peer
+    planner = MPPI(horizon=HORIZON, samples=SAMPLES, temperature=0.1, color=0.0)  # as the peer
     start = 0.05 * torch.randn(states, 4, generator=torch.Generator().manual_seed(0))
     memory = planner.begin(states, 1)
     _, memory = planner.plan(world, start, memory)

@@ -46,7 +46,7 @@ FIRST, LAST = "<!-- results: begin -->", "<!-- results: end -->"
 """Lines of the page between which the tables stand."""
 EPISODES, EPISODE_STEPS = 40, 100
 """Of made-up data."""
-SHORT: dict[str, Any] = {"initial_steps": 50, "model_updates": 20, "model_epoch": 10**6, "behaviour_updates": 20,
+SHORT: dict[str, Any] = {"initial_steps": 50, "model_updates": 20, "model_epoch": 10**6, "behavior_updates": 20,
                          "rollout_batches": 1, "pretrain": False}  # fmt: skip
 """Options of what precedes the updates whose rate is wanted, where an algorithm has them."""
 LEAST_STEPS = 8
@@ -114,7 +114,7 @@ def rate(one: Result, stage: str) -> dict[str, Any]:
             return trained(plan, pathlib.Path(folder) / "run", data)
 
     block = int(options.get("num_envs", 1)) * int(options.get("horizon") or 0) if kind.requires.online else 0
-    before = sum(int(options.get(name, 0)) for name in ("model_updates", "behaviour_updates", "initial_steps"))
+    before = sum(int(options.get(name, 0)) for name in ("model_updates", "behavior_updates", "initial_steps"))
     part = max(2 * block, int(options.get("imagine_every", 0)), LEAST_STEPS)
     least, steps, more = seconds(before + part), part, 0.0
     while more < LEAST and steps < MOST:

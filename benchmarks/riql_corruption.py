@@ -25,7 +25,7 @@ from surefoot.evaluation import difference_interval, hierarchical_interval
 DATASET, ENVIRONMENT = "hopper-v5-medium-sb3", "Hopper-v5"
 STEPS, EPISODES, SEEDS = 50_000, 100, (0, 1, 2, 3, 4)
 ELEMENTS = ("dynamics", "observations")
-PLAIN_IQL = {"actor": "deterministic", "order": "together", "initialisation": "torch", "rewards": "none"}
+PLAIN_IQL = {"actor": "deterministic", "order": "together", "initialization": "torch", "rewards": "none"}
 VARIANTS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "riql": ("riql", {e: {"sigma": 1.0, "quantile": 0.25, "critics": 5} for e in ELEMENTS}),
     "iql-equal": ("iql", {e: {**PLAIN_IQL, "critic_weight": 0.5, "normalization": "stacked"} for e in ELEMENTS}),

@@ -58,7 +58,7 @@ def ablations(algorithm: str, title: str, wanted: float) -> list[Variant]:
         ),
         ("adaptive", "adaptive ObGD", {"optimizer": "adaptive"}),
         ("no-layer-norm", "no layer norm", {"layer_norm": False}),
-        ("no-observation-norm", "observations as they are", {"normalise_observations": False}),
+        ("no-observation-norm", "observations as they are", {"normalize_observations": False}),
         ("no-reward-scale", "rewards as they are", {"scale_rewards": False}),
         ("dense", "dense initial weights", {"sparsity": 0.0}),
     ]

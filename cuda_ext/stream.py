@@ -63,7 +63,7 @@ class StreamSettings:
     learning_rate: float = 1e-3
     """Of sgd."""
     layer_norm: bool = True
-    normalise_observations: bool = True
+    normalize_observations: bool = True
     scale_rewards: bool = True
     official_time_limit: bool = False
     """Whether truncation ends bootstrapping as termination does."""
@@ -128,7 +128,7 @@ def layout(settings: StreamSettings, streams: int, dtype: str) -> dict[str, tupl
             table[f"{name}_{part}"] = ((k, parameter_count(widths)), dtype)
     if s.optimizer == "adaptive":
         table["count"] = ((k,), "int64")
-    if s.normalise_observations:
+    if s.normalize_observations:
         table["observation_count"] = ((k,), "float64")
         table |= {f"observation_{part}": ((k, s.observation_dim), "float64") for part in ("mean", "squares")}
     if s.scale_rewards:

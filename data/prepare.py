@@ -23,7 +23,7 @@ from surefoot.data.derived import Derived, computed
 ACTION_MARGIN = 1e-5
 """Distance that actions are kept from the bounds -1 and 1 (the official IQL's and RIQL's clip)."""
 NORMALIZATIONS = ("none", "observations", "stacked", "range", "quantile")
-"""What `normalise_observations` knows."""
+"""What `normalize_observations` knows."""
 REWARDS = ("none", "return_range", "minus_one")
 """What `scale_rewards` knows."""
 QUANTILES = (0.01, 0.99)
@@ -122,7 +122,7 @@ def prepare_without_data(agent: Agent) -> None:
             )
 
 
-def normalise_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
+def normalize_observations(dataset: Dataset, agent: Agent, how: str) -> Dataset:
     """Fit `agent.normalizer` and apply it to observations and next observations; images are left as they are.
 
     Args:
@@ -240,7 +240,7 @@ def prepare(agent: Agent, dataset: Dataset, *, normalization: str = "none", rewa
     if not agent.spec.discrete:  # choices are one-hot rows everywhere
         dataset = scale_actions(dataset, low, high)
     dataset = scale_rewards(dataset, agent, rewards)
-    dataset, length = normalise_observations(dataset, agent, normalization), history_of(agent.config)
+    dataset, length = normalize_observations(dataset, agent, normalization), history_of(agent.config)
     if length == 1:
         return dataset
     wide = windows(dataset.observations, dataset.next_observations, dataset.episode_ids, length)

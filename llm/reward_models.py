@@ -215,7 +215,7 @@ class RewardTraining(Options):
         "loss of pairs; or demonstration: chosen ones are demonstrations, the others a policy's own",
         choices=LOSSES,
     )
-    centre: float = option(
+    center: float = option(
         0.01,
         "weight of (r_w + r_l)^2, which holds the scores' level; of demonstration, r_w^2 + r_l^2",
         range=">= 0",
@@ -226,7 +226,7 @@ class RewardTraining(Options):
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
         super().__post_init__()
-        if self.loss == "demonstration" and not self.centre:
+        if self.loss == "demonstration" and not self.center:
             raise ConfigError("loss=demonstration needs centre above 0: scores are at most 1 / (2 centre)")
 
 
@@ -323,7 +323,7 @@ def _of_pairs(model: RewardModel, batch: list[Pair], training: RewardTraining) -
     prompts = [pair.prompt for pair in batch]
     texts = model.tokens([pair.chosen for pair in batch] + [pair.rejected for pair in batch])
     better, worse = model.scores(prompts + prompts, texts).chunk(2)
-    return LOSSES[training.loss](better, worse, training.centre), better > worse
+    return LOSSES[training.loss](better, worse, training.center), better > worse
 
 
 def _of_steps(model: RewardModel, batch: list[LabelledSteps], training: RewardTraining) -> tuple[Tensor, Tensor]:

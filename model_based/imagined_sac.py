@@ -70,7 +70,7 @@ class ImaginedSACConfig(EnsembleConfig, AlarmConfig):
     critic_learning_rate: float = option(3e-4, "learning rate of the critics", range=">= 0")
     temperature_learning_rate: float = option(1e-4, "learning rate of the temperature", range=">= 0")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
-    initialisation: str = option(
+    initialization: str = option(
         "torch", "initial weights: torch, or edac: nn.Linear's kernels, hidden biases 0.1, last layers within 3e-3"
     )
     log_std_range: tuple[float, float] = option((-5.0, 2.0), "range of the log standard deviation", rising=True)
@@ -122,9 +122,9 @@ class ImaginedSAC(Agent):
         """Actor, critics with their targets, temperature, and the world where it is learned."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.actor: TanhGaussianActor = TanhGaussianActor(
-            *sizes, c.hidden, c.initialisation, log_std_range=c.log_std_range
+            *sizes, c.hidden, c.initialization, log_std_range=c.log_std_range
         )
-        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialisation)
+        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialization)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(c.temperature)
         self.register_buffer("limits", torch.zeros(5))  # lowest and highest value, best; lowest and highest reward

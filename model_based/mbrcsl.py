@@ -54,21 +54,21 @@ class MBRCSLConfig(AlarmConfig, EnsembleConfig, RCSLConfig):
     model_updates: int = option(
         4_000, "training steps of the model; it may stop improving, and so learning, before", range=">= 1"
     )
-    behaviour_updates: int = option(6_000, "training steps of the clone", range=">= 1")
+    behavior_updates: int = option(6_000, "training steps of the clone", range=">= 1")
     rollout_batches: int = option(50, "training steps that follow the clone in the model, at most", range=">= 1")
     rollouts: int = option(200, "paths in each of those batches", range=">= 1")
     horizon: int = option(200, "steps of a path, H", range=">= 1")
     kept: int = option(100, "paths above the data's best return after which no more are made", range=">= 1")
     bounded: bool = option(True, "keep the model's states in the range of the data's, each number by itself")
-    behaviour_network: str = option(
+    behavior_network: str = option(
         "mlp", "network of the clone: mlp or mlp_unet, the published one", choices=("mlp", "mlp_unet")
     )
-    behaviour_widths: tuple[int, ...] = option((128, 128, 128), "widths of the clone's layers, or of the U's way down")
+    behavior_widths: tuple[int, ...] = option((128, 128, 128), "widths of the clone's layers, or of the U's way down")
     diffusion_steps: int = option(10, "steps of diffusion", range=">= 1")
-    behaviour_learning_rate: float = option(3e-4, "learning rate of the clone", range=">= 0")
-    behaviour_weight_decay: float = option(1e-6, "weight decay of the clone", range=">= 0")
-    behaviour_warm_up: int = option(500, "steps of the clone's cosine schedule", range=">= 0")
-    behaviour_stride: int = option(1, "training steps that are one step of the clone's schedule", range=">= 1")
+    behavior_learning_rate: float = option(3e-4, "learning rate of the clone", range=">= 0")
+    behavior_weight_decay: float = option(1e-6, "weight decay of the clone", range=">= 0")
+    behavior_warm_up: int = option(500, "steps of the clone's cosine schedule", range=">= 0")
+    behavior_stride: int = option(1, "training steps that are one step of the clone's schedule", range=">= 1")
     average_rate: float = option(2e-3, "rate of the clone's average, which is followed", range="(0, 1]")
 
     def __post_init__(self) -> None:
@@ -82,8 +82,8 @@ PUBLISHED: dict[str, Any] = {
     "hidden": (1024, 1024), "learning_rate": 5e-5, "l2": 0.1, "model_normalize_targets": False, "bounded": False,
     "model_members": 7, "model_elites": 5, "model_hidden": (200, 200, 200, 200), "model_decays": DECAYS,
     "rollout_batches": 1_000, "model_updates": 100_000,  # in the paper until 5 passes bring nothing, without a limit
-    "behaviour_network": "mlp_unet", "behaviour_widths": (256, 512, 1024), "behaviour_learning_rate": 1e-4,
-    "average_rate": 4e-4, "behaviour_updates": 38_900,  # 50 passes over 199,000 rows
+    "behavior_network": "mlp_unet", "behavior_widths": (256, 512, 1024), "behavior_learning_rate": 1e-4,
+    "average_rate": 4e-4, "behavior_updates": 38_900,  # 50 passes over 199,000 rows
 }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ class MBRCSL(RCSL):
     name = "mbrcsl"
     Config: ClassVar[type] = MBRCSLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "default": {}, "official": PUBLISHED, "official_schedule": {**PUBLISHED, "behaviour_stride": 778},
+        "default": {}, "official": PUBLISHED, "official_schedule": {**PUBLISHED, "behavior_stride": 778},
     }  # fmt: skip
     required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards", "next_observations")
     warm_start = WarmStart(counters=("accepted", "tried"))
@@ -128,8 +128,8 @@ class MBRCSL(RCSL):
         self.model = ensemble_of(self.spec, c, units=lambda states: self.normalizer.inverse(states))
         self.model_best = BestSoFar(self.model)
         self.noise_schedule = Schedule.cosine(c.diffusion_steps)
-        network = UNetNoise if c.behaviour_network == "mlp_unet" else PlainNoise
-        self.behaviour: NoiseNetwork = network(*sizes, c.behaviour_widths)
+        network = UNetNoise if c.behavior_network == "mlp_unet" else PlainNoise
+        self.behaviour: NoiseNetwork = network(*sizes, c.behavior_widths)
         self.average_behaviour = copy.deepcopy(self.behaviour).requires_grad_(False)
         for end in ("low", "high"):  # of the data's observations
             self.register_buffer(end, torch.zeros(sizes[0]))
@@ -162,7 +162,7 @@ class MBRCSL(RCSL):
     def phases(self) -> tuple[int, int, int]:
         """The last training steps of model, clone and paths."""
         c = self.config
-        cloned = c.model_updates + c.behaviour_updates
+        cloned = c.model_updates + c.behavior_updates
         return c.model_updates, cloned, cloned + c.rollout_batches
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
@@ -236,8 +236,8 @@ class MBRCSL(RCSL):
     def updates(self) -> list[Update | Rule]:
         """Model; clone; paths; policy: one after another."""
         c, (model, behaviour, rollouts) = self.config, self.phases
-        adam = Adam(c.behaviour_learning_rate, weight_decay=c.behaviour_weight_decay, schedule="cosine",
-                    warm_up=c.behaviour_warm_up, stride=c.behaviour_stride)  # fmt: skip
+        adam = Adam(c.behavior_learning_rate, weight_decay=c.behavior_weight_decay, schedule="cosine",
+                    warm_up=c.behavior_warm_up, stride=c.behavior_stride)  # fmt: skip
         drawn = {"noise": Noise("normal", self.spec.action_dim), "step": Noise("uniform", 1)}
         average = {"average_behaviour": ("behaviour", c.average_rate)}
         path = path_noise(c.horizon, c.diffusion_steps * self.spec.action_dim, self.world)

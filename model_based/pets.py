@@ -105,7 +105,7 @@ class PETS(MeasuredModel):
         if bool((source.normalizer.mean != 0).any()) or bool((source.normalizer.scale != 1).any()):
             raise ConfigError(
                 f"the {source.name} run normalised observations, and pets plans by ends and rewards in the "
-                "environment's units: train it with algo.normalization=none (or algo.normalise_observations=false)"
+                "environment's units: train it with algo.normalization=none (or algo.normalize_observations=false)"
             )
         return None
 

@@ -22,7 +22,7 @@ class RAVLConfig(ImaginedSACConfig):
     actor_learning_rate: float = 3e-4
     temperature_learning_rate: float = 3e-4
     hidden: tuple[int, ...] = (256, 256, 256)
-    initialisation: str = "edac"
+    initialization: str = "edac"
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""

@@ -69,7 +69,7 @@ class CQLConfig(HistoryConfig):
         "range of the log standard deviation before the tanh: deviations from 1e-5 to 10",
         rising=True,
     )
-    initialisation: str = option("orthogonal", "initial weights")
+    initialization: str = option("orthogonal", "initial weights")
     reward_scale: float = option(1.0, "rewards are trained on as reward_scale * r + reward_shift", range="> 0")
     reward_shift: float = option(0.0, "number added to scaled rewards")
     normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
@@ -143,7 +143,7 @@ class CQL(Agent):
     def build(self) -> None:
         """Actor, critics with their targets, temperature and, where it is learned, the conservative term's weight."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        shape: dict[str, Any] = {"initialisation": c.initialisation, "norm_epsilon": c.layer_norm_epsilon}
+        shape: dict[str, Any] = {"initialization": c.initialization, "norm_epsilon": c.layer_norm_epsilon}
         self.actor: TanhGaussianActor = TanhGaussianActor(
             *sizes, c.hidden, log_std_range=c.log_std_range, layer_norm=c.layer_norm_actor, **shape
         )

@@ -44,7 +44,7 @@ class EDACConfig(HistoryConfig):
     log_std_range: tuple[float, float] = option(
         (-5.0, 2.0), "range of the log standard deviation of the policy, before the tanh", rising=True
     )
-    initialisation: str = option(
+    initialization: str = option(
         "edac",
         "initial weights of the critics: edac (the authors'), or corl, whose first layer starts smaller",
         choices=STARTS,
@@ -103,7 +103,7 @@ class EDAC(Agent):
         with torch.no_grad():
             for last in (self.actor.mlp.weights[-1], self.actor.mlp.biases[-1]):
                 last.uniform_(-1e-3, 1e-3)
-        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialisation)
+        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialization)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(c.temperature)
 

@@ -39,7 +39,7 @@ class FamO2OConfig(HistoryConfig):
     learning_rate: float = option(3e-4, "learning rate of everything", range=">= 0")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of everything")
     log_std_min: float = option(-5.0, "least log standard deviation of the policy", range="<= 2")
-    initialisation: str = option("orthogonal", "initial weights")
+    initialization: str = option("orthogonal", "initial weights")
     critic_weight: float = option(1.0, "weight of each critic's squared error")
     rewards: str = option("minus_one", "scaling of rewards", choices=REWARDS)
     normalization: str = option("none", "normalization of observations", choices=NORMALIZATIONS)
@@ -101,8 +101,8 @@ class FamO2O(Agent):
     def build(self) -> None:
         """Value, twin critics with targets, universal policy, balance model and the weight of its entropy."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
-        self.value = Value(sizes[0], c.hidden, c.initialisation)
-        self.critic = Critic(*sizes, c.hidden, 2, c.initialisation)
+        self.value = Value(sizes[0], c.hidden, c.initialization)
+        self.critic = Critic(*sizes, c.hidden, 2, c.initialization)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         family = self.make_family()
         self.actor, self.balance = family.member, family.balance  # type: ignore[assignment]
@@ -111,7 +111,7 @@ class FamO2O(Agent):
     def make_family(self) -> FamilyActor:
         """Policy and balance model as one head, weights drawn anew."""
         c = self.config
-        sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialisation)
+        sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialization)
         return FamilyActor(*sizes, (c.log_std_min, 2.0), c.coefficients)
 
     def coefficients(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:

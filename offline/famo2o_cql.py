@@ -68,7 +68,7 @@ class FamO2OCQL(CQL):
     def make_family(self) -> TanhFamilyActor:
         """Policy and balance model as one head, weights drawn anew."""
         c = self.config
-        sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialisation)
+        sizes = (self.spec.observation_dim, self.spec.action_dim, c.hidden, c.initialization)
         norm: dict[str, Any] = {"layer_norm": c.layer_norm_actor, "norm_epsilon": c.layer_norm_epsilon}
         return TanhFamilyActor(*sizes, c.log_std_range, c.coefficients, **norm)
 

@@ -139,7 +139,7 @@ class GoalAgent(Agent):
 
     def settings_of_values(self) -> dict[str, Any]:
         """How networks of values are built: Glorot's uniform rule, layer norm behind each activation."""
-        return {"initialisation": "xavier", "layer_norm": "after", "activation": ACTIVATION}
+        return {"initialization": "xavier", "layer_norm": "after", "activation": ACTIVATION}
 
 
 def beside(observations: Tensor, goals: Tensor) -> Tensor:

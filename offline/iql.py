@@ -42,7 +42,7 @@ class IQLConfig(EncoderConfig, HistoryConfig):
     )
     log_std_min: float = option(-5.0, "least log standard deviation of the Gaussian actor", range="<= 2")
     dropout: float = option(0.0, "dropout of the actor's hidden units", range="[0, 1)")
-    initialisation: str = option("orthogonal", "initial weights: orthogonal (official) or torch (CORL)")
+    initialization: str = option("orthogonal", "initial weights: orthogonal (official) or torch (CORL)")
     order: str = option(
         "sequential",
         "sequential: actor and critic see the new value (official); together: the old (CORL)",
@@ -63,7 +63,7 @@ class IQL(Agent):
 
     Official code and CORL differ, and the paper does not say: officially the value is stepped first and
     actor and critic see the new value; in CORL all three see the old one. The default is the former and
-    the preset `corl` the latter, with CORL's initialisation. Observations are normalised in both; the preset
+    the preset `corl` the latter, with CORL's initialization. Observations are normalised in both; the preset
     `official` leaves them as they are, as the authors' code does.
     """
 
@@ -74,7 +74,7 @@ class IQL(Agent):
         "official": {"normalization": "none"},
         "corl": {
             "order": "together",
-            "initialisation": "torch",
+            "initialization": "torch",
             "critic_weight": 0.5,
             "log_std_min": -20.0,
             "rewards": "none",
@@ -94,14 +94,14 @@ class IQL(Agent):
         """Value, twin critics with targets, actor."""
         c, spec = self.config, self.spec
         sizes = (self.features, spec.action_dim)
-        self.value = Value(self.features, c.hidden, c.initialisation)
-        self.critic = Critic(*sizes, c.hidden, 2, c.initialisation)
+        self.value = Value(self.features, c.hidden, c.initialization)
+        self.critic = Critic(*sizes, c.hidden, 2, c.initialization)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor: Actor
         if c.actor == "gaussian":
-            self.actor = GaussianActor(*sizes, c.hidden, c.initialisation, (c.log_std_min, 2.0))
+            self.actor = GaussianActor(*sizes, c.hidden, c.initialization, (c.log_std_min, 2.0))
         else:
-            self.actor = DeterministicActor(*sizes, c.hidden, c.initialisation)
+            self.actor = DeterministicActor(*sizes, c.hidden, c.initialization)
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Scale actions and rewards, normalise observations."""

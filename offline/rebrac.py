@@ -67,7 +67,7 @@ class ReBRACConfig(EncoderConfig, HistoryConfig):
         False,
         "layer norm in the actor after each activation, as the critics' (CORL's and the authors' option actor_ln)",
     )
-    initialisation: str = option(
+    initialization: str = option(
         "edac", "initial weights: edac: biases 0.1 and a last layer near 0 (CORL); xavier (FQL's code)"
     )
     last_layer: float = option(
@@ -118,7 +118,7 @@ class ReBRAC(ChunkedAgent):
             "learning_rate": 3e-4,
             "hidden": (512, 512, 512, 512),
             "activation": "gelu_tanh",
-            "initialisation": "xavier",
+            "initialization": "xavier",
             "last_layer": 0.1,
         },
     }
@@ -129,11 +129,11 @@ class ReBRAC(ChunkedAgent):
     def build(self) -> None:
         """Critics with layer norms after the activation, the actor, and targets of both."""
         c, size, width = self.config, self.decision_dim, self.features
-        self.critic = Critic(width, size, c.hidden, c.critics, c.initialisation, "after", activation=c.activation)
+        self.critic = Critic(width, size, c.hidden, c.critics, c.initialization, "after", activation=c.activation)
         norm: LayerNorm = "after" if c.layer_norm_actor else False
-        head = DeterministicActor(width, size, c.hidden, c.initialisation, c.activation, norm)
+        head = DeterministicActor(width, size, c.hidden, c.initialization, c.activation, norm)
         with torch.no_grad():
-            if c.initialisation == "xavier":
+            if c.initialization == "xavier":
                 head.mlp.weights[-1].mul_(c.last_layer)
             else:
                 for last in (head.mlp.weights[-1], head.mlp.biases[-1]):

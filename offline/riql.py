@@ -42,7 +42,7 @@ class RIQLConfig(HistoryConfig):
     target_low: float = option(-100.0, "TD targets are clipped to [low, high]: in the authors' code, not in the paper")
     target_high: float = option(1000.0, "greatest TD target")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers")
-    initialisation: str = option(
+    initialization: str = option(
         "edac", "initial weights of the critics; corl: the authors', whose first layer starts smaller", choices=STARTS
     )
     normalization: str = option(
@@ -82,7 +82,7 @@ class RIQL(Agent):
         """Value, K critics with targets, deterministic actor."""
         c, sizes = self.config, (self.spec.observation_dim, self.spec.action_dim)
         self.value = Value(sizes[0], c.hidden)
-        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialisation)
+        self.critic = Critic(*sizes, c.hidden, c.critics, c.initialization)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor = DeterministicActor(*sizes, c.hidden)
 

@@ -23,8 +23,8 @@ class A2CConfig(OnPolicyConfig):
     num_envs: int = 8
     horizon: int | None = 5
     gae_lambda: float = 1.0
-    normalise_observations: bool = False
-    normalise_rewards: bool = False
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
     value_coefficient: float = option(1.0, "weight of half the squared error of the value", range=">= 0")
     entropy_coefficient: float = option(0.0, "weight of the policy's entropy")
     learning_rate: float = option(7e-4, "learning rate", range=">= 0")

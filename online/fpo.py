@@ -65,7 +65,7 @@ class FPOConfig(FlowOptions, EpochsConfig, EncoderConfig):
     encoder_trains: bool = option(
         True, "train the encoder with the policy; false: it stays the clone's, and images are not moved"
     )
-    normalise_observations: bool = option(
+    normalize_observations: bool = option(
         True, "normalize observations by running statistics; a clone's stay as they are"
     )
 

@@ -109,7 +109,7 @@ class HIL(RLPD):
             raise ConfigError(f"hil.choices={c.choices}: there is one action; with choices it is beside one or more")
         super().build()
         if c.choices:
-            self.choice = GreedyActor(self.features, c.choices, c.hidden, c.initialisation, layer_norm=True)
+            self.choice = GreedyActor(self.features, c.choices, c.hidden, c.initialization, layer_norm=True)
             self.target_choice = copy.deepcopy(self.choice).requires_grad_(False)
 
     def notes(self, dataset: Dataset) -> list[str]:

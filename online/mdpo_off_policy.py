@@ -29,7 +29,7 @@ class MDPOOffPolicyConfig(OffPolicyConfig):
     refresh_every: int = option(
         1_000, "training steps after which the present policy becomes the proximal one", range=">= 1"
     )
-    regularisation: float = option(1e-3, "weight of the squared means and log deviations before the tanh", range=">= 0")
+    regularization: float = option(1e-3, "weight of the squared means and log deviations before the tanh", range=">= 0")
     discount: float = option(0.99, "discount factor", range="[0, 1]")
     target_rate: float = option(0.005, "rate of the value's average, every step", range="[0, 1]")
     learning_rate: float = option(3e-4, "learning rate of everything", range=">= 0")
@@ -95,7 +95,7 @@ class MDPOOffPolicy(OffPolicyAgent):
         q = self.critic.first(torch.cat([observations, torch.tanh(unsquashed)], -1))
         held = c.divergence_weight * log_density + (c.entropy_weight - c.divergence_weight) * proximal_log_density
         small = mean.square().mean() + log_std.square().mean()
-        return (held - q).mean() + c.regularisation * small, {"divergence": log_density - proximal_log_density}
+        return (held - q).mean() + c.regularization * small, {"divergence": log_density - proximal_log_density}
 
     def updates(self) -> list[Update | Rule]:
         """All at the same parameters, then the value's average; now and then the policy becomes the proximal one."""

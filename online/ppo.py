@@ -31,8 +31,8 @@ PENDULUM = {
     "schedule": "constant",
     "value_clip": None,
     "value_coefficient": 1.0,
-    "normalise_observations": False,
-    "normalise_rewards": False,
+    "normalize_observations": False,
+    "normalize_rewards": False,
 }
 """RL Baselines3 Zoo's settings of Pendulum-v1, but for the exploration."""
 
@@ -84,7 +84,7 @@ class PPO(OnPolicyAgent):
     A is the generalised advantage at the policy :math:`\pi_k` that acted, and R = A + V_k. Details as in Huang et al.,
     "The 37 Implementation Details of PPO"; the preset `robots` is that of Rudin et al. (rsl_rl), whose rate follows
     the divergence instead of a schedule. The preset `cleanrl` clips normalised observations at 10, and raw ones, with
-    `normalise_observations=false`, not at all. Under the preset `zoo-cartpole` the clip range stays at 0.2, where RL
+    `normalize_observations=false`, not at all. Under the preset `zoo-cartpole` the clip range stays at 0.2, where RL
     Baselines3 Zoo's falls linearly to 0 over the run.
     """
 
@@ -105,8 +105,8 @@ class PPO(OnPolicyAgent):
             "learning_rate": 1e-3,
             "value_clip": None,
             "value_coefficient": 1.0,
-            "normalise_observations": False,
-            "normalise_rewards": False,
+            "normalize_observations": False,
+            "normalize_rewards": False,
         },
         "zoo-pendulum": PENDULUM,
         "zoo-pendulum-gsde": {
@@ -129,7 +129,7 @@ class PPO(OnPolicyAgent):
             "advantage_scope": "block",
             "max_gradient_norm": 1.0,
             "separate_norms": True,
-            "normalise_rewards": False,
+            "normalize_rewards": False,
         },
     }
     config: PPOConfig

@@ -100,8 +100,8 @@ class RecurrentPPO(PPO):
             "schedule": "constant",
             "value_clip": None,
             "value_coefficient": 1.0,
-            "normalise_observations": False,
-            "normalise_rewards": False,
+            "normalize_observations": False,
+            "normalize_rewards": False,
             "memory_width": 256,
         },
     }

@@ -53,7 +53,7 @@ class REDQConfig(SoftConfig):
     layer_norm_epsilon: float = option(
         1e-5, "number that both layer norms add to the variance; flax's is 1e-6", range="[1e-12, 1]"
     )
-    initialisation: str = option("xavier", "initial weights")
+    initialization: str = option("xavier", "initial weights")
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -89,7 +89,7 @@ class REDQ(OffPolicyAgent):
     def build(self) -> None:
         """Actor, critics with their targets, temperature."""
         c, sizes = self.config, (self.features, self.drawn_dim)
-        start = c.initialisation
+        start = c.initialization
         self.actor: TanhGaussianActor = TanhGaussianActor(
             *sizes, c.hidden, start, c.log_std_range, c.layer_norm_actor, norm_epsilon=c.layer_norm_epsilon
         )

@@ -23,8 +23,8 @@ class ReinforceConfig(OnPolicyConfig):
 
     num_envs: int = 8
     horizon: int | None = 500
-    normalise_observations: bool = False
-    normalise_rewards: bool = False
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
     entropy_coefficient: float = option(0.0, "weight of the policy's entropy")
     learning_rate: float = option(3e-3, "learning rate", range=">= 0")
     schedule: str = option(

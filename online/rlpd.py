@@ -25,7 +25,7 @@ class RLPDConfig(REDQConfig):
     target_entropy_per_dimension: float = -0.5
     layer_norm_critic: bool = True
     layer_norm_epsilon: float = option(1e-6, "number that both layer norms add to the variance; flax's")
-    initialisation: str = "xavier"
+    initialization: str = "xavier"
     rewards: str = option("none", "scaling of rewards of the dataset and of the environment: none or minus_one")
 
 

@@ -42,7 +42,7 @@ class WSRLConfig(REDQConfig):
     temperature_learning_rate: float = 1e-4
     layer_norm_epsilon: float = option(1e-6, "number that both layer norms add to the variance; flax's")
     log_std_range: tuple[float, float] = (math.log(1e-5), math.log(10.0))
-    initialisation: str = "orthogonal"
+    initialization: str = "orthogonal"
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""

@@ -38,7 +38,7 @@ class CUPConfig(PPOLagConfig):
         fine = given > 0 if given is not None else self.cost_discount < 1
         require(fine, "cup", "projection_weight", given, "> 0, and a number where cost_discount is 1")
         fits = "rewards: the two kinds of advantages are never added"
-        require(self.standardise == "rewards", "cup", "standardise", self.standardise, fits)
+        require(self.standardize == "rewards", "cup", "standardize", self.standardize, fits)
         require(self.schedule != "adaptive", "cup", "schedule", self.schedule, "linear or constant")
 
     @property

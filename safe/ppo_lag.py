@@ -18,7 +18,7 @@ class PPOLagConfig(PenaltyConfig, PPOConfig):
     num_envs: int = 8
     horizon: int | None = 1024
     minibatches: int = 64
-    advantage_scope: str = option("none", "rows that advantages are normalized over; `standardise` says what is scaled")
+    advantage_scope: str = option("none", "rows that advantages are normalized over; `standardize` says what is scaled")
     value_clip: float | None = option(
         None, "bound of the change of a value; null: costs are not scaled, so neither critic is held back"
     )
@@ -32,7 +32,7 @@ class PPOLagConfig(PenaltyConfig, PPOConfig):
         """Refuse options that don't go together."""
         super().__post_init__()
         name = algorithm_of(self)
-        fits = "none: `standardise` says what is scaled"
+        fits = "none: `standardize` says what is scaled"
         require(self.advantage_scope == "none", name, "advantage_scope", self.advantage_scope, fits)
         require(self.separate_norms, name, "separate_norms", self.separate_norms, "True: costs have units of their own")
 
@@ -52,7 +52,7 @@ class PPOLag(Penalised, PPO):
         \lambda &\leftarrow (\lambda + \text{Adam}(J_c - d))_+ \quad \text{before each block's steps}
 
     A_r is standardised and A_c centred only, as published: lambda weighs costs against rewards in deviations. With
-    standardise=sum lambda is in units of reward per cost, and its fixed point is the problem's dual.
+    standardize=sum lambda is in units of reward per cost, and its fixed point is the problem's dual.
     """
 
     name = "ppo_lag"

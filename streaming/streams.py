@@ -46,7 +46,7 @@ class StreamsConfig(Options):
         None, "widths of the hidden layers; null: (32, 32) where actions are choices, else (128, 128)", range=">= 1"
     )
     discount: float = option(0.99, "discount factor", range="[0, 1]")
-    normalise_observations: bool = option(True, "normalize observations")
+    normalize_observations: bool = option(True, "normalize observations")
     official_time_limit: bool = option(
         False, "treat truncation as an end, without bootstrapping, as the official code does"
     )
@@ -60,7 +60,7 @@ class StreamsConfig(Options):
         """Refuse options that don't go together."""
         super().__post_init__()
         name, limit = algorithm_of(self), self.observation_limit
-        known = limit is None or self.normalise_observations
+        known = limit is None or self.normalize_observations
         require(known, name, "observation_limit", limit, "None where observations are not normalised")
 
 
@@ -325,7 +325,7 @@ class Streams(Agent):
 
     def _observe(self, observations: Tensor, rows: Tensor) -> None:
         """`following` := the observation, normalised with statistics that know it already."""
-        if self.config.normalise_observations:
+        if self.config.normalize_observations:
             count, mean, squares = statistics.welford(
                 self.observation_count, self.observation_mean, self.observation_squares, observations
             )
@@ -363,6 +363,6 @@ class Streams(Agent):
     def observation_scale(self, stream: int) -> tuple[Tensor, Tensor]:
         """(O,) mean and scale, float64, by which a stream's observations are normalised now."""
         mean = self.observation_mean[stream]
-        if not self.config.normalise_observations:
+        if not self.config.normalize_observations:
             return torch.zeros_like(mean), torch.ones_like(mean)
         return mean, statistics.deviation(self.observation_count, self.observation_squares)[stream]

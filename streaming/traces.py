@@ -170,7 +170,7 @@ class TraceAgent(StreamingAgent):
             epsilon_adaptive=c.epsilon_adaptive,
             learning_rate=c.learning_rate,
             layer_norm=c.layer_norm,
-            normalise_observations=c.normalise_observations,
+            normalize_observations=c.normalize_observations,
             scale_rewards=c.scale_rewards,
             official_time_limit=c.official_time_limit,
             clear_before_add=c.clear_before_add,

@@ -38,7 +38,7 @@ class ChunkModel(nn.Module, Dynamics):
         super().__init__()
         self.state_dim, self.action_dim = state_dim, action_dim
         self.motion, self.reward, self.ending = (
-            MLP(state_dim + action_dim, outputs, hidden, initialisation="xavier",
+            MLP(state_dim + action_dim, outputs, hidden, initialization="xavier",
                 activation="gelu_tanh", layer_norm="after")
             for outputs in (state_dim, 1, 1)
         )  # fmt: skip

@@ -114,5 +114,5 @@ def nothing_kept(name: str, tried: int, threshold: float, best: float) -> DataEr
     return DataError(
         f"{name}: none of {tried:,} paths returned more in the model than the data's best episode, {threshold:.2f}; "
         f"the best returned {best:.2f}. Either the data hold no parts of a better path, or the clone takes none: "
-        "give algo.behaviour_updates or algo.rollout_batches more, or train rcsl"
+        "give algo.behavior_updates or algo.rollout_batches more, or train rcsl"
     )

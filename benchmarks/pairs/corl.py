@@ -25,9 +25,9 @@ CQL_LIKE = {
 FIXED = {"temperature_learning_rate": 0.0}
 DEAR = 900
 """Updates of a curve whose update takes 20 ms and more."""
-START = {"initialisation": "corl"}
+START = {"initialization": "corl"}
 SMALL_FIRST_LAYER = (
-    "set by `initialisation=corl`; by default the critics' first layers start as in the code of EDAC's authors, "
+    "set by `initialization=corl`; by default the critics' first layers start as in the code of EDAC's authors, "
     "bounded by their inputs, here four times as wide (CORL's rule reads a transposed kernel)"
 )
 ROUNDED_LOG = (

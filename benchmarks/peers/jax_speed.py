@@ -1,7 +1,7 @@
 """IQL updates per second in JAX: one jitted scan of 100 updates with the gather inside, one thread.
 
 Written from the equations of the IQL paper in the official order: value, actor (new value), critics (new
-value), target average. Official initialisation and cosine-decayed actor; no library but jax itself.
+value), target average. Official initialization and cosine-decayed actor; no library but jax itself.
 """
 
 import os

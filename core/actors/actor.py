@@ -209,7 +209,7 @@ class MLPActor(Actor):
     """A head on one multilayer perceptron, `mlp`, whose sizes describe it."""
 
     mlp: MLP
-    unwritten = ("initialisation", "initial_log_std")
+    unwritten = ("initialization", "initial_log_std")
     optional = ("log_std_range", "coefficients", "activation", "layer_norm", "norm_epsilon", "unit_features")
     outputs: ClassVar[int] = 1
     """Of the network for each dimension of the action."""

@@ -35,11 +35,11 @@ class BalanceModel(nn.Module):
         self,
         observation_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         coefficients: tuple[float, float] = (1.0, 5.0),
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, 1, hidden, initialisation=initialisation)
+        self.mlp = MLP(observation_dim, 1, hidden, initialization=initialization)
         self.coefficients = coefficients
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -59,11 +59,11 @@ class StochasticBalanceModel(BalanceModel):
         self,
         observation_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         coefficients: tuple[float, float] = (1.0, 5.0),
         log_std_range: tuple[float, float] = (-10.0, 2.0),
     ) -> None:
-        super().__init__(observation_dim, hidden, initialisation, coefficients)
+        super().__init__(observation_dim, hidden, initialization, coefficients)
         self.log_std = nn.Parameter(torch.zeros(1))
         self.log_std_range = log_std_range
 
@@ -87,15 +87,15 @@ class FamilyActor(MLPActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
         coefficients: tuple[float, float] = (1.0, 5.0),
         **member: Any,
     ) -> None:
         super().__init__()
         width = observation_dim + EMBEDDING_WIDTH
-        self.member = self.members(width, action_dim, hidden, initialisation, log_std_range, **member)
-        self.balance = self.balances(observation_dim, hidden, initialisation, coefficients)
+        self.member = self.members(width, action_dim, hidden, initialization, log_std_range, **member)
+        self.balance = self.balances(observation_dim, hidden, initialization, coefficients)
         self.log_std_range, self.coefficients = log_std_range, coefficients
 
     @property
@@ -121,11 +121,11 @@ class TanhFamilyActor(FamilyActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
         coefficients: tuple[float, float] = (1.0, 5.0),
         layer_norm: LayerNorm = False,
         norm_epsilon: float = NORM_EPSILON,
     ) -> None:
         own = {"layer_norm": layer_norm, "norm_epsilon": norm_epsilon}
-        super().__init__(observation_dim, action_dim, hidden, initialisation, log_std_range, coefficients, **own)
+        super().__init__(observation_dim, action_dim, hidden, initialization, log_std_range, coefficients, **own)

@@ -37,7 +37,7 @@ class UnitGaussianActor(MLPActor):
         self, observation_dim: int, action_dim: int, hidden: Sequence[int] = (512, 512, 512), activation: str = "relu"
     ) -> None:
         super().__init__()
-        own = {"initialisation": "xavier", "activation": activation}
+        own = {"initialization": "xavier", "activation": activation}
         self.mlp = with_small_outputs(MLP(observation_dim, action_dim, hidden, **own))  # type: ignore[arg-type]
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class GoalEncoder(nn.Module):
         self, observation_dim: int, goal_dim: int, width: int, hidden: Sequence[int], activation: str = "gelu_tanh"
     ) -> None:
         super().__init__()
-        own = {"initialisation": "xavier", "activation": activation, "layer_norm": "after"}
+        own = {"initialization": "xavier", "activation": activation, "layer_norm": "after"}
         self.mlp = MLP(observation_dim + goal_dim, width, hidden, **own)  # type: ignore[arg-type]
 
     def forward(self, states_goals: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class SubgoalActor(Actor):
         super().__init__()
         self.goal_dim, self.width, self.hidden, self.activation = goal_dim, width, tuple(hidden), activation
         states = observation_dim - goal_dim
-        own = {"initialisation": "xavier", "activation": activation}
+        own = {"initialization": "xavier", "activation": activation}
         self.high = with_small_outputs(MLP(observation_dim, width, hidden, **own))  # type: ignore[arg-type]
         self.low = with_small_outputs(MLP(states + width, action_dim, hidden, **own))  # type: ignore[arg-type]
 

@@ -23,12 +23,12 @@ class GreedyActor(MLPActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         activation: str = "relu",
         layer_norm: LayerNorm = False,
     ) -> None:
         super().__init__()
-        own: dict[str, Any] = {"initialisation": initialisation, "activation": activation, "layer_norm": layer_norm}
+        own: dict[str, Any] = {"initialization": initialization, "activation": activation, "layer_norm": layer_norm}
         self.mlp = MLP(observation_dim, action_dim, hidden, **own)
 
     def forward(self, observations: Tensor) -> Tensor:

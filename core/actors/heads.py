@@ -33,13 +33,13 @@ class DeterministicActor(MLPActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         activation: str = "relu",
         layer_norm: LayerNorm = False,
         norm_epsilon: float | None = None,
     ) -> None:
         super().__init__()
-        own: dict[str, Any] = {"initialisation": initialisation, "activation": activation}
+        own: dict[str, Any] = {"initialization": initialization, "activation": activation}
         self.mlp = MLP(observation_dim, action_dim, hidden, layer_norm=layer_norm, norm_epsilon=norm_epsilon, **own)
 
     def forward(self, observations: Tensor, masks: Tensor | None = None) -> Tensor:
@@ -70,11 +70,11 @@ class GaussianActor(MLPActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation)
+        self.mlp = MLP(observation_dim, action_dim, hidden, initialization=initialization)
         self.log_std = nn.Parameter(torch.zeros(action_dim))
         self.log_std_range = log_std_range
 
@@ -130,7 +130,7 @@ class TanhGaussianActor(MLPActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         log_std_range: tuple[float, float] = (-5.0, 2.0),
         layer_norm: LayerNorm = False,
         activation: str = "relu",
@@ -142,14 +142,14 @@ class TanhGaussianActor(MLPActor):
             observation_dim,
             2 * action_dim,
             hidden,
-            initialisation=initialisation,
+            initialization=initialization,
             activation=activation,
             layer_norm=layer_norm,
             norm_epsilon=norm_epsilon,
             unit_features=unit_features,
         )
         self.log_std_range = log_std_range
-        if initialisation == "xavier":  # as where mean and deviation are layers of their own (REDQ, RLPD, QAM)
+        if initialization == "xavier":  # as where mean and deviation are layers of their own (REDQ, RLPD, QAM)
             for head in self.mlp.weights[-1].detach().chunk(2):
                 nn.init.xavier_uniform_(head)
 
@@ -226,13 +226,13 @@ class UnboundedGaussianActor(DistributionActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (64, 64),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         log_std_range: tuple[float, float] = (-20.0, 2.0),
         activation: str = "tanh",
         initial_log_std: float = 0.0,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(observation_dim, action_dim, hidden, initialisation=initialisation, activation=activation)
+        self.mlp = MLP(observation_dim, action_dim, hidden, initialization=initialization, activation=activation)
         self.log_std = nn.Parameter(torch.full((action_dim,), initial_log_std))
         self.log_std_range = log_std_range
 
@@ -321,7 +321,7 @@ class SoftplusGaussianActor(MLPActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (128, 128),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         activation: str = "leaky_relu",
         layer_norm: LayerNorm = False,
     ) -> None:
@@ -330,7 +330,7 @@ class SoftplusGaussianActor(MLPActor):
             observation_dim,
             2 * action_dim,
             hidden,
-            initialisation=initialisation,
+            initialization=initialization,
             activation=activation,
             layer_norm=layer_norm,
         )
@@ -357,7 +357,7 @@ class CategoricalActor(DistributionActor):
         observation_dim: int,
         action_dim: int,
         hidden: Sequence[int] = (64, 64),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         activation: str = "tanh",
         layer_norm: LayerNorm = False,
     ) -> None:
@@ -366,7 +366,7 @@ class CategoricalActor(DistributionActor):
             observation_dim,
             action_dim,
             hidden,
-            initialisation=initialisation,
+            initialization=initialization,
             activation=activation,
             layer_norm=layer_norm,
         )

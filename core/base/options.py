@@ -197,6 +197,32 @@ class Options:
         check_options(type(self), vars(self), algorithm_of(self))
 
 
+EARLIER_SPELLINGS = {
+    "normalise_observations": "normalize_observations",
+    "normalise_rewards": "normalize_rewards",
+    "initialisation": "initialization",
+    "regularisation": "regularization",
+    "normalisation": "normalization",
+    "standardise": "standardize",
+    "colour": "color",
+    "centre": "center",
+    **{
+        f"behaviour_{rest}": f"behavior_{rest}"
+        for rest in ("updates", "network", "widths", "learning_rate", "weight_decay", "warm_up", "stride")
+    },
+}
+"""Names of options up to 0.3 -> now, in American spelling; run folders, presets and commands may have the earlier."""
+
+
+def respelled(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Options by their present names, of a config that knows these."""
+    found = {}
+    for name, value in options.items():
+        now = EARLIER_SPELLINGS.get(name, name)
+        found[now if name not in known and now in known else name] = value
+    return found
+
+
 def algorithm_of(config: Any) -> str:
     """What errors call the algorithm that options are of: its name, or the class's where no agent has it."""
     kind = type(config)

@@ -14,7 +14,7 @@ from surefoot.core.actors.heads import Actor
 from surefoot.core.actors.histories import INSTEAD, history_of, widened
 from surefoot.core.actors.memory_actors import HistoryActor
 from surefoot.core.base.errors import ConfigError, guesses
-from surefoot.core.base.options import ALGORITHM_OF, check_options
+from surefoot.core.base.options import ALGORITHM_OF, check_options, respelled
 from surefoot.core.base.options import algorithm_of as algorithm_of
 from surefoot.core.base.options import require as require
 from surefoot.core.base.random import Noise
@@ -265,6 +265,7 @@ class Agent(nn.Module, Described):
                 )
             options = {**cls.PRESETS[preset], **options}
         known = {field.name for field in dataclasses.fields(cls.Config)}
+        options = respelled(options, known)
         for option in options:
             if option not in known:
                 if why := cls.lacks(option):

@@ -40,7 +40,7 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (256, 256),
         *,
         members: int | None = None,
-        initialisation: str = "torch",
+        initialization: str = "torch",
         activation: str = "relu",
         layer_norm: LayerNorm = False,
         norm_epsilon: float | None = None,
@@ -54,7 +54,7 @@ class MLP(nn.Module):
             outputs: width of the output.
             hidden: widths of the hidden layers.
             members: E, or None for a single network without that dimension.
-            initialisation: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
+            initialization: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
                 "xavier" (Glorot's uniform rule, zero biases: REDQ), "edac" (nn.Linear's kernels, biases 0.1, last
                 layer U(-3e-3, 3e-3): EDAC), "corl" (as "edac", but kernels bounded by the layer's outputs, as the
                 ensembles of CORL's and RIQL's code start: their rule reads a transposed kernel) or "truncated" (normal
@@ -67,8 +67,8 @@ class MLP(nn.Module):
             dropout: what the masks of `forward` multiply, of `DROPOUTS`.
         """
         super().__init__()
-        if initialisation not in INITIALISATIONS:
-            raise ConfigError(f"initialisation is {initialisation!r}, must be one of {', '.join(INITIALISATIONS)}")
+        if initialization not in INITIALISATIONS:
+            raise ConfigError(f"initialization is {initialization!r}, must be one of {', '.join(INITIALISATIONS)}")
         if activation not in ACTIVATIONS:
             raise ConfigError(f"activation is {activation!r}, must be one of {', '.join(ACTIVATIONS)}")
         if dropout not in DROPOUTS:
@@ -86,7 +86,7 @@ class MLP(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.empty(*lead, after)) for after in sizes[1:])
         self.scales = nn.ParameterList(nn.Parameter(torch.ones(*lead, w)) for w in hidden if layer_norm)
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(*lead, w)) for w in hidden if layer_norm)
-        initialise(self, initialisation)
+        initialise(self, initialization)
 
     def decayed(self, inputs: Tensor, coefficients: Sequence[float]) -> tuple[Tensor, Tensor]:
         r"""What `forward` gives, and () :math:`\sum_l c_l \lVert W_l \rVert^2 / 2` over the layers' weights."""
@@ -352,7 +352,7 @@ class Critic(Part, nn.Module):
         action_dim: int,
         hidden: Sequence[int] = (256, 256),
         members: int = 2,
-        initialisation: str = "torch",
+        initialization: str = "torch",
         layer_norm: LayerNorm = False,
         norm_epsilon: float | None = None,
         activation: str = "relu",
@@ -364,7 +364,7 @@ class Critic(Part, nn.Module):
             1,
             hidden,
             members=members,
-            initialisation=initialisation,
+            initialization=initialization,
             activation=activation,
             layer_norm=layer_norm,
             norm_epsilon=norm_epsilon,
@@ -415,7 +415,7 @@ class Value(nn.Module):
         self,
         observation_dim: int,
         hidden: Sequence[int] = (256, 256),
-        initialisation: str = "torch",
+        initialization: str = "torch",
         layer_norm: LayerNorm = False,
         activation: str = "relu",
         norm_epsilon: float | None = None,
@@ -425,7 +425,7 @@ class Value(nn.Module):
             observation_dim,
             1,
             hidden,
-            initialisation=initialisation,
+            initialization=initialization,
             activation=activation,
             layer_norm=layer_norm,
             norm_epsilon=norm_epsilon,

@@ -73,7 +73,7 @@ class PlainNoise(NoiseNetwork):
         self.noise_hidden, self.frequencies = tuple(noise_hidden), frequencies
         self.time = FourierFeatures(frequencies)
         self.mlp = MLP(
-            action_dim + observation_dim + 2 * frequencies, action_dim, noise_hidden, initialisation="xavier"
+            action_dim + observation_dim + 2 * frequencies, action_dim, noise_hidden, initialization="xavier"
         )
 
     def forward(self, actions: Tensor, observations: Tensor, steps: Tensor, masks: Tensor | None = None) -> Tensor:

@@ -86,7 +86,7 @@ class PlainVelocity(VelocityNetwork):
             observation_dim + action_dim + 1,
             action_dim,
             velocity_hidden,
-            initialisation="xavier",
+            initialization="xavier",
             activation=velocity_activation,
             layer_norm=velocity_layer_norm,
         )

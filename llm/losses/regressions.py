@@ -178,12 +178,12 @@ def distribution_weights(
 
 
 def preference_terms(better: Tensor, worse: Tensor, centre: float = 0.0) -> Tensor:
-    """-log sigmoid(r_w - r_l) of each pair, and `centre` (r_w + r_l)^2, which holds the scores' free level at 0.
+    """-log sigmoid(r_w - r_l) of each pair, and `center` (r_w + r_l)^2, which holds the scores' free level at 0.
 
     Args:
         better: (P,) scores of the preferred answers.
         worse: (P,) of the others.
-        centre: at least 0.
+        center: at least 0.
 
     Returns:
         (P,) with gradient.
@@ -195,16 +195,16 @@ def preference_terms(better: Tensor, worse: Tensor, centre: float = 0.0) -> Tens
 
 
 def demonstration_terms(demonstrated: Tensor, sampled: Tensor, centre: float) -> Tensor:
-    """-(r_d - r_s) + `centre` (r_d^2 + r_s^2) of each pair: a reward that explains demonstrations against samples.
+    """-(r_d - r_s) + `center` (r_d^2 + r_s^2) of each pair: a reward that explains demonstrations against samples.
 
     The gradient of the demonstrations' likelihood under the policy that is best for the reward, whose samples these
     are. Where demonstrations have a text with probability p and samples with q, the minimum is
-    r = (p - q) / (2 `centre` (p + q)), from -1 / (2 `centre`) to 1 / (2 `centre`).
+    r = (p - q) / (2 `center` (p + q)), from -1 / (2 `center`) to 1 / (2 `center`).
 
     Args:
         demonstrated: (P,) scores of demonstrated answers.
         sampled: (P,) of the policy's own.
-        centre: above 0.
+        center: above 0.
 
     Returns:
         (P,) with gradient.

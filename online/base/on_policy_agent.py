@@ -67,7 +67,7 @@ class OnPolicyAgent(Agent):
         require(held, self.name, "exploration", c.exploration, f"gaussian{instead}")
         wide = c.initial_log_std == 0 or isinstance(head, HEADS)
         require(wide, self.name, "initial_log_std", c.initial_log_std, f"0{instead}")
-        if c.observation_limit is not None and c.normalise_observations:  # raw ones are of no known size
+        if c.observation_limit is not None and c.normalize_observations:  # raw ones are of no known size
             self.normalizer.limit = c.observation_limit
 
     def build(self) -> None:

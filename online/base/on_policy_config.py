@@ -39,11 +39,11 @@ class OnPolicyConfig(Options):
     hold_steps: int | None = option(
         None, "steps until state-dependent noise is drawn anew, at most a block; null: a block"
     )
-    normalise_observations: bool = option(True, "normalize observations by their running mean and deviation")
+    normalize_observations: bool = option(True, "normalize observations by their running mean and deviation")
     observation_limit: float | None = option(
         None, "bound of normalized observations; null: none; such a policy is stepped", range="> 0"
     )
-    normalise_rewards: bool = option(True, "scale rewards by the running deviation of the discounted return")
+    normalize_rewards: bool = option(True, "scale rewards by the running deviation of the discounted return")
     reward_limit: float | None = option(10.0, "scaled rewards are clipped to it", range="> 0")
 
     def __post_init__(self) -> None:

@@ -63,7 +63,7 @@ class Blocks:
         self.acting = Acting(env, learner.seeds, bounds, device, agent.cost_window)
         self.env, self.seeds, self.num_envs = env, len(learner.seeds), self.acting.num_envs
         width = agent.spec.vector_dim
-        self.learns_statistics = bool(config.normalise_observations) and not agent.normalizer.fixed and width > 0
+        self.learns_statistics = bool(config.normalize_observations) and not agent.normalizer.fixed and width > 0
         self.moments = RunningMoments(self.seeds, width, device)
         self._policies = self._inside()
         self._plain = self._is_plain()

@@ -153,7 +153,7 @@ class OnPolicyLoop:
         """Fill a block and learn from it."""
         c = self.config
         block = self.blocks.fill(self.blocks_done)
-        if c.normalise_rewards:
+        if c.normalize_rewards:
             block["rewards"] = self.rewards(block)
         if self.blocks.recent is not None:  # before the policy's steps
             self.learner.episodes_ended(*self.blocks.recent.means())
@@ -207,7 +207,7 @@ class OnPolicyLoop:
         found.pop(OBSERVATION_ACTIONS, None)
         for name in ("observations", "next_observations"):
             found[name] = self.blocks.normalised(found[name])
-        if c.normalise_rewards:
+        if c.normalize_rewards:
             found["rewards"] = self.rewards.scaled(found["rewards"])
         return {f"data_{name}": value for name, value in found.items()}
 

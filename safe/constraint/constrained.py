@@ -90,7 +90,7 @@ class PenaltyConfig(MultiplierConfig):
     """A constraint whose advantages a multiplier adds to those of rewards."""
 
     cost_gae_lambda: float = option(0.95, "lambda of the generalised cost advantages", range="[0, 1]")
-    standardise: str = option(
+    standardize: str = option(
         "rewards", "what is scaled to deviation 1: rewards' advantages, the penalised sum, or none", choices=SCALES
     )
 
@@ -145,7 +145,7 @@ def multiplier_rule(agent: Any) -> Rule:
 
 def penalised_columns(agent: Any, block: Mapping[str, Tensor], columns: Batch) -> Batch:
     r"""The columns of `OnPolicyAgent.advantages` with :math:`(A_r - \lambda A_c) / (1 + \lambda)`, and cost returns."""
-    how, mask, rewards = agent.config.standardise, block.get("mask"), columns["advantages"]
+    how, mask, rewards = agent.config.standardize, block.get("mask"), columns["advantages"]
     costs, cost_returns = cost_advantages(agent, block)
     if how == "rewards":
         rewards = normalise(rewards, mask)

@@ -105,8 +105,8 @@ def test_what_is_not_optional_must_be_there(name: str) -> None:
 
 
 def test_how_weights_begin_is_not_read_either() -> None:
-    read = GaussianActor.from_description(3, 2, {"hidden": [4], "initialisation": "no such thing"})
-    assert "initialisation" not in read.description()
+    read = GaussianActor.from_description(3, 2, {"hidden": [4], "initialization": "no such thing"})
+    assert "initialization" not in read.description()
 
 
 def test_a_head_within_a_head_has_the_sizes_that_it_reads_and_gives() -> None:

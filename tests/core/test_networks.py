@@ -91,7 +91,7 @@ def test_each_member_can_have_inputs_of_its_own() -> None:
 
 
 def test_vectorised_critics_equal_separate_ones_in_values_and_gradients() -> None:
-    critic = Critic(3, 2, (16, 16), members=5, initialisation="edac")
+    critic = Critic(3, 2, (16, 16), members=5, initialization="edac")
     inputs = torch.randn(20, 5)
     targets = torch.randn(20)
     values = critic(inputs)
@@ -119,7 +119,7 @@ def test_members_start_different_from_each_other() -> None:
 
 @pytest.mark.parametrize("members", [None, 3])
 def test_orthogonal_initialisation_has_gain_root_two_everywhere_and_no_biases(members: int | None) -> None:
-    network = MLP(6, 2, (16, 8), members=members, initialisation="orthogonal")
+    network = MLP(6, 2, (16, 8), members=members, initialization="orthogonal")
     for weight in network.weights:
         for matrix in [weight] if members is None else weight.unbind(0):
             short = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
@@ -143,7 +143,7 @@ def test_torch_initialisation_is_that_of_linear_layers() -> None:
 
 
 def test_edac_initialisation_has_biases_of_a_tenth_and_a_small_last_layer() -> None:
-    network = MLP(50, 40, (400, 300), members=5, initialisation="edac")
+    network = MLP(50, 40, (400, 300), members=5, initialization="edac")
     assert all((bias == 0.1).all() for bias in list(network.biases)[:-1])
     assert all(within(w, 1 / math.sqrt(w.shape[-1])) for w in list(network.weights)[:-1])
     assert within(network.weights[-1], 3e-3)
@@ -151,7 +151,7 @@ def test_edac_initialisation_has_biases_of_a_tenth_and_a_small_last_layer() -> N
 
 
 def test_corls_ensembles_start_by_the_width_of_a_layers_outputs() -> None:
-    network = MLP(50, 1, (400, 300), members=5, initialisation="corl")
+    network = MLP(50, 1, (400, 300), members=5, initialization="corl")
     assert all((bias == 0.1).all() for bias in list(network.biases)[:-1])
     assert all(within(w, 1 / math.sqrt(w.shape[-2])) for w in list(network.weights)[:-1])
     assert within(network.weights[-1], 3e-3)

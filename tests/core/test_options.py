@@ -11,8 +11,19 @@ import pytest
 from refusals import refused
 
 from surefoot.core.base.errors import CheckpointError, ConfigError
-from surefoot.core.base.options import Interval, Options, declared, option, record_of, require
+from surefoot.core.base.options import (
+    EARLIER_SPELLINGS,
+    Interval,
+    Options,
+    declared,
+    option,
+    record_of,
+    require,
+    respelled,
+)
 from surefoot.core.base.schema import check
+from surefoot.online import PPO
+from surefoot.runs.algorithms import ALGORITHMS
 
 WORDS = ("low", "high")
 
@@ -124,3 +135,12 @@ def test_an_error_keeps_field_and_code_on_its_way_between_processes() -> None:
 
     error = pickle.loads(pickle.dumps(ConfigError("a sentence", field="steps", code="range")))
     assert (str(error), error.field, error.code) == ("a sentence", "steps", "range")
+
+
+def test_options_have_american_names_and_the_earlier_ones_are_accepted() -> None:
+    earlier = PPO.configure(normalise_observations=False, normalise_rewards=False)
+    assert earlier == PPO.configure(normalize_observations=False, normalize_rewards=False)
+    assert respelled({"initialisation": 1, "other": 2}, {"initialization"}) == {"initialization": 1, "other": 2}
+    assert respelled({"initialisation": 1}, {"initialisation", "initialization"}) == {"initialisation": 1}
+    names = {name for kind in ALGORITHMS.values() for name in declared(kind.Config)}
+    assert not names & EARLIER_SPELLINGS.keys()

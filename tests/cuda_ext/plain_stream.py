@@ -35,7 +35,7 @@ def policy(raw: Tensor, discrete: bool) -> torch.distributions.Distribution:
 
 
 def normalise(s: StreamSettings, t: State, x: Tensor) -> None:
-    if s.normalise_observations:
+    if s.normalize_observations:
         welford(t, "observation", x)
         x = (x - t["observation_mean"]) / (variance(t, "observation") + 1e-8) ** 0.5
     t["following"].copy_(x)

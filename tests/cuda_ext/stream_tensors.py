@@ -31,7 +31,7 @@ CASES = {
     "q official": dataclasses.replace(Q, trace_cut="official", official_time_limit=True),
     "q wide": dataclasses.replace(Q, observation_dim=130, hidden=(64, 128)),
     "sarsa": SARSA,
-    "sarsa without normalisers": dataclasses.replace(SARSA, normalise_observations=False, scale_rewards=False),
+    "sarsa without normalisers": dataclasses.replace(SARSA, normalize_observations=False, scale_rewards=False),
     "softmax": SOFTMAX,
     "softmax without layer norm": dataclasses.replace(SOFTMAX, layer_norm=False, clear_before_add=False),
     "normal": NORMAL,

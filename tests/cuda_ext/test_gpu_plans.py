@@ -55,11 +55,11 @@ def both(
     settings: PlanSettings,
     given: dict[str, Any],
     parameters: Tensor | None = None,
-    colour: float = 0.0,
+    color: float = 0.0,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Means, best candidates and elites: by the native module, and by the emulated kernel."""
     table = s.default_parameters()[None] if parameters is None else parameters
-    triangle = colouring(HORIZON, colour)
+    triangle = colouring(HORIZON, color)
     expected = plan_rows(s, table, settings, **given, colouring=triangle)
     mean, best, keep = given["plan"].clone(), torch.empty_like(given["plan"]), given["keep"].clone()
     plan_on_gpu(s, table, settings, given["draws"], given["states"], mean, best, keep, triangle, driver)
@@ -82,7 +82,7 @@ class TestEmulated:
     def test_plans_of_every_system_are_the_processors(self, name: str, folder: pathlib.Path) -> None:
         s, driver = system(name), Emulation(folder)
         given = problem(s, 2)
-        expected, found = both(driver, s, MPPI, given, colour=1.5)
+        expected, found = both(driver, s, MPPI, given, color=1.5)
         assert_near(expected, found)
         assert (found[0] - given["plan"]).abs().max() > 0.01
         assert driver.launches == [("plan", 2, 512)]
@@ -94,7 +94,7 @@ class TestEmulated:
     ) -> None:
         s = system(name)
         given = problem(s, 3, settings.kept)
-        assert_near(*both(Emulation(folder), s, settings, given, colour=2.0 if settings.kept else 0.0))
+        assert_near(*both(Emulation(folder), s, settings, given, color=2.0 if settings.kept else 0.0))
 
     @pytest.mark.parametrize(
         "settings",

@@ -15,7 +15,7 @@ from surefoot.cuda_ext import stream
 from surefoot.cuda_ext.stream import ACT, LEARN, OBSERVE, SHIFT, StreamKernel, StreamSettings
 
 LINEAR = StreamSettings(
-    "td", False, 2, 0, (), discount=0.9, decay=0.8, normalise_observations=False, scale_rewards=False
+    "td", False, 2, 0, (), discount=0.9, decay=0.8, normalize_observations=False, scale_rewards=False
 )
 # The end has the features 0, and so the value 0: ended for real, the last trace could not be read.
 FEATURES, REWARDS = [(1.0, 0.0), (0.5, 1.0), (0.0, 2.0), (0.0, 0.0)], [1.0, -0.5, 2.0]
@@ -86,7 +86,7 @@ def test_adaptive_obgd_gives_the_vectors_worked_out_by_hand(level: str) -> None:
 
 
 def test_observations_are_normalised_by_welfords_statistics() -> None:
-    settings = dataclasses.replace(LINEAR, observation_dim=1, normalise_observations=True)
+    settings = dataclasses.replace(LINEAR, observation_dim=1, normalize_observations=True)
     tensors = tensors_for(settings, 1)
     kernel, found = StreamKernel(settings, tensors), []
     for value in (1, 3, 2, 6):
@@ -128,7 +128,7 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sum(
 def test_an_exploratory_action_cuts_the_trace_before_its_own_update_only_with_watkins(trace_cut: str) -> None:
     """(S0, A0 greedy), (S1, A1 exploratory, reward 1, end)."""
     settings = StreamSettings(
-        "q", True, 2, 2, (), trace_cut=trace_cut, normalise_observations=False, scale_rewards=False
+        "q", True, 2, 2, (), trace_cut=trace_cut, normalize_observations=False, scale_rewards=False
     )
     tensors = tensors_for(settings, 1)
     tensors["critic_weights"].zero_()

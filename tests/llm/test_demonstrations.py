@@ -59,12 +59,12 @@ def test_scales_by_hand() -> None:
 def test_a_model_learns_the_demonstrated_answers_within_its_bounds() -> None:
     pairs = [Pair("1=", "7", "2"), Pair("2=", "7", "3"), Pair("3=", "8", "3"), Pair("4=", "7", "1")]
     model = RewardModel(tiny())
-    training = RewardTraining(steps=80, rows=16, learning_rate=1e-2, loss="demonstration", centre=0.5)
+    training = RewardTraining(steps=80, rows=16, learning_rate=1e-2, loss="demonstration", center=0.5)
     found = train_reward_model(model, pairs, training)
     assert found["accuracy"] == 1
     scores = model(["1=", "2=", "1=", "2="], ["7", "7", "2", "3"])
     assert scores == pytest.approx([1, 1, -1, -1], abs=0.15)
-    for wrong in ({"loss": "irl"}, {"loss": "demonstration", "centre": 0.0}):
+    for wrong in ({"loss": "irl"}, {"loss": "demonstration", "center": 0.0}):
         with pytest.raises(ConfigError, match=r"loss(=| is )"):
             RewardTraining(**wrong)
     with pytest.raises(ConfigError, match="is of pairs, and this reward model is of steps"):
@@ -109,11 +109,11 @@ def test_dr_irl_from_the_command_line(
         "\n".join(json.dumps({"prompt": f"{n}=", "demonstration": "77"}) for n in range(4))
     )
     learned = ["llm", "reward", "model=tiny", "data=pairs.jsonl", "steps=2", "-q"]
-    assert main([*learned, "out=judge", "loss=demonstration", "centre=0.5"]) == 0
+    assert main([*learned, "out=judge", "loss=demonstration", "center=0.5"]) == 0
     given = ["llm", "train", "model=tiny", "prompts=prompts.jsonl", "reward=judge", "method=grpo_s", "steps=2"]
     assert main([*given, "prompts_per_step=2", "group=2", "max_new_tokens=3", "out=run", "-q"]) == 0
     assert main(["llm", "train", "--resume", "run", "-q"]) == 0
     capsys.readouterr()
-    assert main([*learned, "out=wrong", "loss=demonstration", "centre=0"]) == 2
+    assert main([*learned, "out=wrong", "loss=demonstration", "center=0"]) == 2
     assert "needs centre above 0" in capsys.readouterr().err
     assert not pathlib.Path("wrong").exists()

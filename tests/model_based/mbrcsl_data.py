@@ -15,8 +15,8 @@ from surefoot.data.store import store_from_dataset
 
 SMALL: dict[str, Any] = {
     "model_members": 2, "model_elites": 1, "model_hidden": (8,), "model_decays": (), "model_rows": 8, "model_epoch": 3,
-    "model_updates": 4, "behaviour_updates": 4, "rollout_batches": 3, "rollouts": 5, "horizon": 3, "kept": 7,
-    "behaviour_widths": (8,), "diffusion_steps": 2, "hidden": (8,), "behaviour_warm_up": 2,
+    "model_updates": 4, "behavior_updates": 4, "rollout_batches": 3, "rollouts": 5, "horizon": 3, "kept": 7,
+    "behavior_widths": (8,), "diffusion_steps": 2, "hidden": (8,), "behavior_warm_up": 2,
 }  # fmt: skip
 
 

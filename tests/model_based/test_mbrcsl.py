@@ -107,7 +107,7 @@ def test_on_a_grid_the_paths_that_are_kept_are_stitched_and_only_their_clone_goe
     data_best = float(dataset.episode_returns.max())
     torch.manual_seed(0)
     agent = GridMBRCSL(
-        dataset, **{**SMALL, **policy, "model_updates": 1, "behaviour_updates": 1, "rollout_batches": 2,
+        dataset, **{**SMALL, **policy, "model_updates": 1, "behavior_updates": 1, "rollout_batches": 2,
                     "rollouts": 200, "horizon": LENGTH, "kept": 300}
     )  # fmt: skip
     learner = learner_of([agent], dataset, [0], 1004, kernels=True, batch_size=64)

@@ -64,8 +64,8 @@ def test_the_unet_equals_one_written_out() -> None:
 
 def test_one_update_of_the_clone_equals_a_second_implementation_in_float64() -> None:
     torch.manual_seed(3)
-    options = {**SMALL, "behaviour_network": "mlp_unet", "behaviour_widths": (8, 12, 16), "model_updates": 1}
-    rates = {"behaviour_learning_rate": 0.01, "behaviour_weight_decay": 0.2, "behaviour_warm_up": 0}
+    options = {**SMALL, "behavior_network": "mlp_unet", "behavior_widths": (8, 12, 16), "model_updates": 1}
+    rates = {"behavior_learning_rate": 0.01, "behavior_weight_decay": 0.2, "behavior_warm_up": 0}
     agent = MBRCSL(random_data(), **{**options, **rates, "average_rate": 0.25})
     learner = learner_of([agent], random_data(), [0], 5, dtype=torch.float64)
     learner.run(1)
@@ -100,8 +100,8 @@ def test_ten_steps_of_diffusion_keep_both_modes() -> None:
     signs = np.where(np.arange(rows) % 2 == 0, 0.8, -0.8)[:, None]
     zeros = np.zeros((rows, 1))
     data = dataset_of(zeros, signs, np.zeros(rows), zeros, 4)
-    updates = {"behaviour_updates": 1500, "behaviour_widths": (64, 64), "diffusion_steps": 10, "model_updates": 1}
-    agent = MBRCSL(data, **{**SMALL, **updates, "behaviour_learning_rate": 3e-3, "average_rate": 0.01})
+    updates = {"behavior_updates": 1500, "behavior_widths": (64, 64), "diffusion_steps": 10, "model_updates": 1}
+    agent = MBRCSL(data, **{**SMALL, **updates, "behavior_learning_rate": 3e-3, "average_rate": 0.01})
     learner_of([agent], data, [0], 1504, kernels=True, batch_size=128).run(1501)
     with torch.no_grad():
         drawn = agent.behave(torch.zeros(4000, 1), torch.randn(4000, 10, 1))
@@ -205,7 +205,7 @@ def test_stacked_seeds_equal_each_seed_alone() -> None:
     [
         ({"kept": 0}, ("kept", "range")),
         ({"average_rate": 0.0}, ("average_rate", "range")),
-        ({"behaviour_network": "cnn"}, ("behaviour_network", "choice")),
+        ({"behavior_network": "cnn"}, ("behavior_network", "choice")),
         ({"model_holdout": 1.0}, ("model_holdout", "range")),
         ({"l2": -1.0}, ("l2", "range")),
         ({"history": 2}, ("history", "conflict")),

@@ -111,7 +111,7 @@ def test_ravl_finds_the_way_in_a_plane() -> None:
     options = {
         "rollouts": 300, "rollout_length": 5, "imagine_every": 100, "real_ratio": 0.0, "hidden": (32, 32), "critics": 4,
         "discount": 0.9, "target_rate": 0.05, "actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3,
-        "temperature": 0.02, "temperature_learning_rate": 0.0, "initialisation": "torch", "diversity": 0.1,
+        "temperature": 0.02, "temperature_learning_rate": 0.0, "initialization": "torch", "diversity": 0.1,
     }  # fmt: skip
     agent = PlaneRAVL(plane_data(500), **options).fresh(0)
     ready = agent.prepare(plane_data(500))

@@ -123,7 +123,7 @@ def test_one_update_equals_a_second_implementation_in_float64() -> None:
 
 
 def test_without_diversity_and_with_two_critics_it_is_the_base_but_for_the_order_of_updates() -> None:
-    ours = trained(PlaneRAVL, 1, critics=2, diversity=0.0, initialisation="torch")
+    ours = trained(PlaneRAVL, 1, critics=2, diversity=0.0, initialization="torch")
     base = trained(PlaneBase, 1, actor_learning_rate=3e-4, temperature_learning_rate=3e-4)
     assert [u.name for u in ours.updates] == ["temperature_loss", "actor_loss", "critic_loss"]
     one, other = ours.agents_parameters(0), base.agents_parameters(0)

@@ -199,7 +199,7 @@ def test_a_larger_coefficient_is_nearer_to_the_best_action_and_the_balance_model
     agent = kind(
         Spec(2, 1, (-1.0,), (1.0,)), hidden=(32, 32), actor_learning_rate=3e-3, critic_learning_rate=3e-3,
         balance_learning_rate=3e-3, temperature_learning_rate=0.0, coefficients=(0.0, 4.0), cql_weight=0.0,
-        sampled_actions=1, initialisation="torch",
+        sampled_actions=1, initialization="torch",
     ).fresh(0)  # fmt: skip
     learner = Learner([agent], [0], Uniform(store), batch_size=128, kernels=True)
     learner.run(2000)

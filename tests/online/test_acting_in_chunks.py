@@ -19,7 +19,7 @@ from surefoot.envs.side_by_side import PausingVectorEnv
 from surefoot.evaluation import evaluate
 from surefoot.online import PPO
 
-PLAIN: dict[str, Any] = {"normalise_observations": False, "normalise_rewards": False, "minibatches": 2}
+PLAIN: dict[str, Any] = {"normalize_observations": False, "normalize_rewards": False, "minibatches": 2}
 
 
 class Line(gymnasium.Env[Any, Any]):

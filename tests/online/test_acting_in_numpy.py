@@ -55,7 +55,7 @@ ON_POLICY: dict[str, tuple[str, str, tuple[int, ...], dict[str, Any]]] = {
     "one": ("ppo", "Hopper-v5", (3,), {"num_envs": 1, "horizon": 80}),
     "three": ("a2c", "Hopper-v5", (0,), {"num_envs": 3, "horizon": 30}),
     "two seeds": ("a2c", "Hopper-v5", (4, 9), {"num_envs": 1, "horizon": 40}),
-    "held noise": ("ppo", "Hopper-v5", (1,), {**HELD, "num_envs": 1, "normalise_observations": False}),
+    "held noise": ("ppo", "Hopper-v5", (1,), {**HELD, "num_envs": 1, "normalize_observations": False}),
     "choices": ("ppo", "CartPole-v1", (2,), {"num_envs": 2, "horizon": 32}),
     "constraint": ("ppo_lag", "surefoot/HopperVelocity-v5", (1,), {"num_envs": 1, "horizon": 64}),
 }

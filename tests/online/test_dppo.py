@@ -48,7 +48,7 @@ def test_a_step_of_each_chain_is_found_in_a_table() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 10])
-@pytest.mark.parametrize("options", [{}, {"normalisation": "joint"}], ids=["mean", "joint"])
+@pytest.mark.parametrize("options", [{}, {"normalization": "joint"}], ids=["mean", "joint"])
 def test_the_ratio_is_one_before_the_first_update(steps: int, options: dict[str, Any]) -> None:
     made = dppo_loop(alphas=Schedule.cosine(10).alphas, trained_steps=steps, **options)
     block = made.blocks.fill(0)
@@ -181,7 +181,7 @@ def clone_two_modes(network: NoiseNetwork, schedule: Schedule, steps: int = 1500
 
 def test_a_clone_of_two_modes_moves_to_the_better() -> None:
     made = dppo_loop(TwoModes(64), num_envs=64, horizon=8, epochs=8, minibatches=4, chunk=1, trained_steps=5,
-                     noise_hidden=(64, 64), normalise_rewards=False, normalise_observations=False, clip=0.1,
+                     noise_hidden=(64, 64), normalize_rewards=False, normalize_observations=False, clip=0.1,
                      first_clip=0.1, learning_rate=1e-3, value_learning_rate=1e-2, planned=30_000)  # fmt: skip
     actor: Any = made.agent.actor
     actor.network.load_state_dict(clone_two_modes(actor.network, actor.schedule))

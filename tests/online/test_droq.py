@@ -131,7 +131,7 @@ def test_settings_are_the_papers_and_presets_have_redqs_target_entropies() -> No
     c = DroQ.configure()
     found = (c.critics, c.dropout, c.critic_steps, c.layer_norm_critic, c.layer_norm_actor, c.layer_norm_epsilon,
              c.actor_value, c.actor_rows, c.entropy_backup, c.critic_loss_over, c.initial_steps, c.replay_capacity,
-             c.hidden, c.discount, c.target_rate, c.initialisation)  # fmt: skip
+             c.hidden, c.discount, c.target_rate, c.initialization)  # fmt: skip
     assert found == (2, 0.01, 20, True, False, 1e-5, "mean", "last", True, "sum", 5000, 1_000_000,
                      (256, 256), 0.99, 0.005, "xavier")  # fmt: skip
     assert {c.actor_learning_rate, c.critic_learning_rate, c.temperature_learning_rate} == {3e-4}

@@ -57,7 +57,7 @@ def trained(agent: Any, steps: int, dtype: torch.dtype = torch.float64) -> torch
 
 def test_redq_of_two_critics_and_one_step_is_sac() -> None:
     problem = Spec(3, 1, (-1.0,), (1.0,))
-    same: dict[str, Any] = {"hidden": (8, 8), "critics": 2, "critic_steps": 1, "initialisation": "torch"}
+    same: dict[str, Any] = {"hidden": (8, 8), "critics": 2, "critic_steps": 1, "initialization": "torch"}
     sac = SAC(problem, hidden=(8, 8), critic_loss_over="sum").fresh(1)
     redq = REDQ(problem, **same, actor_value="min").fresh(1)
     mean = REDQ(problem, **same).fresh(1)

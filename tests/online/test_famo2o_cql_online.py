@@ -51,7 +51,7 @@ class SeeksTheWorst(FamO2OCQLOnline):
 def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OCQLOnline]) -> None:
     """From data of uniform actions, the gain after a few steps offline and after acting; Riccati's is -1.34427 in u."""
     env, data = Regulator(8), regulated(2000)
-    shape = {"hidden": (32, 32), "discount": 0.95, "target_rate": 0.1, "initialisation": "torch", "cql_weight": 0.01,
+    shape = {"hidden": (32, 32), "discount": 0.95, "target_rate": 0.1, "initialization": "torch", "cql_weight": 0.01,
              "actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "balance_learning_rate": 3e-3,
              "temperature_learning_rate": 3e-2, "target_entropy": -2.0, "sampled_actions": 2}  # fmt: skip
     offline = FamO2OCQL(spec(env), **shape).fresh(0)

@@ -111,7 +111,7 @@ def test_fine_tuning_brings_the_policy_to_the_regulators_gain(kind: type[FamO2OO
     """From data of uniform actions, the gain after a few steps offline and after acting; Riccati's is -1.34427 in u."""
     env, data = Regulator(8), regulated(2000)
     shape = {"hidden": (32, 32), "learning_rate": 3e-3, "discount": 0.95, "target_rate": 0.1, "expectile": 0.7,
-             "coefficients": (0.5, 8.0), "rewards": "none", "initialisation": "torch"}  # fmt: skip
+             "coefficients": (0.5, 8.0), "rewards": "none", "initialization": "torch"}  # fmt: skip
     offline = FamO2O(spec(env), **shape).fresh(0)
     store_of = offline.prepare(data)
     store = Store.pack({key: getattr(store_of, key) for key in FamO2O.required_columns})

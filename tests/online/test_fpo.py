@@ -111,7 +111,7 @@ def test_a_killed_run_goes_on_bit_for_bit() -> None:
 def test_a_clone_of_two_modes_moves_to_the_better(preset: str) -> None:
     options: dict[str, Any] = {"clip": 0.2} if preset == "fpo++" else {}
     made = flow_loop("fpo", TwoModes(64), num_envs=64, horizon=8, epochs=4, minibatches=4, chunk=1, preset=preset,
-                     velocity_hidden=(64, 64), normalise_rewards=False, normalise_observations=False,
+                     velocity_hidden=(64, 64), normalize_rewards=False, normalize_observations=False,
                      learning_rate=1e-3, value_learning_rate=1e-2, planned=20_000, **options)  # fmt: skip
     assert isinstance(made.agent.actor, FlowActor)
     clone_two_modes(made.agent.actor.network, 800)

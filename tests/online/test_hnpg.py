@@ -160,7 +160,7 @@ def test_the_policys_step_is_trpos_on_both_sets_of_rows_or_on_the_block_alone() 
 
 
 def test_each_block_has_as_many_rows_of_the_data_mapped_as_its_own() -> None:
-    trained = small(normalise_observations=True, normalise_rewards=True)
+    trained = small(normalize_observations=True, normalize_rewards=True)
     trained.run(64)
     data, found = regulated(), trained._data_rows()
     source = CounterGenerator([0], "data_rows", trained.blocks_done, torch.device("cpu"))
@@ -235,8 +235,8 @@ class Backwards(HNPG):
         return super().policy_step(turned, noise)
 
 
-LOCK: dict[str, Any] = {"num_envs": 50, "hidden": (32, 32), "discount": 1.0, "normalise_observations": False,
-                        "normalise_rewards": False, "epochs": 8, "minibatches": 4, "max_kl": 0.1}  # fmt: skip
+LOCK: dict[str, Any] = {"num_envs": 50, "hidden": (32, 32), "discount": 1.0, "normalize_observations": False,
+                        "normalize_rewards": False, "epochs": 8, "minibatches": 4, "max_kl": 0.1}  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "steps", "horizon", "opens"), [

@@ -114,7 +114,7 @@ def test_ppo_meets_a_ratio_of_one_at_the_first_minibatch() -> None:
 
 
 def test_ppo_normalises_velocities_by_their_running_statistics_and_no_image() -> None:
-    loop = ppo("camera", normalise_observations=True)
+    loop = ppo("camera", normalize_observations=True)
     loop.run(16)
     assert loop.learner.buffers["normalizer.mean"].shape == (1, 1)
     assert bool(loop.learner.buffers["normalizer.mean"].any())

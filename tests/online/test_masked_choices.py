@@ -28,7 +28,7 @@ from surefoot.online.loops.loop import make_loop
 from surefoot.safe import ALGORITHMS as CONSTRAINED
 
 QUICK_TOO: dict[str, dict[str, Any]] = {
-    **{name: {**QUICK[name], "normalise_observations": False} for name in ("ppo", "recurrent_ppo")},
+    **{name: {**QUICK[name], "normalize_observations": False} for name in ("ppo", "recurrent_ppo")},
     "dqn": {"num_envs": 4, "hidden": (8, 8), "initial_steps": 32, "replay_capacity": 400, "epsilon_steps": 300},
 }
 
@@ -319,7 +319,7 @@ def test_the_checker_obeys_masks_too(env: Any) -> None:
 
 @pytest.mark.parametrize("algorithm", sorted(QUICK_TOO))
 def test_a_policy_takes_the_mask_with_each_observation(algorithm: str, tmp_path: pathlib.Path) -> None:
-    loop = made(algorithm, Doors(4), **({} if algorithm == "dqn" else {"normalise_observations": True}))
+    loop = made(algorithm, Doors(4), **({} if algorithm == "dqn" else {"normalize_observations": True}))
     loop.run(200)
     loop.learner.extract(0).policy().save(tmp_path / "policy")
     policy = Policy.load(tmp_path / "policy.safetensors")

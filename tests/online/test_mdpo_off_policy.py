@@ -50,7 +50,7 @@ class Second:
         pairs = torch.cat([s, a], 1)
         q = torch.stack([critic(pairs).squeeze(1) for critic in self.critics])
         actor = (c.divergence_weight * density + (c.entropy_weight - c.divergence_weight) * old_density - q[0]).mean()
-        actor = actor + c.regularisation * ((policy.loc**2).mean() + (policy.scale.log() ** 2).mean())
+        actor = actor + c.regularization * ((policy.loc**2).mean() + (policy.scale.log() ** 2).mean())
         wanted = (q.min(0).values - c.entropy_weight * density).detach()
         value = 0.5 * nn.functional.mse_loss(self.value(s).squeeze(1), wanted)
         with torch.no_grad():
@@ -68,7 +68,7 @@ class Second:
 
 
 def test_full_updates_equal_the_second_implementation() -> None:
-    agent = MDPOOffPolicy(PROBLEM, hidden=(7, 6), learning_rate=1e-2, regularisation=0.1).fresh(2).double()
+    agent = MDPOOffPolicy(PROBLEM, hidden=(7, 6), learning_rate=1e-2, regularization=0.1).fresh(2).double()
     for name, value in agent.named_parameters():
         if name.startswith(("old", "target")):
             value.data.add_(0.1)
@@ -97,7 +97,7 @@ def test_full_updates_equal_the_second_implementation() -> None:
 
 def test_the_actors_loss_by_hand() -> None:
     """Equal policies, mean 0.2, deviation 0.7, u = 0.5: log pi = -0.41387131, whatever c is; Q = 2."""
-    agent = MDPOOffPolicy(loop("mdpo_off", Regulator()).agent.spec, hidden=(1,), entropy_weight=0.3, regularisation=0.5)
+    agent = MDPOOffPolicy(loop("mdpo_off", Regulator()).agent.spec, hidden=(1,), entropy_weight=0.3, regularization=0.5)
     agent = agent.double()
     with torch.no_grad():
         for parameter in agent.parameters():
@@ -192,7 +192,7 @@ def test_the_regulators_gain_is_riccatis(kind: Any) -> None:
     agent = kind(
         spec(env), num_envs=8, updates_per_step=0.5, hidden=(32, 32), initial_steps=200, discount=0.95,
         target_rate=0.1, learning_rate=3e-3, entropy_weight=0.1, divergence_weight=0.5, refresh_every=50,
-        regularisation=0.0,
+        regularization=0.0,
     )  # fmt: skip
     going = OffPolicyLoop([agent.fresh(0)], [0], env, planned_steps=9000, batch_size=128, kernels=True)
     going.run(6000)

@@ -123,8 +123,8 @@ def test_episodes_that_end_inside_a_rollout_draw_the_noise_of_the_next_episode()
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "native/pendulum", "CartPole-v1"])
 def test_one_environment_does_the_same_alone_and_beside_others(env_id: str) -> None:
-    alone = loop("ppo", env_id, num_envs=1, normalise_observations=False).blocks.fill(0)
-    beside = loop("ppo", env_id, num_envs=4, normalise_observations=False).blocks.fill(0)
+    alone = loop("ppo", env_id, num_envs=1, normalize_observations=False).blocks.fill(0)
+    beside = loop("ppo", env_id, num_envs=4, normalize_observations=False).blocks.fill(0)
     for name, column in alone.items():
         torch.testing.assert_close(column[:, :, 0], beside[name][:, :, 0], rtol=1e-5, atol=1e-5)
     assert not torch.equal(beside["actions"][:, :, 0], beside["actions"][:, :, 1])
@@ -163,7 +163,7 @@ def test_policies_that_hold_their_noise_are_evaluated_inside_native_systems_and_
 
 
 def test_the_final_observation_follows_where_an_episode_ends_and_the_next_one_elsewhere() -> None:
-    block = loop("ppo", Constant(4), horizon=50, minibatches=4, normalise_observations=False).blocks.fill(0)
+    block = loop("ppo", Constant(4), horizon=50, minibatches=4, normalize_observations=False).blocks.fill(0)
     ended = block["truncations"]
     assert ended.nonzero()[:, 1].unique().tolist() == [19, 39]
     assert not bool(block["terminations"].any())
@@ -194,7 +194,7 @@ def test_rows_that_a_source_inserts_are_masked_and_are_not_steps() -> None:
 def test_what_a_source_inserts_changes_nothing_that_is_learned_with_continuous_actions(algorithm: str) -> None:
     learned = []
     for nonsense in (0.0, 50.0):
-        made = loop(algorithm, Inserting(4), kernels=False, normalise_observations=False)
+        made = loop(algorithm, Inserting(4), kernels=False, normalize_observations=False)
         fill, seen = made.blocks.fill, []
 
         def filled(step: int, fill: Any = fill, seen: list[Any] = seen, nonsense: float = nonsense) -> Any:
@@ -215,7 +215,7 @@ def test_what_a_source_inserts_changes_nothing_that_is_learned_with_continuous_a
 
 
 def test_observation_statistics_are_those_of_everything_seen_and_stay_in_the_policy() -> None:
-    made = loop("ppo", "Pendulum-v1", horizon=32, normalise_observations=True)
+    made = loop("ppo", "Pendulum-v1", horizon=32, normalize_observations=True)
     seen, step = [np.array(made.blocks.acting.received)], made.blocks.env.step
 
     def watched(actions: Any) -> Any:

@@ -228,7 +228,7 @@ def test_returns_that_are_cut_go_on_with_their_own_mean() -> None:
 
 
 VALUES: dict[str, Any] = {
-    "num_envs": 16, "hidden": (16, 16), "normalise_observations": False, "normalise_rewards": False,
+    "num_envs": 16, "hidden": (16, 16), "normalize_observations": False, "normalize_rewards": False,
     "max_gradient_norm": 10.0,
 }  # fmt: skip
 
@@ -273,7 +273,7 @@ def test_values_reach_past_a_time_limit_and_wrong_ways_to_treat_it_are_seen(
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce", "mdpo", "trpo"])
 def test_the_best_arm_of_a_bandit_is_found(algorithm: str) -> None:
-    options: dict[str, Any] = {"num_envs": 32, "horizon": 4, "hidden": (8,), "normalise_observations": False}
+    options: dict[str, Any] = {"num_envs": 32, "horizon": 4, "hidden": (8,), "normalize_observations": False}
     if algorithm != "trpo":
         options["learning_rate"] = 1e-2
     made = loop(algorithm, Bandit(32), planned=200 * 128, **options)
@@ -292,7 +292,7 @@ def test_ppo_finds_the_gain_of_the_linear_quadratic_regulator(
     """Riccati at discount 0.95: u = -1.34427 x, and the action is half of u."""
     made = loop(
         "ppo", Regulator(64), planned=80_000, num_envs=64, horizon=32, minibatches=8, epochs=8, discount=0.95,
-        learning_rate=3e-3, hidden=(32, 32), normalise_observations=False, initial_log_std=-1.0,
+        learning_rate=3e-3, hidden=(32, 32), normalize_observations=False, initial_log_std=-1.0,
         exploration=exploration, hold_steps=None if exploration == "gaussian" else 2,
     )  # fmt: skip
     columns = made.agent.columns

@@ -152,7 +152,7 @@ def test_a_critics_explained_variance_is_told_once_a_block() -> None:
     ],  # the first of five blocks teaches nothing
 )
 def test_a_linear_rate_ends_at_nothing_with_the_run(planned: int, normalise: bool, expected: list[float]) -> None:
-    made = loop("ppo", "native/pendulum", planned=planned, normalise_observations=normalise)
+    made = loop("ppo", "native/pendulum", planned=planned, normalize_observations=normalise)
     rates = []
     while made.step < planned:
         made.run(1)
@@ -220,14 +220,14 @@ def test_heads_with_noise_of_their_own_refuse_that_of_a_gaussian(algorithm: str)
 @pytest.mark.parametrize("algorithm", ["ppo", "reinforce", "reinflow", "rlcm", "fpo", "dppo"])
 def test_the_limit_of_normalised_observations_holds_for_every_head(algorithm: str) -> None:
     kind: Any = ALGORITHMS[algorithm]
-    policy = kind(Spec(3, 1, (-1.0,), (1.0,)), observation_limit=0.5, normalise_observations=True).policy()
+    policy = kind(Spec(3, 1, (-1.0,), (1.0,)), observation_limit=0.5, normalize_observations=True).policy()
     assert policy.normalizer.limit == 0.5
     assert policy.normalizer(torch.tensor([[0.2, -3.0, 9.0]])).tolist() == [[pytest.approx(0.2), -0.5, 0.5]]
 
 
 def test_raw_observations_are_not_clipped_by_the_limit_of_normalised_ones() -> None:
     """A position of 20 m and one of 200 m are two states."""
-    policy = PPO(Spec(2, 1, (-1.0,), (1.0,)), preset="cleanrl", normalise_observations=False).policy()
+    policy = PPO(Spec(2, 1, (-1.0,), (1.0,)), preset="cleanrl", normalize_observations=False).policy()
     near, far = (policy(torch.tensor([[metres, 0.0]])) for metres in (20.0, 200.0))
     assert not torch.equal(near, far)
 

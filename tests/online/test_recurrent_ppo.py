@@ -180,7 +180,7 @@ def recalled(algorithm: str, sign: float, monkeypatch: pytest.MonkeyPatch, **opt
     """Share of the last episodes that took the way that the cue had shown."""
     made = loop(
         algorithm, Recall(32), planned=60_000, num_envs=32, horizon=16, epochs=8, hidden=(16,), learning_rate=3e-3,
-        schedule="constant", normalise_observations=False, normalise_rewards=False, **options,
+        schedule="constant", normalize_observations=False, normalize_rewards=False, **options,
     )  # fmt: skip
     columns = made.agent.columns
     monkeypatch.setattr(

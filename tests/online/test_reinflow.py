@@ -20,7 +20,7 @@ from surefoot.online import ReinFlow
 
 TRANSITIONS: list[dict[str, Any]] = [
     {},
-    {"normalisation": "joint"},
+    {"normalization": "joint"},
     {"transition": "flow_sde", "flow_steps": 2},
     {"transition": "consistency"},
 ]
@@ -38,7 +38,7 @@ def test_the_ratio_is_one_before_the_first_update(options: dict[str, Any], steps
     batch = made.store.gather(torch.arange(16))  # other rows at once than when the columns were made
     with torch.no_grad():
         _, metrics = made.agent.policy_loss(batch, {})  # type: ignore[attr-defined]
-    joint = options.get("normalisation") == "joint"  # then of all numbers of a chain, in float32
+    joint = options.get("normalization") == "joint"  # then of all numbers of a chain, in float32
     assert float(metrics["ratio_max"]) == pytest.approx(1, abs=1e-4 if joint else 1e-6)
     assert abs(float(metrics["kl_k1"])) < (1e-6 * made.agent.numbers if joint else 1e-6)  # type: ignore[attr-defined]
     assert float(metrics["clip_fraction"]) == 0
@@ -46,7 +46,7 @@ def test_the_ratio_is_one_before_the_first_update(options: dict[str, Any], steps
 
 def test_one_step_of_a_constant_velocity_is_ppo_with_a_diagonal_gaussian() -> None:
     made = flow_loop("reinflow", flow_steps=1, noise="const", noise_low=0.3, noise_high=0.3, chunk=2, clip=0.2,
-                     normalisation="joint", entropy_coefficient=0.1, critic_warmup=0)  # fmt: skip
+                     normalization="joint", entropy_coefficient=0.1, critic_warmup=0)  # fmt: skip
     agent: Any = made.agent.double()
     with torch.no_grad():
         for weight in agent.actor.network.mlp.weights:
@@ -178,7 +178,7 @@ def test_a_run_s_policy_settles_what_the_config_leaves_open_and_its_velocity_is_
 
 def test_a_clone_of_two_modes_keeps_both_and_reinflow_moves_to_the_better() -> None:
     made = flow_loop("reinflow", TwoModes(64), num_envs=64, horizon=8, epochs=4, minibatches=4, chunk=1, flow_steps=4,
-                     velocity_hidden=(64, 64), normalise_rewards=False, normalise_observations=False, clip=0.02,
+                     velocity_hidden=(64, 64), normalize_rewards=False, normalize_observations=False, clip=0.02,
                      learning_rate=1e-3, value_learning_rate=1e-2, entropy_coefficient=0.0, planned=30_000)  # fmt: skip
     assert isinstance(made.agent.actor, ReinFlowActor)
     clone_two_modes(made.agent.actor.network)

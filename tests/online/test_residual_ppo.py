@@ -145,7 +145,7 @@ def test_it_learns_what_a_half_good_base_is_off_by() -> None:
         source.actor.mlp.biases[-1].fill_(torch.atanh(torch.tensor(0.3)))
     agent = started(
         source, spec, num_envs=16, horizon=16, epochs=6, minibatches=4, hidden=(32, 32), scale=1.0, target_kl=None,
-        learning_rate=3e-3, schedule="constant", normalise_rewards=False,
+        learning_rate=3e-3, schedule="constant", normalize_rewards=False,
     )  # fmt: skip
     seen = torch.linspace(-1, 1, 64).unsqueeze(1)
 

@@ -62,10 +62,10 @@ def test_steps_are_clipped_one_by_one_by_hand() -> None:
     assert float(masked.detach()) == 0  # one row has no spread of advantages
 
 
-@pytest.mark.parametrize("normalisation", ["mean", "joint"])
+@pytest.mark.parametrize("normalization", ["mean", "joint"])
 def test_loss_and_gradient_of_the_stochastic_equation_equal_a_second_implementation(normalisation: str) -> None:
     steps, size, amount = 3, 2, 0.5
-    made = flow_loop("rlcm", preset="pi_rl", flow_steps=steps, chunk=size, clip=0.1, normalisation=normalisation)
+    made = flow_loop("rlcm", preset="pi_rl", flow_steps=steps, chunk=size, clip=0.1, normalization=normalisation)
     agent: Any = made.agent.double()
     constant_velocity(agent, [0.2, -0.1])
     source = torch.Generator().manual_seed(4)
@@ -123,7 +123,7 @@ def test_stacked_seeds_are_single_seeds() -> None:
 
 def test_a_clone_of_two_modes_moves_to_the_better() -> None:
     made = flow_loop("rlcm", TwoModes(64), preset="pi_rl", num_envs=64, horizon=8, epochs=4, minibatches=4, chunk=1,
-                     flow_steps=4, velocity_hidden=(64, 64), normalise_rewards=False, normalise_observations=False,
+                     flow_steps=4, velocity_hidden=(64, 64), normalize_rewards=False, normalize_observations=False,
                      learning_rate=1e-3, value_learning_rate=1e-2, planned=20_000)  # fmt: skip
     clone_two_modes(made.agent.actor.network)
     before, _ = share_above(made.agent.policy())

@@ -177,11 +177,11 @@ def move_chances(mean: np.ndarray, deviation: np.ndarray, points: int = 801) -> 
 
 _SHARED: dict[str, Any] = {
     "num_envs": 64, "horizon": 32, "epochs": 4, "minibatches": 8, "discount": 1.0, "cost_discount": 1.0,
-    "hidden": (64,), "normalise_observations": False, "normalise_rewards": False, "learning_rate": 5e-3,
+    "hidden": (64,), "normalize_observations": False, "normalize_rewards": False, "learning_rate": 5e-3,
 }  # fmt: skip
 _FIRST_ORDER = {**_SHARED, "schedule": "constant", "max_gradient_norm": 5.0, "entropy_coefficient": 0.01}
-_LAGRANGE = {"standardise": "sum", "initial_multiplier": 1.0, "multiplier_rate": 0.02}
-_PID = {"standardise": "sum", "multiplier": "paper", "gains": (0.3, 0.1, 0.0)}
+_LAGRANGE = {"standardize": "sum", "initial_multiplier": 1.0, "multiplier_rate": 0.02}
+_PID = {"standardize": "sum", "multiplier": "paper", "gains": (0.3, 0.1, 0.0)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "ppo_lag": {**_FIRST_ORDER, **_LAGRANGE},
     "ppo_pid": {**_FIRST_ORDER, **_PID},
@@ -189,7 +189,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "trpo_pid": {**_SHARED, **_PID, "gains": (0.5, 0.1, 0.0), "damping": 1e-3, "entropy_coefficient": 0.02},
     "cpo": {**_SHARED, "damping": 1e-3},
     "focops": {**_FIRST_ORDER, **_PID, "gains": (0.5, 0.1, 0.0), "entropy_coefficient": 0.02},
-    "cup": {**_FIRST_ORDER, **_PID, "standardise": "rewards", "gains": (0.5, 0.05, 0.0), "projection_weight": 3.0,
+    "cup": {**_FIRST_ORDER, **_PID, "standardize": "rewards", "gains": (0.5, 0.05, 0.0), "projection_weight": 3.0,
             "projection_kl": 0.02, "entropy_coefficient": 0.015},
 }  # fmt: skip
 """Settings under which each algorithm is compared with the linear programme."""

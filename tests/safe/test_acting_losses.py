@@ -64,7 +64,7 @@ def test_costs_are_never_scaled_and_rewards_may_be() -> None:
     made = loop("ppo_lag", Walk(4))
     found = made.blocks.fill(0)
     assert set(found["costs"].unique().tolist()) <= {0.0, 1.0}
-    assert made.config.normalise_rewards
+    assert made.config.normalize_rewards
 
 
 def test_the_penalised_advantage_is_what_the_policy_learns_from() -> None:
@@ -243,7 +243,7 @@ def reached(algorithm: str, steps: int, **options: Any) -> tuple[float, float]:
 
 ON_BANDIT: dict[str, Any] = {
     "num_envs": 64, "horizon": 4, "epochs": 4, "minibatches": 4, "learning_rate": 1e-2, "schedule": "constant",
-    "hidden": (16,), "normalise_observations": False, "normalise_rewards": False, "standardise": "none",
+    "hidden": (16,), "normalize_observations": False, "normalize_rewards": False, "standardize": "none",
     "initial_log_std": -2.0, "multiplier": "paper", "gains": (2.0, 0.3, 0.0), "target_kl": 0.05,
 }  # fmt: skip
 

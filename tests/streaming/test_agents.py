@@ -26,7 +26,7 @@ from surefoot.streaming import (
 )
 from surefoot.streaming.exploration import epsilon_at
 
-PLAIN: dict[str, Any] = {"normalise_observations": False, "scale_rewards": False, "hidden": (), "dtype": torch.float64}
+PLAIN: dict[str, Any] = {"normalize_observations": False, "scale_rewards": False, "hidden": (), "dtype": torch.float64}
 """A linear function of raw numbers, for results that can be worked out."""
 
 

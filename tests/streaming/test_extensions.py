@@ -75,7 +75,7 @@ def test_an_intentional_critic_removes_half_of_the_first_error() -> None:
     """Linear v, empty trace, nothing after: the error falls by eta exactly, whatever the features' size."""
     for size in (0.1, 30.0):
         agent = make(
-            IntentionalAC, ARM, hidden=(), dtype=torch.float64, normalise_observations=False, scale_rewards=False
+            IntentionalAC, ARM, hidden=(), dtype=torch.float64, normalize_observations=False, scale_rewards=False
         )
         x = size * np.arange(1.0, 6.0)
         agent.begin(x)

@@ -312,7 +312,7 @@ def test_a_spike_beyond_the_limit_is_skipped_once_there_are_statistics() -> None
         young.step(spike, 0.0, False, False)
         assert young.report()["skipped"] == [0]
     with pytest.raises(ConfigError, match="observation_limit is 5, must be None where observations are not normalised"):
-        make(StreamAC, ARM, observation_limit=5, normalise_observations=False)
+        make(StreamAC, ARM, observation_limit=5, normalize_observations=False)
 
 
 # -- results that are not finite --------------------------------------------------------------------------------------

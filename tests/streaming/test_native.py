@@ -22,7 +22,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"preset": "official"},
     {"optimizer": "adaptive"},
     {"optimizer": "sgd", "layer_norm": False},
-    {"normalise_observations": False, "scale_rewards": False, "clear_before_add": False, "hidden": (9,)},
+    {"normalize_observations": False, "scale_rewards": False, "clear_before_add": False, "hidden": (9,)},
     {"clear_before_add": False, "decay": 0.5, "discount": 0.9, "kappa_critic": 1.0, "hidden": ()},
 ]
 

@@ -110,7 +110,7 @@ def test_exported_policies_give_the_same_actions(
 
 
 def test_without_normalisation_a_policy_reads_raw_observations() -> None:
-    policy = trained(StreamAC, ARM, normalise_observations=False).policy()
+    policy = trained(StreamAC, ARM, normalize_observations=False).policy()
     assert torch.equal(policy.normalizer.scale, torch.ones(5))
     assert not policy.normalizer.mean.any()
 

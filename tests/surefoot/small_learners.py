@@ -26,8 +26,8 @@ from surefoot.runs.algorithms import ALGORITHMS
 SEEDS = (3, 0)
 ROWS, ACTED, FILLED = 8, 32, 6
 SMALL: dict[str, Any] = {
-    "attribute_heads": 2, "attribute_updates": 2, "attribute_width": 8, "beams": 2, "behaviour_updates": 2,
-    "behaviour_warm_up": 1, "behaviour_widths": (8,), "candidates": 2, "context": 6, "critic_hidden": (8, 6),
+    "attribute_heads": 2, "attribute_updates": 2, "attribute_width": 8, "beams": 2, "behavior_updates": 2,
+    "behavior_warm_up": 1, "behavior_widths": (8,), "candidates": 2, "context": 6, "critic_hidden": (8, 6),
     "critic_steps": 2, "critics": 3, "deterministic": 6, "diffusion_steps": 3, "discriminator_hidden": (8,),
     "discriminator_rows": 4, "elites": 2, "embedding": 3, "encoder_features": 6, "encoder_hidden": (7,),
     "epochs": 1, "flow_steps": 2, "group": 3, "futures": 2, "gap_draws": 2, "heads": 2, "hidden": (8, 6), "horizon": 4,

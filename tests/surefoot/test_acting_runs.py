@@ -167,7 +167,7 @@ def test_no_step_of_the_environment_is_taken_beside_training_and_evaluation(
 @pytest.mark.parametrize("agent", [SAC, PPO])
 def test_whole_numbers_are_observed_as_others(agent: Any, tmp_path: pathlib.Path) -> None:
     small = (
-        {"initial_steps": 20} if agent is SAC else {"horizon": 32, "minibatches": 2, "normalise_observations": False}
+        {"initial_steps": 20} if agent is SAC else {"horizon": 32, "minibatches": 2, "normalize_observations": False}
     )
     made = agent(Spec(1, 1, (-1.0,), (1.0,)), hidden=(8,), **small)
     assert fit(made, env="odd_envs:Whole-v0", steps=64, seeds=1, out=tmp_path / "run", **FAST).complete

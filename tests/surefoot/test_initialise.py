@@ -282,5 +282,5 @@ def test_the_scale_of_rewards_goes_on_where_the_critic_came_from(tmp_path: pathl
     assert first == 64  # two blocks, of which one is for the statistics of observations
     assert run("second", "first") == first + 128
     assert any("so does the scale of rewards" in text for text in said)
-    assert run("raw", "first", normalise_rewards=False) == 0
+    assert run("raw", "first", normalize_rewards=False) == 0
     assert not any("scale of rewards" in text for text in said)

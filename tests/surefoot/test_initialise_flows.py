@@ -214,6 +214,6 @@ def test_fine_tuning_without_a_clone_is_said() -> None:
 def test_a_limit_that_clips_nothing_is_said() -> None:
     """Such as the preset's, where raw observations are learned from: they are of no known size."""
     plan = Plan("ppo", {}, environment="native/pendulum")
-    for options, words in (({}, []), ({"normalise_observations": False}, ["ppo.observation_limit clips normalised"])):
+    for options, words in (({}, []), ({"normalize_observations": False}, ["ppo.observation_limit clips normalised"])):
         agent = ALGORITHMS["ppo"](SPEC, preset="cleanrl", **options)
         assert [text[: len("ppo.observation_limit clips normalised")] for text in start_notes(agent, plan)] == words

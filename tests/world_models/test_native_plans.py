@@ -23,7 +23,7 @@ LEVELS = {"v2": ["v2"], "v3": ["v2", "v3"], "v4": ["v2", "v3", "v4"], "generic":
 SYSTEMS = ["pendulum", "cartpole-swingup", "quadrotor-2d", "linear-quadratic", "bicycle", "point-maze"]
 PLANNERS: dict[str, Any] = {
     "mppi": MPPI(horizon=9, samples=77, iterations=2, temperature=0.3),
-    "coloured": MPPI(horizon=9, samples=40, temperature=0.3, colour=1.5),
+    "coloured": MPPI(horizon=9, samples=40, temperature=0.3, color=1.5),
     "cem": CEM(horizon=9, samples=50, iterations=3),
     "best": CEM(horizon=9, samples=50, iterations=3, returns="best"),
     "icem": ICEM(horizon=9, samples=60, iterations=3),

@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "cem": CEM(horizon=6, samples=40, iterations=3),
     "cem truncated": CEM(horizon=6, samples=40, iterations=3, sampling="truncated", returns="best"),
     "icem": ICEM(horizon=6, samples=40, iterations=3),
-    "mppi": MPPI(horizon=6, samples=64, temperature=0.5, colour=1.0),
+    "mppi": MPPI(horizon=6, samples=64, temperature=0.5, color=1.0),
     "ilqr": ILQR(horizon=6, iterations=3),
     "shooting": GradientShooting(horizon=6, starts=4, iterations=5),
 }
@@ -106,8 +106,8 @@ def test_box_newton_solves_quadratic_problems_in_boxes() -> None:
     "planner",
     [
         CEM(horizon=12, samples=300, iterations=12, momentum=0.0),
-        ICEM(horizon=12, samples=300, iterations=15, colour=0.0, decay=1.0),
-        MPPI(horizon=12, samples=1000, iterations=12, sigma=0.1, temperature=1.0, colour=0.0),
+        ICEM(horizon=12, samples=300, iterations=15, color=0.0, decay=1.0),
+        MPPI(horizon=12, samples=1000, iterations=12, sigma=0.1, temperature=1.0, color=0.0),
         GradientShooting(horizon=12, starts=2, iterations=60, learning_rate=0.05),
     ],
     ids=lambda planner: type(planner).__name__,
@@ -164,7 +164,7 @@ def test_sigma_matters() -> None:
     world, states = scalar(), torch.tensor([[1.5]], dtype=torch.float64)
     plans = []
     for sigma in (1e-6, 0.3):
-        planner = MPPI(horizon=8, samples=256, sigma=sigma, temperature=0.1, colour=0.0)
+        planner = MPPI(horizon=8, samples=256, sigma=sigma, temperature=0.1, color=0.0)
         plans.append(planner.plan(world, states, planner.begin(1, 1))[0])
     assert plans[0].abs().max() < 1e-5
     assert plans[1][0, 0, 0] < -0.1
@@ -367,7 +367,7 @@ def test_worlds_without_derivatives_are_refused_by_planners_that_follow_them(nam
 
 @pytest.mark.parametrize("name", ["cem", "icem", "mppi", "shooting"])
 def test_noise_that_is_given_is_not_changed(name: str) -> None:
-    planner = make_planner(name, horizon=3, iterations=2, **({} if name == "cem" else {"colour": 0.0}))
+    planner = make_planner(name, horizon=3, iterations=2, **({} if name == "cem" else {"color": 0.0}))
     noise = torch.randn(1, 2048, 3, 1, dtype=torch.float64)
     kept = noise.clone()
     planner.plan(scalar(), torch.ones(1, 1, dtype=torch.float64), planner.begin(1, 1), noise=noise)

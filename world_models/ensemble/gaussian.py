@@ -148,7 +148,7 @@ class GaussianMembers(nn.Module):
         self.rewards_of: RewardsOf | None = None
         self.noise_dim = outputs = state_dim + 1 + int(costs)
         inputs = state_dim + action_dim
-        self.network = MLP(inputs, 2 * outputs, hidden, members=members, activation="silu", initialisation="truncated")
+        self.network = MLP(inputs, 2 * outputs, hidden, members=members, activation="silu", initialization="truncated")
         self.learned_bounds = learned_bounds
         for name, start in (("max_log_variance", 0.5), ("min_log_variance", -10.0)):
             bound = torch.full((outputs,), start)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError, nearest
+from surefoot.core.base.options import respelled
 from surefoot.world_models.planners.base import Planner
 from surefoot.world_models.planners.cem import CEM
 from surefoot.world_models.planners.icem import ICEM
@@ -26,8 +27,8 @@ def make_planner(name: str, **settings: Any) -> Planner:
     """
     if name not in PLANNERS:
         raise ConfigError(f"there is no planner {name!r}; {nearest(name, list(PLANNERS))}")
-    given = {key: value for key, value in settings.items() if value is not None}
     known = [field.name for field in dataclasses.fields(PLANNERS[name])]
+    given = respelled({key: value for key, value in settings.items() if value is not None}, known)
     for key in given:
         if key not in known:
             raise ConfigError(f"the planner {name} has no setting {key!r}; its settings are {', '.join(known)}")

@@ -82,7 +82,7 @@ def counted_on(draws: Tensor) -> Tensor:
     return draws + torch.arange(2, device=draws.device)
 
 
-def sampled(noise: Tensor | None, draws: Tensor, first: int, count: int, plan: Tensor, colour: float = 0.0) -> Tensor:
+def sampled(noise: Tensor | None, draws: Tensor, first: int, count: int, plan: Tensor, color: float = 0.0) -> Tensor:
     """(B, count, H, A) coloured noise of candidates number `first` on, given or drawn, in the plan's dtype."""
     horizon, width = plan.shape[-2:]
     if noise is None:
@@ -94,7 +94,7 @@ def sampled(noise: Tensor | None, draws: Tensor, first: int, count: int, plan: T
                 f"noise has shape {tuple(noise.shape)}; candidates {first} to {first + count - 1} of this plan need "
                 f"(rows, {first + count}, {horizon}, {width})"
             )
-    return coloured(white, colour)
+    return coloured(white, color)
 
 
 def around(plan: Tensor, sigma: float, white: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class ICEM(BasePlanner):
     decay: float = option(1.25, "decay by which the candidates get fewer from iteration to iteration")
     momentum: float = option(0.1, "share of the old Gaussian that is kept", range="[0, 1)")
     sigma: float = option(0.5, "first deviation, in half ranges of the action", range="> 0")
-    colour: float = option(2.0, "exponent of the noise's spectrum over time", range=">= 0")
+    color: float = option(2.0, "exponent of the noise's spectrum over time", range=">= 0")
 
     @property
     def elite_count(self) -> int:
@@ -82,13 +82,13 @@ class ICEM(BasePlanner):
             discount=objective.discount,
             cost_limit=objective.cost_limit,
         )
-        found = native_plan(dynamics, states, memory, objective, noise, settings, self.colour, memory[ELITES])
+        found = native_plan(dynamics, states, memory, objective, noise, settings, self.color, memory[ELITES])
         if found is not None:
             return found[1], {PLAN: shifted(found[0]), ELITES: shifted(found[2]), DRAWS: counted_on(draws)}
         mean, elites = memory[PLAN].to(states.dtype), memory[ELITES].to(states.dtype)
         deviation, best, first = torch.full_like(mean, self.sigma), Best(mean), 0
         for iteration, count in enumerate(self.populations):
-            white = sampled(noise, draws, first, count, mean, self.colour)
+            white = sampled(noise, draws, first, count, mean, self.color)
             fresh = (mean.unsqueeze(1) + deviation.unsqueeze(1) * white).clamp(-1, 1)
             last = iteration == self.iterations - 1
             actions = torch.cat([fresh, elites, *([mean.unsqueeze(1)] if last else [])], 1)

@@ -33,7 +33,7 @@ class MPPI(BasePlanner):
     iterations: int = option(1, "iterations of the search", range=">= 1")
     sigma: float = option(0.5, "deviation of the noise, in half ranges of the action", range="> 0")
     temperature: float = option(0.5, "temperature of the weights, lambda, in units of return", range="> 0")
-    colour: float = option(1.0, "exponent of the noise's spectrum over time: 0 white, 2 a random walk's", range=">= 0")
+    color: float = option(1.0, "exponent of the noise's spectrum over time: 0 white, 2 a random walk's", range=">= 0")
 
     def plan(
         self,
@@ -52,12 +52,12 @@ class MPPI(BasePlanner):
             discount=objective.discount,
             cost_limit=objective.cost_limit,
         )
-        found = native_plan(dynamics, states, memory, objective, noise, settings, self.colour)
+        found = native_plan(dynamics, states, memory, objective, noise, settings, self.color)
         if found is not None:
             return found[0], {PLAN: shifted(found[0]), DRAWS: counted_on(draws)}
         mean = memory[PLAN].to(states.dtype)
         for iteration in range(self.iterations):
-            white = sampled(noise, draws, iteration * self.samples, self.samples, mean, self.colour)
+            white = sampled(noise, draws, iteration * self.samples, self.samples, mean, self.color)
             actions = around(mean, self.sigma, white)
             mean = self.average(mean, actions, score(dynamics, states, actions, draws, objective).fitness())
         return mean, {PLAN: shifted(mean), DRAWS: counted_on(draws)}

@@ -28,7 +28,7 @@ def native_plan(
     objective: Objective,
     noise: Tensor | None,
     settings: PlanSettings,
-    colour: float = 0.0,
+    color: float = 0.0,
     keep: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Last mean, best candidate and last elites; None where this can't be planned natively.
@@ -53,7 +53,7 @@ def native_plan(
         states,
         plan,
         keep,
-        colouring(plan.shape[1], colour),
+        colouring(plan.shape[1], color),
         1 if work < SMALL_WORK else dynamics.threads or torch.get_num_threads(),
     )
 

@@ -34,7 +34,7 @@ class GradientShooting(BasePlanner):
     iterations: int = option(20, "gradient steps", range=">= 1")
     learning_rate: float = option(0.1, "Adam's learning rate, in half ranges of the action", range="> 0")
     sigma: float = option(0.5, "deviation of the starts' noise, in half ranges of the action", range="> 0")
-    colour: float = option(1.0, "exponent of their noise's spectrum over time", range=">= 0")
+    color: float = option(1.0, "exponent of their noise's spectrum over time", range=">= 0")
     cost_weight: float = option(10.0, "weight of the cost above a limit, in the objective that is differentiated")
 
     def plan(
@@ -47,7 +47,7 @@ class GradientShooting(BasePlanner):
     ) -> tuple[Tensor, Memory]:
         """As `Planner.plan`; `noise` is of `starts` candidates."""
         world, draws, mean = smooth(dynamics), memory[DRAWS], memory[PLAN].to(states.dtype)
-        white = sampled(noise, draws, 0, self.starts, mean, self.colour)
+        white = sampled(noise, draws, 0, self.starts, mean, self.color)
         actions = around(mean, self.sigma, white)
         first, second, best = torch.zeros_like(actions), torch.zeros_like(actions), Best(mean)
         for step in range(1, self.iterations + 1):

@@ -221,6 +221,7 @@ def _entries(suite: Suite, arguments: argparse.Namespace) -> dict[str, dict[str,
     for item in grammar.parse(own):
         if item.key != "algo" and not item.key.startswith("algo."):
             raise ConfigError(f"{item.text}: the suite fixes everything but the algorithm and its options")
+    own = config.respelled(own)
     config.check_overrides(own, False)
     algorithms = [item.values[0] for item in grammar.parse(own) if item.key == "algo"]
     if not algorithms:

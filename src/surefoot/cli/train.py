@@ -41,6 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     overrides = read(known.overrides)
     if known.config is not None:
         overrides = [*read(config_file.overrides_of(known.config, overrides, known.trust)), *overrides]
+    overrides = config.respelled(overrides)
     if auto.asked(overrides):
         return auto.run(overrides, style, known.trust, known.multirun)
     config.check_overrides(overrides, known.multirun, some=known.skip_failing)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.files import write_json
-from surefoot.core.base.options import Options, option
+from surefoot.core.base.options import Options, option, respelled
 from surefoot.llm import TrainConfig, load_policy, method
 from surefoot.llm.feedback import Demonstration, Pair, read_feedback
 from surefoot.llm.losses.method import Method
@@ -248,7 +248,7 @@ def from_words(words: Mapping[str, str], what: type[First], how: type[Second], c
     own, loop = ({field.name: field for field in dataclasses.fields(kind)} for kind in kinds)
     first: dict[str, Any] = {}
     second: dict[str, Any] = {}
-    for name, text in words.items():
+    for name, text in respelled(words, {*own, *loop}).items():
         if name not in own and name not in loop:
             raise ConfigError(f"unknown setting {name!r}: {nearest(name, [*own, *loop])}")
         (first if name in own else second)[name] = _value(name, text, str((own | loop)[name].type))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surefoot.core.base.errors import ConfigError, nearest
-from surefoot.core.base.options import Options, declared, option
+from surefoot.core.base.options import Options, declared, option, respelled
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
 from surefoot.data.cameras import cameras_of
@@ -221,7 +221,10 @@ def as_made(plan: Plan, kind: type[Agent] | None = None) -> Plan:
         kind: the plan's algorithm; needed only of one that is none of surefoot's.
     """
     kind = kind or ALGORITHMS.get(plan.algorithm)
-    return plan if kind is None else dataclasses.replace(plan, config={**kind.earlier, **plan.config})
+    if kind is None:
+        return plan
+    options = respelled(plan.config, declared(kind.Config))
+    return dataclasses.replace(plan, config={**kind.earlier, **options})
 
 
 def seeds_of(value: Any) -> tuple[int, ...]:

@@ -177,8 +177,8 @@ def take_reward_scale(loop: OnPolicyLoop, run: Run) -> None:
 
 def _keeps_reward_scale(agent: Agent, run: Run) -> bool:
     """Whether a critic came along that learned of rewards over a running deviation, and rewards are scaled so here."""
-    there = issubclass(agent_class(run.plan.algorithm), OnPolicyAgent) and run.plan.config["normalise_rewards"]
-    return bool(there and agent.rewards_fixed and getattr(agent.config, "normalise_rewards", False))
+    there = issubclass(agent_class(run.plan.algorithm), OnPolicyAgent) and run.plan.config["normalize_rewards"]
+    return bool(there and agent.rewards_fixed and getattr(agent.config, "normalize_rewards", False))
 
 
 def _seed_there(run: Run, seed: int) -> int:
@@ -284,10 +284,10 @@ def start_notes(agent: Agent, plan: Plan) -> list[str]:
 def _without_limit(agent: Agent, plan: Plan) -> list[str]:
     """That a limit of normalised observations, perhaps a preset's, has nothing to clip."""
     config = agent.config
-    if not isinstance(agent, OnPolicyAgent) or config.normalise_observations or config.observation_limit is None:
+    if not isinstance(agent, OnPolicyAgent) or config.normalize_observations or config.observation_limit is None:
         return []
     text = f"{agent.name}.observation_limit clips normalised observations, and there are none"
-    return [text if plan.init is None else f"{text}; leave normalise_observations out to clip by the run's statistics"]
+    return [text if plan.init is None else f"{text}; leave normalize_observations out to clip by the run's statistics"]
 
 
 def advice(run: Run, plan: Plan) -> list[str]:

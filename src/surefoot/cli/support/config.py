@@ -19,7 +19,7 @@ from surefoot.cli.support import file_overrides as received
 from surefoot.cli.support.grammar import Parsed, hydra_errors, parse, typed
 from surefoot.cli.support.presets import is_own, read_preset
 from surefoot.core.base.errors import ConfigError, nearest
-from surefoot.core.base.options import declared, option
+from surefoot.core.base.options import EARLIER_SPELLINGS, declared, option
 from surefoot.core.engine.agent import Agent
 from surefoot.envs.make import LIMIT, with_options
 from surefoot.runs.algorithms import check_parts
@@ -290,6 +290,23 @@ def configure(agent: type[Agent], options: Mapping[str, Any]) -> dict[str, Any]:
 def for_hydra(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra takes them: an environment's arguments and a logger's options are no fields that it knows."""
     return [f"+{text}" if text.startswith((received.ARGUMENT, LOGGER_OPTION)) else text for text in overrides]
+
+
+def respelled(overrides: Sequence[str]) -> list[str]:
+    """Overrides in which options of an algorithm have their present names, where they had others in versions to 0.3."""
+    keys = [text.partition("=")[0] for text in overrides]
+    if not any(key.removeprefix("algo.") in EARLIER_SPELLINGS for key in keys):
+        return list(overrides)
+    names = algorithms_in(parse(overrides)) or [DEFAULT_ALGORITHM]
+    known = {option for name in names for option in option_names(agent_class(name))}
+    found = []
+    for key, text in zip(keys, overrides, strict=True):
+        option = key.removeprefix("algo.")
+        now = EARLIER_SPELLINGS.get(option, option)
+        found.append(
+            f"algo.{now}{text[len(key) :]}" if key != option and option not in known and now in known else text
+        )
+    return found
 
 
 def check_overrides(overrides: Sequence[str], multirun: bool, some: bool = False) -> list[Parsed]:

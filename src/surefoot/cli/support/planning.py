@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import EARLIER_SPELLINGS
 
 if TYPE_CHECKING:
     from surefoot.world_models.futures import Objective
@@ -17,7 +18,7 @@ SETTINGS = {
     "iterations": (int, "fits of the candidates' distribution, or steps of descent"),
     "sigma": (float, "deviation of the noise, in half ranges of the action"),
     "temperature": (float, "of mppi, in units of return"),
-    "colour": (float, "exponent of the noise's spectrum over time: 0 white, 2 a random walk's"),
+    "color": (float, "exponent of the noise's spectrum over time: 0 white, 2 a random walk's"),
     "elites": (float, "share of the candidates that cem and icem fit to"),
     "momentum": (float, "share of the old mean and deviation that cem and icem keep"),
     "starts": (int, "of shooting"),
@@ -39,7 +40,8 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     """Options of the planner, of what it plans for, and how many environments it acts in."""
     how = parser.add_argument_group("settings of the planner (its own by default)")
     for name, (kind, meaning) in SETTINGS.items():
-        how.add_argument("--" + name, type=kind, help=meaning)
+        earlier = [f"--{old}" for old, now in EARLIER_SPELLINGS.items() if now == name]
+        how.add_argument("--" + name, *earlier, type=kind, help=meaning)
     what = parser.add_argument_group("what is planned for (docs/world_models.md)")
     for name, (kind, meaning) in AIMS.items():
         what.add_argument("--" + name, type=kind, help=meaning)

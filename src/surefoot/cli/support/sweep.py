@@ -100,11 +100,11 @@ def resume(folder: pathlib.Path, style: Style, trust: bool = False, skip: bool =
     config.register_algorithms(ALGORITHMS)  # a sweeper may choose among them
     asked = _asked(folder, trust)
     refuse_links_to_runs(folder, trust)
-    rest = list(asked["overrides"])
+    rest = config.respelled(asked["overrides"])
     if not pathlib.Path(asked["folder"]).is_dir():
         raise ConfigError(
             f"{folder}: was started in {asked['folder']}, which its relative paths are meant from and which is gone; "
-            " make it again, or continue each run that is not complete: surefoot train --resume RUN"
+            "make it again, or continue each run that is not complete: surefoot train --resume RUN"
         )
     with claim_begun(folder) as claim, contextlib.chdir(asked["folder"]):
         skip = skip or asked.get("skip_failing", False)
