@@ -59,16 +59,16 @@ def launched(how: str, where: pathlib.Path, processes: int) -> list[tuple[int, s
 
 
 def test_processes_that_begin_at_once_have_a_folder_each(tmp_path: pathlib.Path) -> None:
-    found = launched("named", tmp_path / "runs", 4)
-    assert [code for code, _ in found] == [0] * 4
-    assert len({folder for _, folder in found}) == 4
+    found = launched("named", tmp_path / "runs", 2)
+    assert [code for code, _ in found] == [0] * 2
+    assert len({folder for _, folder in found}) == 2
     assert sorted(map(str, (tmp_path / "runs").iterdir())) == sorted(folder for _, folder in found)
 
 
 def test_of_processes_that_begin_at_once_in_one_folder_one_goes_on(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").mkdir()
     for place in ("new", "empty"):
-        assert Counter(code for code, _ in launched("new", tmp_path / place, 4)) == {0: 1, 2: 3}
+        assert Counter(code for code, _ in launched("new", tmp_path / place, 2)) == {0: 1, 2: 1}
 
 
 def test_64_threads_have_64_default_folders_and_one_explicit_folder_has_one_of_them(tmp_path: pathlib.Path) -> None:

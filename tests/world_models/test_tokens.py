@@ -160,17 +160,17 @@ def two_ways(rows: int = 3000, seed: int = 0) -> Any:
 def test_it_learns_a_world_of_two_ways_and_is_judged_as_ensembles_are() -> None:
     data = two_ways()
     agent = LearnedTokenDynamics(data, bins=20, width=32, layers=1, heads=2, learning_rate=5e-3, termination="none")
-    learner = learner_of([agent.fresh(0)], data, [0], 300, batch_size=128)
+    learner = learner_of([agent.fresh(0)], data, [0], 300, batch_size=32)
     learner.run(300)
     model: Any = learner.agent.model
-    states, actions = torch.linspace(-0.9, 0.9, 2000).unsqueeze(-1), torch.full((2000, 1), 0.8)
+    states, actions = torch.linspace(-0.9, 0.9, 1000).unsqueeze(-1), torch.full((1000, 1), 0.8)
     torch.manual_seed(0)
     scaled = to_agent(actions, learner.agent.action_low, learner.agent.action_high)
-    found = model.step(states, scaled, StepNoise(normal=torch.randn(2000, 2)))
+    found = model.step(states, scaled, StepNoise(normal=torch.randn(1000, 2)))
     jumps = (found.states - states)[:, 0].detach()
     assert float((jumps.abs() > 0.5).float().mean()) > 0.9  # nowhere near the mean
     assert float((jumps > 0).float().mean()) == pytest.approx(0.5, abs=0.12)
-    judged = token_calibration(model, agent.prepare(two_ways(500, 1)))
+    judged = token_calibration(model, agent.prepare(two_ways(300, 1)))
     assert judged["mixture"]["nll"] < 0.9  # a Gaussian of mean and deviation has 1.419 of each number
     assert judged["mixture"]["coverage_90"] == pytest.approx(0.9, abs=0.08)
     assert judged["open_loop"]["steps"] == [1]
