@@ -129,10 +129,12 @@ def training_cell(
     init: str | None = None,
     out: str | None = None,
     batch_size: int = 256,
+    settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train one seed, started from the run `init`, and return its score and settings as JSON values.
 
-    The run folder is temporary unless it is named with `out`; a run that is there already is resumed.
+    The run folder is temporary unless it is named with `out`; a run that is there already is resumed. `settings` are
+    further ones of the plan.
 
     Agents that act need no dataset, and act in the environment altered by `gap`. `curve` holds (step, mean return of
     5 episodes) of each of the `evaluations` during training; `last` the metrics that were logged last.
@@ -153,6 +155,7 @@ def training_cell(
         evaluate_every=max(1, steps // evaluations),
         evaluate_episodes=5,
         init=init,
+        **(settings or {}),
     )
     with tempfile.TemporaryDirectory(prefix="surefoot-study-", ignore_cleanup_errors=True) as temporary:
         run = carried_out(plan, pathlib.Path(out or f"{temporary}/run"), data)

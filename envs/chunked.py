@@ -24,7 +24,7 @@ from surefoot.envs.interface import (
 from surefoot.envs.reward_terms import DECLARED, PREFIXES, reward_terms
 from surefoot.envs.side_by_side import name_of
 
-PASSED_ON = ("get_state", "set_state", "parameters", "set_parameters", "diverged_episodes")
+PASSED_ON = ("get_state", "set_state", "parameters", "set_parameters", "diverged_episodes", "unsaved")
 """What is the environment's own, where it has it."""
 OWN = (
     "final_obs",

@@ -14,7 +14,16 @@ from surefoot.envs.side_by_side import name_of
 
 Judge = Callable[[Any], Array]
 """(N, ...) observations, or a dict of several arrays, in the environment's units -> (N,) bool."""
-PASSED_ON = ("active", "max_episode_steps", "get_state", "set_state", "parameters", "set_parameters", "goals")
+PASSED_ON = (
+    "active",
+    "max_episode_steps",
+    "get_state",
+    "set_state",
+    "parameters",
+    "set_parameters",
+    "goals",
+    "unsaved",
+)
 
 
 class Rewarded(VectorEnvironment):

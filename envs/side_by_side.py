@@ -122,6 +122,20 @@ class PausingVectorEnv(SyncVectorEnv):
         info["valid"] = self.active.copy()
         return mapped(np.copy, self._last), rewards, terminations, truncations, info
 
+    @property
+    def last_observations(self) -> Any:
+        """(N, ...) what the rows observed last, copies; key -> each of several arrays."""
+        return mapped(np.copy, self._last)
+
+    def observe_again(self, row: int, observation: Any) -> None:
+        """Take what one row observes after its state was set.
+
+        Raises:
+            SimulatorError: it is not what the space declares.
+        """
+        with own_errors(self.envs[row], "observation"):
+            self._see(row, observation)
+
     def close_extras(self, **kwargs: Any) -> None:
         """Close all sub-environments."""
         for env in self.envs:

@@ -206,10 +206,7 @@ class Stepping:
         """
         env = self.env
         if not (hasattr(env, "get_state") and hasattr(env, "set_state")):
-            return (
-                f"the state of {type(env).__name__} can't be restored: a new episode begins in each environment, so "
-                "that the run continues with other numbers than an uninterrupted one"
-            )
+            return not_restored(type(env).__name__)
         whole = {}
         for name, own in env.get_state().items():
             key, like = f"environment/{name}", np.asarray(own)
@@ -219,7 +216,8 @@ class Stepping:
             value = np.concatenate(parts) if len(parts) > 1 and like.ndim and len(like) == env.num_envs else parts[0]
             whole[name] = value.view(np.uint64) if like.dtype == np.uint64 else value.astype(like.dtype, copy=False)
         env.set_state(whole)
-        return None
+        unsaved = getattr(env, "unsaved", None)
+        return None if unsaved is None else not_restored(unsaved)
 
 
 class Acting(Stepping):
@@ -396,6 +394,14 @@ def no_costs(agent: str, env: str) -> EnvironmentMismatchError:
         f"{agent} keeps a limit on costs, and {env} gives none: put each step's cost into info['cost'], 0.0 on a safe "
         "step (or a safety margin into info['margin']; docs/safe_online.md has a wrapper that does), or train an "
         "algorithm without a constraint"
+    )
+
+
+def not_restored(name: str) -> str:
+    """What to say where the state of an environment's class can't be restored."""
+    return (
+        f"the state of {name} can't be restored: a new episode begins in each environment, so that the run continues "
+        "with other numbers than an uninterrupted one"
     )
 
 

@@ -329,6 +329,59 @@ class MujocoVectorEnv(VectorEnv[Any, Any, Any]):
     def _positions(self) -> Info:
         return self.task.positions(self.sim)
 
+    @property
+    def state(self) -> Any:
+        """(N, S) the simulations' states (MuJoCo's mjSTATE_INTEGRATION), a copy.
+
+        Assign (N, S) to continue from other states of the same episodes: the rows whose numbers change are computed
+        anew, with contact forces of 0 until their next step, as after a reset. Raises EnvironmentMismatchError at
+        another shape, or numbers that are not finite.
+        """
+        return self._out(np.array(self.batch.state))
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        states = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value, np.float64)
+        if states.shape != self.batch.state.shape or not np.isfinite(states).all():
+            raise EnvironmentMismatchError(
+                f"the state has shape {states.shape}; {self.batch.state.shape} of finite numbers is needed"
+            )
+        rows = np.flatnonzero((states != self.batch.state).any(axis=1))
+        if len(rows) == 0:
+            return
+        self.batch.state[rows] = states[rows]
+        self.batch.forward(rows)
+        self.batch.state[rows] = states[rows]  # with the warm start that was given, not that of `forward`
+        self.batch.warning[rows] = 0
+        self.sim.ran(rows)
+        self.sim.contact_forces[rows] = 0.0
+        self._last = self._last.copy()
+        self._last[rows] = self.task.observe(self.sim)[rows]
+
+    @property
+    def observations(self) -> Any:
+        """(N, O) of the present states, a copy."""
+        return self._out(self._last.copy())
+
+    def state_from(self, qpos: Array, qvel: Array | None = None) -> Array:
+        """(K, S) states at time 0 of (K, nq) positions and (K, nv) velocities, at rest where there are none.
+
+        Raises:
+            EnvironmentMismatchError: another width than the model's.
+        """
+        import mujoco
+
+        velocities = np.zeros((len(qpos), self.model.nv)) if qvel is None else np.asarray(qvel, np.float64)
+        for name, found, width in (("qpos", np.asarray(qpos), self.model.nq), ("qvel", velocities, self.model.nv)):
+            if found.shape != (len(qpos), width):
+                raise EnvironmentMismatchError(f"{name} has shape {found.shape}; ({len(qpos)}, {width}) is needed")
+        kind = mujoco.mjtState.mjSTATE_INTEGRATION.value
+        data, made = mujoco.MjData(self.model), np.empty((len(qpos), self.batch.nstate))
+        for row in range(len(qpos)):
+            data.qpos[:], data.qvel[:] = qpos[row], velocities[row]
+            mujoco.mj_getState(self.model, data, made[row], kind)
+        return made
+
     def get_state(self) -> dict[str, Array]:
         """All that the next steps depend on, as named arrays: simulations, generators, domain parameters.
 

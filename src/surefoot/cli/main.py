@@ -41,6 +41,7 @@ examples:
   surefoot bench offline-small
   surefoot reproduce dqn-cartpole
   surefoot export RUN -o policy.onnx
+  surefoot snapshots RUN -o snapshots.npz
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
 exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 143 terminated, 1 a bug of ours
@@ -166,6 +167,7 @@ def build_parser() -> Parser:
         results,
         rollout,
         select,
+        snapshots,
         task,
         watch,
     )
@@ -188,6 +190,7 @@ def build_parser() -> Parser:
     report.add_parser(commands)
     export.add_parser(commands)
     task.add_parser(commands)
+    snapshots.add_parser(commands)
     compare.add_parser(commands)
     select.add_parser(commands)
     bench.add_parsers(commands)

@@ -28,7 +28,7 @@ from surefoot.core.base.files import refuse_null_bytes, remove_asides, why
 from surefoot.data.derived import PREPARED
 
 LOCK, SWEEP = ".lock", "sweep.json"
-BEFORE_THE_FIRST_STEP = ("config.json", "environment.json", "kernels.json", "dataset.safetensors")
+BEFORE_THE_FIRST_STEP = ("config.json", "environment.json", "kernels.json", "dataset.safetensors", "starts.npz")
 """What a run writes before it can be resumed."""
 TRAINS = "trains"
 """What is not done by a module that is only being imported: whatever writes a folder here begins by claiming it."""

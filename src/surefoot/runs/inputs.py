@@ -19,6 +19,7 @@ from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
 from surefoot.envs.names import device_scheme, gymnasium_id
+from surefoot.envs.snapshots import Snapshots
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
@@ -29,6 +30,7 @@ from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
 from surefoot.runs.run import Run
+from surefoot.runs.starts import starting
 from surefoot.runs.success_reward import SuccessReward, is_run, with_reward
 from surefoot.runs.trust import function_of, module_of, require_trust
 from surefoot.safe.constraint.signal import MARGINS_FROM
@@ -276,8 +278,10 @@ def _narrow(dataset: Dataset, low: Array, high: Array) -> list[str]:
     ]
 
 
-def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvironment:
-    """What copies of an agent act in, one for each of `seeds`, with the plan's gap.
+def training_environment(
+    plan: Plan, agent: Agent, seeds: int = 1, snapshots: Snapshots | None = None
+) -> VectorEnvironment:
+    """What copies of an agent act in, one for each of `seeds`, with the plan's gap, and starts from snapshots if any.
 
     Agents whose config has no `num_envs` learn from one environment each.
 
@@ -286,8 +290,9 @@ def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvi
         EnvironmentMismatchError: the environment fails when it is made.
     """
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
-    rows = getattr(agent.config, "num_envs", 1) * seeds
-    return with_reward(make_training(str(plan.environment), rows, gap=plan.gap, threads=threads), plan)
+    rows = getattr(agent.config, "num_envs", 1)
+    env = make_training(str(plan.environment), rows * seeds, gap=plan.gap, threads=threads)
+    return with_reward(starting(env, plan, snapshots, rows), plan)
 
 
 def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, list[str]]:

@@ -64,6 +64,16 @@ class Settings(Options):
     init: str | None = option(None, "run folder whose trained networks are the start")
     reward: str | None = option(None, "module:function that rewards the dataset's steps, or a run of algo=classifier")
     gap: str | None = option(None, "perturbed dynamics (training only), as gravity2")
+    starts: str | None = option(
+        None, "what the first episodes start from: snapshots (.npz), a run folder, or data with simulator states"
+    )
+    starts_until: int = option(100_000, "environment steps of each seed in which episodes start so", range="[1, 1e12]")
+    starts_clusters: int = option(
+        6, "clusters of the snapshots' values, each drawn as often; 1: all snapshots alike", range="[1, 1000]"
+    )
+    starts_truncate: int = option(
+        100, "steps after which an episode from a snapshot is truncated; 0: as others", range="[0, 1e7]"
+    )
     kernels: bool = option(True, "networks and updates in the native module, on a CPU; false: plain PyTorch")
     compiled: bool = option(False, "compile the training step with torch.compile")
     mixed_precision: bool = option(False, "bfloat16 where it is safe")
@@ -111,6 +121,14 @@ class Settings(Options):
             if self.collectors is None and getattr(self, name) != usual:
                 raise ConfigError(
                     f"{name}={getattr(self, name)}: who acts is not given: add collectors=processes or ray",
+                    field=name,
+                    code="conflict",
+                )
+
+        for name in ("starts_until", "starts_clusters", "starts_truncate"):
+            if self.starts is None and getattr(self, name) != declared(Settings)[name].default:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: what episodes start from is not given: add starts=FILE or RUN",
                     field=name,
                     code="conflict",
                 )

@@ -31,7 +31,9 @@ from surefoot.evaluation.runs import CONFIG_FORMAT
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.base.on_policy_agent import OnPolicyAgent
 from surefoot.online.loops.loop import refuse_mixed_precision
+from surefoot.runs import starts
 from surefoot.runs.device_choice import chosen_device
+from surefoot.runs.embedded import source_name
 from surefoot.runs.finishing import finished
 from surefoot.runs.folders import Claim, claim_begun, claim_named, claim_new, remove_lock_of_the_dead
 from surefoot.runs.inputs import dataset_of, inputs_of, training_environment
@@ -111,7 +113,7 @@ def train(
         stack.enter_context(resumable(claim.folder))
         reported = {"logger": logger, **({"logger_options": options} if options else {})}
         reported |= {} if listener_name is None else {"listener": listener_name}
-        run = _begin(plan, claim.folder, dataset, listen, built_for, reported)
+        run = _begin(plan, claim.folder, dataset, listen, built_for, reported, trust)
         try:
             return carry_out(run, listen, claim)
         except (ConfigError, DataError):  # that only a worker could see
@@ -137,6 +139,7 @@ def check(plan: Plan, dataset: Dataset | None, trust: bool = False) -> None:
     plan, agent = _checked(plan, inputs.spec)
     if plan.init is not None:
         initialise_from(agent, Run.open(plan.init), plan.seeds[0])
+    starts.checked(plan, trust)
     if agent.requires.data == "refused" or inputs.dataset is not None:
         agent.notes(inputs.dataset)
     _endless_note(plan, agent)
@@ -164,6 +167,20 @@ def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
     _check_learning(plan, agent)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
+    if plan.starts is not None:
+        if not agent.acts:
+            raise ConfigError(
+                f"starts={plan.starts}: {agent.name} learns from data alone, and has no episodes to start",
+                field="starts",
+                code="conflict",
+            )
+        if plan.collectors is not None:
+            raise ConfigError(
+                f"starts={plan.starts}: collectors start their episodes as the environment does: leave out collectors=",
+                field="collectors",
+                code="conflict",
+            )
+        plan = dataclasses.replace(plan, starts=source_name(plan.starts))
     if here_note(plan) and (plan.collectors is not None or plan.learners > 1):
         raise ConfigError(
             f"environment {plan.environment} {only_here(str(plan.environment))}, and collectors and learners are other "
@@ -183,10 +200,12 @@ def _begin(
     listen: Listener,
     built_for: Spec | None,
     listening: Mapping[str, Any],
+    trust: bool,
 ) -> Run:
     """Check everything that can be checked before the first step, and write what the workers read.
 
-    `listening` is what config.json says of who hears the run, so that it is heard again where it is resumed.
+    `listening` is what config.json says of who hears the run, so that it is heard again where it is resumed; `trust`
+    lets modules be imported that the run of `starts=` names.
     """
     notes: list[str] = []
 
@@ -203,6 +222,9 @@ def _begin(
         say(notify, *_range_note(built_for, inputs.spec, plan))
     say(notify, *here_note(plan), *start_notes(agent, plan))
     say(notify, *_endless_note(plan, agent))
+    snapshots = starts.checked(plan, trust)
+    if snapshots is not None:
+        say(notify, *starts.notes(plan, snapshots))
     config: dict[str, Any] = {
         "format": CONFIG_FORMAT,
         "plan": plan.to_json(),
@@ -230,6 +252,8 @@ def _begin(
     run = Run(folder, plan)
     if dataset is not None:
         write_columns(dataset, run.columns_path)
+    if snapshots is not None:
+        snapshots.save(folder / starts.FILE)
     write_json(folder / "environment.json", describe_machine())
     write_json(folder / "config.json", {**config, "notes": notes})
     return Run.open(folder)  # the plan as every later reader has it

@@ -144,7 +144,7 @@ def sentence(error: BaseException) -> str:
 def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
     """Overrides as Hydra's grammar can read them: paths quoted, whole numbers written as such.
 
-    The values of `dataset=` and `init=` that are existing paths are quoted, and that of `out=`, so that any
+    The values of `dataset=`, `init=` and `starts=` that are existing paths are quoted, and that of `out=`, so that any
     path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
     quoted. `steps=1e5` becomes `steps=100000`, with `multirun` in a list too.
     """
@@ -153,7 +153,7 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
     ready = []
     for text in overrides:
         key, found, value = text.partition("=")
-        if found and value and key in ("dataset", "init", "out"):
+        if found and value and key in ("dataset", "init", "starts", "out"):
             home = _expanded(value)
             parts = [_expanded(part) for part in value.split(",")]
             if exists(home) or (key == "out" and value[0] not in "'\""):

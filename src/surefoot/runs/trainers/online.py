@@ -21,6 +21,7 @@ from surefoot.online.remote.team import Elsewhere
 from surefoot.runs.inputs import training_environment
 from surefoot.runs.machine import as_begun
 from surefoot.runs.processes.collectors import team_environment
+from surefoot.runs.starts import snapshots_in
 from surefoot.runs.trainers.trainer import SeedTrainer
 from surefoot.runs.warm_start import take_moments, take_reward_scale
 
@@ -121,7 +122,7 @@ class ActingTrainer(SeedTrainer):
     def _environment(self, agent: Agent) -> VectorEnvironment:
         """What the loop acts in: environments here, or those of collectors."""
         if self.plan.collectors is None:
-            return training_environment(self.plan, agent, len(self.seeds))
+            return training_environment(self.plan, agent, len(self.seeds), snapshots_in(self.run))
         if len(self.seeds) > 1:
             raise ConfigError(
                 f"collectors={self.plan.collectors}: act for one seed, and {self.seeds} are trained together on this "

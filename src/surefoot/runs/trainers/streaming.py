@@ -14,6 +14,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import EpisodeMeans, Stepping, row_seeds, under
 from surefoot.runs.inputs import training_environment
 from surefoot.runs.run import Run
+from surefoot.runs.starts import snapshots_in
 from surefoot.runs.trainers.trainer import SeedTrainer
 from surefoot.runs.warm_start import initialise_from
 from surefoot.streaming.agent import StreamingAgent
@@ -39,7 +40,7 @@ class StreamingTrainer(SeedTrainer):
             for position, seed in enumerate(self.seeds):
                 initialise_from(self.agent, Run.open(self.plan.init), seed, position)
         self.kernels()  # numbers depend on the machine that began the run
-        self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds)))
+        self.stepping = Stepping(training_environment(self.plan, self.agent, len(self.seeds), snapshots_in(self.run)))
         self.look_at_first_steps(self.stepping)
         self.agent.samples.first_steps = None  # which would say the same in the log
         self.taken = 0
