@@ -64,7 +64,7 @@ def drawn(
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """Random numbers that a loss is handed for each row of its batch."""
+    """Random numbers that a loss is handed for each row of its batch, or once for the whole of it."""
 
     kind: Literal["normal", "uniform", "keep", "dropped"]
     """Standard normal; uniform on [0, 1); 1 / keep with probability `keep`, else 0 (a dropout mask); or the places of
@@ -73,6 +73,8 @@ class Noise:
     """Numbers per row; of the kind "dropped", units per row."""
     keep: float = 1.0
     """Probability that a unit is kept, for the kinds "keep" and "dropped"."""
+    whole_batch: bool = False
+    """Whether all rows of a batch have the same numbers: the loss is handed (1, width)."""
 
     @property
     def numbers(self) -> int:

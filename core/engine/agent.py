@@ -76,6 +76,9 @@ class Update:
     """Differentiated at the same parameters as the last due update before it, not at those that it made."""
     noise: Mapping[str, Noise] = dataclasses.field(default_factory=dict)
     """Random numbers that the loss is handed, by name: for each row of its sources, one source after another."""
+    writes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Source -> metric of the loss, a number for each row: after the step `source.write(rows, metric)` is called, as
+    for priorities. Steps that write are taken one by one."""
 
     @property
     def name(self) -> str:

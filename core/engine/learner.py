@@ -37,6 +37,7 @@ from surefoot.core.engine.optimizer import Optimizer
 from surefoot.core.engine.order import (
     check_names,
     check_switches,
+    check_writes,
     due_at,
     noise_of,
     rows_of_sources,
@@ -126,6 +127,7 @@ class Learner:
         self.optimizers = [Optimizer.of(update, self.networks, planned_steps, not eager) for update in self.updates]
         self.sources = as_sources(sources)
         wanted = rows_of_sources(self.agent.name, self.order, self.sources, batch_size)
+        check_writes(self.agent.name, self.updates, self.sources)
         for name, rows in wanted.items():
             self.sources[name].bind(self.seeds, rows, self.device)
         noises, rows_of_noise = noise_of(self.agent.name, self.order, batch_size)
@@ -268,11 +270,16 @@ class Learner:
                 self._flush(waiting)
             rows = (update.rows or self.batch_size) * len(update.sources)
             for turn in range(update.repeat):
-                numbers = {name: noise[name] for name in update.noise}
+                numbers = {
+                    name: self._slice({name: noise[name]}, turn, 1)[name]
+                    if kind.whole_batch
+                    else self._slice({name: noise[name]}, turn * rows, rows)[name]
+                    for name, kind in update.noise.items()
+                }
                 if turn > 0:
                     self._flush(waiting)
                 part = self._part(update, batches, turn)
-                metrics |= self._gradients(index, part, self._slice(numbers, turn * rows, rows))
+                metrics |= self._gradients(index, part, numbers)
                 waiting.append(index)
         self._flush(waiting)
         return metrics
@@ -360,7 +367,7 @@ class Learner:
         for step in steps:
             parts = due_at(self._groups[group], self.updates, step + 1, self.planned_steps, self._off)
             updates = [part for part in parts if not isinstance(part, Rule)]
-            if len(updates) < len(parts):
+            if len(updates) < len(parts) or any(self.updates[index].writes for part in updates for index in part):
                 return None
             dues.append(tuple(index for part in updates for index in part))
         if not self.capture.takes(tuple(dues)):
@@ -400,9 +407,12 @@ class Learner:
             names = {name: None for index in part for name in self.updates[index].sources}
             rows = {name: self._own(self.sources[name].rows(self.step)) for name in names}
             own = {name: self._own(value) for name, value in noise.items()}
-            self._metrics.update(self.capture.step(rows, own, tuple(part)))
+            metrics = self.capture.step(rows, own, tuple(part))
+            self._metrics.update(metrics)
             for index in part:
                 self.optimizers[index].taken += self.updates[index].repeat
+                for name, metric in self.updates[index].writes.items():
+                    self.sources[name].write(rows[name], metrics[metric])  # type: ignore[attr-defined]
         self.step = number
         return taken
 

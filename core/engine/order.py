@@ -95,7 +95,8 @@ def noise_of(agent: str, order: Order, batch_size: int) -> tuple[dict[str, Noise
                     f"{agent}: {entry.name} reads {name!r} as {noise}, and another update as {noises[name]}; give one "
                     "of them another name"
                 )
-            rows[name] = max(rows.get(name, 0), _rows(entry, batch_size) * len(entry.sources))
+            each = entry.repeat if noise.whole_batch else _rows(entry, batch_size) * len(entry.sources)
+            rows[name] = max(rows.get(name, 0), each)
     return noises, rows
 
 
@@ -113,6 +114,20 @@ def check_switches(agent: str, updates: Sequence[Update], buffers: Mapping[str, 
             raise ConfigError(f"{agent}: {update.name} has unless={update.unless!r}, which is no () bool buffer of it")
         if update.optimizer.schedule != "constant":
             raise ConfigError(f"{agent}: {update.name} has both unless= and a schedule, which counts planned steps")
+
+
+def check_writes(agent: str, updates: Sequence[Update], sources: Mapping[str, object]) -> None:
+    """Make sure that sources which are written to take what they are given, of the rows that they gave.
+
+    Raises:
+        ConfigError: they do not, or the update is taken on parts of the rows alone.
+    """
+    for update in updates:
+        for name in update.writes:
+            if name not in update.sources or not hasattr(sources[name], "write"):
+                raise ConfigError(f"{agent}: {update.name} writes to {name!r}, which is no source of it that has write")
+            if update.repeat > 1 or update.rows is not None:
+                raise ConfigError(f"{agent}: {update.name} writes to {name!r} and so has neither repeat= nor rows=")
 
 
 def switched_off(updates: Sequence[Update], buffers: Mapping[str, Tensor]) -> frozenset[int]:

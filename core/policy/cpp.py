@@ -23,6 +23,7 @@ from surefoot.core.actors.goal_actor import GoalActor, UnitGaussianActor
 from surefoot.core.actors.greedy_actor import GreedyActor
 from surefoot.core.actors.heads import CategoricalActor
 from surefoot.core.actors.memory_actors import ChunkActor, HistoryActor
+from surefoot.core.actors.value_heads import ValueHead
 from surefoot.core.base.actions import middle_and_half
 from surefoot.core.base.errors import ExportError
 from surefoot.core.base.files import written_aside
@@ -81,6 +82,8 @@ def parts_of(actor: Actor) -> Parts:
         else:
             break
         actor = actor.inner
+    if isinstance(actor, ValueHead) and (network := actor.plain_network()) is not None:
+        return Parts(network, False, True, **sizes)
     kinds = (*SQUASHED, *CLIPPED, UnitGaussianActor, CategoricalActor, GreedyActor)
     if (
         not isinstance(actor, MLPActor)

@@ -22,7 +22,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare
 from surefoot.data.store import recording_ids
 from surefoot.online.loops.relabelling import RelabelledReplay
-from surefoot.online.loops.replay import FinishedReplay, Mixture, Replay, ReplayWindows
+from surefoot.online.loops.replay import FinishedReplay, Mixture, Replay, ReplaySteps
 
 INITIAL_ACTIONS = ("uniform", "policy")
 
@@ -102,16 +102,6 @@ class OffPolicyAgent(Agent):
     batch_size: int = 256
     """Rows of one critic step; the loop sets it before it asks for `updates`."""
 
-    def __init__(self, problem: Any, config: Any = None, **options: Any) -> None:
-        """As `Agent`.
-
-        Raises:
-            ConfigError: targets of several steps, of images or several arrays.
-        """
-        super().__init__(problem, config, **options)
-        if self.encoder is not None and self.n_step > 1:
-            raise ConfigError(f"{self.name}.n_step is {self.n_step}: with images or several arrays it must be 1")
-
     @property
     def n_step(self) -> int:
         """Steps of reward in a target, n: more than 1 only with `NStepConfig`."""
@@ -137,7 +127,7 @@ class OffPolicyAgent(Agent):
         return "refused" if config.get("offline_fraction", usual) == 0 < usual else cls.requires.data
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """The replay buffer, or windows of n steps of it, or rows of the data and of the buffer in every batch.
+        """The replay buffer, or rows of n steps of it, or rows of the data and of the buffer in every batch.
 
         Raises:
             ConfigError: a dataset that the agent does not keep, or none where it does.
@@ -149,7 +139,7 @@ class OffPolicyAgent(Agent):
                 raise ConfigError(f"{self.name} draws {fraction:g} of each batch from a dataset: give dataset=")
             if stores.relabelling is not None:
                 return {MAIN: RelabelledReplay(replay, stores.relabelling)}
-            return {MAIN: replay if self.n_step == 1 else ReplayWindows(stores.replay, self.n_step)}
+            return {MAIN: self._replay(stores, replay)}
         if fraction == 0:
             raise ConfigError(
                 f"{self.name} keeps no offline data: leave dataset= out, or set algo.offline_fraction to the part of "
@@ -159,6 +149,10 @@ class OffPolicyAgent(Agent):
             recordings = torch.as_tensor(recording_ids(stores.dataset, stores.data.keys))
             return {MAIN: RelabelledReplay(replay, stores.relabelling, stores.data, recordings, fraction)}
         return {MAIN: Mixture(stores.data, replay, fraction)}
+
+    def _replay(self, stores: Stores, rows: Source) -> Source:
+        """The source of an agent that learns from its replay buffer alone: plain rows, or those of several steps."""
+        return rows if self.n_step == 1 else ReplaySteps(stores.replay, self.n_step, self.config.discount)
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """A dataset as rows to learn from beside the replay buffer: actions scaled, rewards and observations too."""
@@ -202,13 +196,13 @@ def rows_of_steps(agent: Any, batch: Batch) -> Batch:
 
     Args:
         agent: of an off-policy algorithm.
-        batch: windows (B, n, ...) with `mask` (B, n), or plain rows.
+        batch: windows (B, n, ...) with `mask` (B, n), plain rows, or rows of steps as `ReplaySteps` gives them.
 
     Returns:
         The batch with `observations`, `actions` and `observation_actions` of the first step, `rewards` (B,) the
         discounted sum, `reach` (B,) what discounts the value behind it, and `next_observations` where that is.
     """
-    if agent.n_step == 1:
+    if "mask" not in batch:
         return batch
     rows = decisions(batch, agent.config.discount, agent.n_step)
     actions = batch["actions"][..., 0, :]

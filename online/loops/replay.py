@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot.core.actors.chunks import chunk_target
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.random import STEPS_PER_BLOCK, drawn
 from surefoot.core.engine.sources import MAIN, Batch, Drawn, Source, Stores
@@ -132,6 +133,31 @@ class ReplayWindows(Replay):
         return int((times - before).max()), bool(ends[:-1].any())
 
     workspace = None  # type: ignore[assignment]  # windows are gathered into memory of their own
+
+
+class ReplaySteps(Replay):
+    """Rows of several steps that begin at rows drawn uniformly: what targets of n steps read, and no more.
+
+    A row has the observations and actions of its first step, `rewards` the discounted sum, `reach` what discounts the
+    value behind it, and the next observations of the last step, as of windows of a `ReplayWindows` that `decisions`
+    puts together; images in between are not read.
+    """
+
+    def __init__(self, buffer: TransitionBuffer, length: int, discount: float, stream: str = MAIN) -> None:
+        """`length` is n, the most steps of a row; `discount` is per step, in [0, 1]."""
+        super().__init__(buffer, stream)
+        self.windows, self.discount = Windows(length), discount
+
+    def gather(self, indices: Tensor, out: object = None) -> Batch:
+        """The rows of steps that begin at `indices` (...,)."""
+        window = self.windows(indices, self.buffer.chain)
+        steps = {name: self.buffer[name][window.rows] for name in ("rewards", "terminations")}
+        target = chunk_target(steps["rewards"], steps["terminations"], window.mask.to(torch.float32), self.discount)
+        last = self.buffer.gather(window.rows[..., -1])
+        following = {name: value for name, value in last.items() if name.split("/")[0] == "next_observations"}
+        return {**self.buffer.gather(indices), **following, "rewards": target.rewards, "reach": target.reach}
+
+    workspace = None  # type: ignore[assignment]  # as of `ReplayWindows`
 
 
 class JoinedWindows(Drawn):

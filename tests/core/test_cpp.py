@@ -16,6 +16,7 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.goal_actor import GoalActor, UnitGaussianActor
 from surefoot.core.actors.heads import CategoricalActor, DeterministicActor, TanhGaussianActor
 from surefoot.core.actors.memory_actors import ChunkActor, GRUActor, HistoryActor
+from surefoot.core.actors.value_heads import QuantileHead, ValueHead
 from surefoot.core.base.errors import ExportError
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.cpp import header
@@ -53,6 +54,8 @@ def policies() -> dict[str, Policy]:
     found["chunk"] = made(ChunkActor(DeterministicActor(3, 10, (16,)), 5, 2, execute=3))
     found["both"] = made(ChunkActor(HistoryActor(DeterministicActor(6, 6, (16,)), 3, 2), 3, 2))
     found["choice"] = made(CategoricalActor(3, 5, (16,)), actions=5)
+    found["dueling"] = made(ValueHead(3, 5, (16,), dueling=True, noisy=0.5), actions=5)
+    found["quantiles"] = made(QuantileHead(3, 5, (16, 8), dueling=True, quantiles=7), actions=5)
     return found
 
 
@@ -90,7 +93,7 @@ def test_every_kind_acts_as_the_policy_does_and_stops_where_it_does(tmp_path: pa
             for step, row in enumerate(rows):
                 expected, memory = one.act(torch.from_numpy(row)[None], memory)
                 if one.discrete:
-                    assert library.choice_choose(c(row)) == int(expected[0])
+                    assert getattr(library, f"{name}_choose")(c(row)) == int(expected[0])
                     continue
                 given = np.full(2, 77, np.float32)
                 bad = row.copy()

@@ -139,7 +139,7 @@ def test_targets_of_dqn_are_of_allowed_next_choices(double: bool) -> None:
     batch = {
         "next_observations": following, "rewards": torch.tensor([0.5, 0.5]), "terminations": torch.tensor([0.0, 1.0]),
     }  # fmt: skip
-    assert agent.targets(batch).tolist() == pytest.approx([0.5 + 0.9 * 3, 0.5])
+    assert agent.targets(batch).squeeze(1).tolist() == pytest.approx([0.5 + 0.9 * 3, 0.5])
 
 
 # -- learning ----------------------------------------------------------------------------------------------
