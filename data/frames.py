@@ -30,7 +30,7 @@ class Frames:
 
     numbers: Tensor  # (n,) int64 in [-T, P)
     pictures: Tensor  # (P, ...), of which nothing may be written
-    further: Tensor  # (T, ...); T = 0 on a GPU, where all are of one kind
+    further: Tensor  # (T, ...); T = 0 of a dataset on a GPU, where all are of one kind
     in_order: bool = False  # row k shows picture k: nothing is looked up
 
     def __len__(self) -> int:
@@ -50,6 +50,10 @@ class Frames:
         if self.in_order or not len(self.further):
             _gather(self.pictures, wanted, out)
             return out
+        if out.device.type != "cpu":  # a GPU is not waited for
+            own = self.pictures.index_select(0, wanted.clamp(min=0))
+            others = self.further.index_select(0, (-1 - wanted).clamp(min=0))
+            return torch.where((wanted >= 0).view(-1, *[1] * len(self.shape)), own, others, out=out)
         places = (wanted < 0).nonzero().squeeze(1)
         _gather(self.pictures, wanted.clamp(min=0) if len(places) else wanted, out)
         if len(places):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,19 @@ import torch
 from torch import Tensor
 
 from surefoot.core.base.errors import CheckpointError, ConfigError, DataError
+from surefoot.data.followed import ASIDE, FURTHER, SHARE, Followed, by_number
 from surefoot.data.samplers import Chain
-from surefoot.data.store import OBSERVATION_ACTIONS, Batch, Field, Store, Workspace
+from surefoot.data.store import (
+    NEXT,
+    OBSERVATION_ACTIONS,
+    Batch,
+    Field,
+    Store,
+    Workspace,
+    bytes_of_row,
+    checked_device,
+    free_bytes,
+)
 
 END_KEYS = ("terminations", "truncations")
 COLUMN_PREFIX = "columns."
@@ -23,6 +35,9 @@ class RingBuffer:
     Row t * num_envs + e holds step t of environment e, so a step is written as one slice and row i is
     followed by row i + num_envs. The filled rows are always 0 ... len - 1: sample with
     `uniform_rows(uniform, len(buffer))`, sequences with `buffer.chain`.
+
+    Pictures are held once: of a column KEY of them that has a `next_KEY` beside it, the latter is a column of numbers
+    (`data.followed`).
 
     Args:
         capacity: rows, a multiple of `num_envs`.
@@ -55,11 +70,17 @@ class RingBuffer:
             raise ConfigError(f"dtypes names columns without a shape: {', '.join(sorted(unknown))}")
         self.capacity = capacity
         self.num_envs = num_envs
-        self._store = Store.allocate(
-            capacity, {key: (tuple(shape), kinds[key]) for key, shape in shapes.items()}, device, dtype
-        )
-        self._columns = [key for key in self.keys if key != OBSERVATION_ACTIONS]
-        self._wanted = {key: (num_envs, *self.fields[key].shape) for key in self._columns}
+        columns = {key: (tuple(shape), kinds[key]) for key, shape in shapes.items()}
+        paired = seen_and_followed(columns)
+        _check_fits(capacity, row_bytes(columns, dtype), checked_device(device))
+        self._store = Store.allocate(capacity, columns, device, dtype, [NEXT + key for key in paired])
+        self._followed = {key: Followed(key, self._store.groups[key], num_envs) for key in paired}
+        self._point_to_frames()
+        self.moved = 0
+        """How often tensors that batches are gathered from have been replaced by larger ones."""
+        everything = [key for key in self.keys if key != OBSERVATION_ACTIONS]
+        self._columns = [key for key in everything if key not in self._store.frames]
+        self._wanted = {key: (num_envs, *self.fields[key].shape) for key in everything}
         """Key -> shape of what a step must have."""
         self._wanted |= {key: (num_envs,) for key in END_KEYS}
         # An unwritten row counts as an end, and so does the newest row of each environment: no sequence
@@ -101,6 +122,11 @@ class RingBuffer:
         return self._store.nbytes
 
     @property
+    def cameras(self) -> tuple[str, ...]:
+        """The columns of pictures that are held once."""
+        return tuple(self._followed)
+
+    @property
     def position(self) -> int:
         """The row that the next step of environment 0 goes to."""
         return self._position
@@ -124,15 +150,24 @@ class RingBuffer:
             DataError: a column is missing or has another shape; nothing is written then.
         """
         rows = slice(self._position, self._position + self.num_envs)
+        replaces = self._position < self._size
         newest = (self._position - self.num_envs) % self.capacity
         before = slice(newest, newest + self.num_envs)
         wanted = {key: batch[key] for key in self._wanted if key in batch}
         numbers = None if self._arrays is None else _in_memory(wanted)
+        checked = self._checked(batch) if numbers is None else None
+        if numbers is not None:
+            self._check_shapes(numbers)
+        self._make_room()
         if numbers is not None:  # of few numbers numpy's calls take a fifth of the time of torch's
             self._write_arrays(numbers, rows, before)
         else:
-            self._write(self._checked(batch), rows, before)
-        self.rewritten += self._position < self._size
+            assert checked is not None
+            self._write(checked, rows, before)
+        for key, followed in self._followed.items():
+            following = torch.as_tensor(batch[NEXT + key])
+            followed.add(rows, before if self._size and before != rows else None, following, replaces)
+        self.rewritten += replaces
         self._position = rows.stop % self.capacity
         self._size = max(self._size, rows.stop)
         written = torch.from_numpy(np.arange(rows.start, rows.stop))
@@ -148,9 +183,8 @@ class RingBuffer:
         self._newest_done.copy_(values["terminations"].bool() | values["truncations"].bool())
 
     def _write_arrays(self, values: Mapping[str, np.ndarray], rows: slice, before: slice) -> None:
-        """As `_write`, of columns in memory, which are checked here."""
+        """As `_write`, of columns in memory."""
         assert self._arrays is not None
-        self._check_shapes(values)
         ends = self._arrays["ends"]
         for key in self._columns:
             self._arrays[key][rows] = values[key]
@@ -159,6 +193,17 @@ class RingBuffer:
             ends[before] = done
         ends[rows] = True
         np.logical_or(values["terminations"], values["truncations"], out=done)
+
+    def _make_room(self) -> None:
+        """Make sure that each camera has room for what follows the next step."""
+        grown = [followed.make_room() for followed in self._followed.values()]
+        if any(grown):
+            self._point_to_frames()
+            self.moved += 1
+
+    def _point_to_frames(self) -> None:
+        """Gather from where next pictures now are."""
+        self._store.frames.update({NEXT + key: followed.frames for key, followed in self._followed.items()})
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of, whose arrays lie elsewhere."""
@@ -199,6 +244,8 @@ class RingBuffer:
         """Everything needed to continue: contiguous copies of the written rows, and where to write next."""
         state = {COLUMN_PREFIX + key: self[key][: self._size].clone(memory_format=torch.contiguous_format)
                  for key in self._columns}  # fmt: skip
+        for followed in self._followed.values():
+            state |= followed.state(self._size)
         return state | {
             "ends": self._ends[: self._size].clone(),
             "newest_done": self._newest_done.clone(),
@@ -215,6 +262,8 @@ class RingBuffer:
         Raises:
             CheckpointError: the state is of another kind of buffer; this one is then unchanged.
         """
+        if self._followed and "capacity" in state:
+            state = by_number(state, COLUMN_PREFIX, list(self._followed), self.num_envs, int(state["capacity"]))
         self._check_state(state)
         size = len(state["ends"])
         for key in self._columns:
@@ -225,6 +274,10 @@ class RingBuffer:
         self._newest_done.copy_(state["newest_done"])
         self._position = (int(state["position"]) or size) % self.capacity
         self._size = size
+        for followed in self._followed.values():
+            followed.load(state, size, self._position)
+        self._point_to_frames()
+        self.moved += 1
         self.rewritten += 1
 
     def _checked(self, batch: Mapping[str, Tensor | np.ndarray]) -> dict[str, Tensor]:
@@ -244,12 +297,17 @@ class RingBuffer:
                 )
 
     def _check_state(self, state: Mapping[str, Tensor]) -> None:
-        expected = {COLUMN_PREFIX + key for key in self._columns} | {
-            "ends",
-            "newest_done",
-            "position",
-            "capacity",
-        }
+        cameras = {prefix + key for key in self._followed for prefix in (ASIDE, FURTHER)}
+        expected = (
+            cameras
+            | {COLUMN_PREFIX + key for key in self._columns}
+            | {
+                "ends",
+                "newest_done",
+                "position",
+                "capacity",
+            }
+        )
         if set(state) != expected:
             odd = ", ".join(sorted(set(state) ^ expected))
             raise CheckpointError(f"the state is of another ring buffer, its entries differ in: {odd}")
@@ -265,9 +323,37 @@ class RingBuffer:
         for key, shape in shapes.items():
             if tuple(state[key].shape) != shape:
                 raise CheckpointError(f"{key!r} in the state has shape {tuple(state[key].shape)}, not {shape}")
+        for followed in self._followed.values():
+            followed.check(state, size)
         full = size == capacity and position % self.num_envs == 0 and 0 <= position < capacity
         if not full and not (size < capacity and position == size and size % self.num_envs == 0):
             raise CheckpointError(f"the state's position {position} does not fit its {size} written rows")
+
+
+def seen_and_followed(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[str]:
+    """The columns of pictures, given by shape and dtype, that have one of what followed beside them."""
+    return [
+        key for key, (shape, dtype) in columns.items()
+        if dtype == torch.uint8 and len(shape) > 1 and columns.get(NEXT + key) == (shape, dtype)
+    ]  # fmt: skip
+
+
+def row_bytes(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]], dtype: torch.dtype = torch.float32) -> int:
+    """Bytes that a row of a ring buffer of these columns takes, with its share of the first room for pictures aside."""
+    paired = seen_and_followed(columns)
+    once = {key: column for key, column in columns.items() if key.removeprefix(NEXT) not in paired or key in paired}
+    pictures = sum(math.prod(columns[key][0]) for key in paired)
+    return bytes_of_row(once, dtype) + pictures // SHARE + len(paired) * torch.int64.itemsize
+
+
+def _check_fits(rows: int, each: int, device: torch.device) -> None:
+    """Refuse more bytes than the device has free; raises DataError."""
+    free = free_bytes(device)
+    if rows * each > free:
+        raise DataError(
+            f"a replay buffer of {rows:,} rows takes {rows * each / 1e9:.2f} GB, {each:,} bytes a row, and "
+            f"{str(device)!r} has {free / 1e9:.2f} GB free: lower its capacity to {free // each:,} or less"
+        )
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray] | None:

@@ -90,8 +90,11 @@ class Store:
         columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        numbered: Sequence[str] = (),
     ) -> Store:
         """A store of `length` rows of zeros; `columns` gives each key's shape without N, and its dtype.
+
+        No memory is taken for columns that are `numbered`: put their `frames` in.
 
         Raises:
             DataError: no column, a dtype that can't be stored, or more bytes than the device has free.
@@ -102,9 +105,9 @@ class Store:
             raise DataError("a store needs at least one column; none was given")
         fields, width = _layout(columns)
         stride = _aligned_stride(width, dtype)
-        shapes = {key: columns[key][0] for key, field in fields.items() if field.group == key}
-        sizes = {key: math.prod(shape) * columns[key][1].itemsize for key, shape in shapes.items()}
-        _check_memory(length * (stride * dtype.itemsize + sum(sizes.values())), length, device)
+        shapes = {key: columns[key][0] for key, field in fields.items() if field.group == key and key not in numbered}
+        held = {key: column for key, column in columns.items() if key not in numbered}
+        _check_memory(length * bytes_of_row(held, dtype), length, device)
         groups = {key: torch.zeros((length, *shape), dtype=columns[key][1], device=device)
                   for key, shape in shapes.items()}  # fmt: skip
         if stride:
@@ -215,9 +218,9 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Bytes held on the device, padding included; each picture once."""
-        held = {part.data_ptr(): part.nbytes for one in self.frames.values()
-                for part in (one.numbers, one.pictures, one.further)}  # fmt: skip
-        return sum(group.nbytes for group in self.groups.values()) + sum(held.values())
+        of_frames = (part for one in self.frames.values() for part in (one.numbers, one.pictures, one.further))
+        held = {part.data_ptr(): part.nbytes for part in (*of_frames, *self.groups.values())}
+        return sum(held.values())
 
     def gather(self, indices: Tensor, out: Workspace | None = None) -> Batch:
         """The rows at `indices`, as a batch of column views.
@@ -413,6 +416,13 @@ def _layout(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> tuple
     return fields, width
 
 
+def bytes_of_row(columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]], dtype: torch.dtype) -> int:
+    """Bytes that a store takes for each row of columns of these shapes and dtypes, padding included."""
+    fields, width = _layout(columns)
+    apart = (math.prod(columns[key][0]) * columns[key][1].itemsize for key, f in fields.items() if f.group == key)
+    return _aligned_stride(width, dtype) * dtype.itemsize + sum(apart)
+
+
 def _aligned_stride(width: int, dtype: torch.dtype) -> int:
     """Elements from one row to the next: `width` rounded up to whole cache lines."""
     per_line = ALIGNMENT // dtype.itemsize
@@ -459,7 +469,7 @@ def _check_no_overflow(key: str, wide: Tensor, narrow: Tensor, dtype: torch.dtyp
 
 
 def _check_memory(needed: int, length: int, device: torch.device) -> None:
-    free = _free_bytes(device)
+    free = free_bytes(device)
     if needed > free:
         raise DataError(
             f"a store of {length:,} rows takes {needed / 2**30:.3f} GiB, and {str(device)!r} has "
@@ -467,7 +477,7 @@ def _check_memory(needed: int, length: int, device: torch.device) -> None:
         )
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     """Bytes that can be allocated on the device now, without swapping."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])

@@ -69,6 +69,9 @@ class Capture:
         """One training step; the metrics' tensors may be overwritten by the next."""
         return self.work(self.gather(rows), noise, due)
 
+    def forget(self) -> None:
+        """What batches are gathered from has moved: what holds its addresses is made again."""
+
 
 class Taped(Capture):
     """Steps of a lone agent on a CPU: recorded when they are first due, repeated by `core.nn.native.tape`."""
@@ -162,6 +165,11 @@ class Graphed(Capture):
             self._of_several[dues] = Graph(lambda rows, noise: several(rows, noise, dues), (rows, noise))
         found: tuple[Metrics, Tensor] = self._of_several[dues](rows, noise)
         return found
+
+    def forget(self) -> None:
+        """As `Capture.forget`."""
+        self._graphs.clear()
+        self._of_several.clear()
 
     def step(self, rows: Numbers, noise: Numbers, due: Due) -> Metrics:
         """As `Capture.step`."""

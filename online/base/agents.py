@@ -35,6 +35,9 @@ class OffPolicyConfig(Options):
     replay_capacity: int = option(
         1_000_000, "transitions of each seed that are kept, rounded down to whole vector steps"
     )
+    replay_memory: float | None = option(
+        None, "GB (1e9 bytes) that they may take; fewer are kept where they need more", range="> 0"
+    )
     initial_steps: int = option(100, "environment steps before the first update", range=">= 1")
     initial_actions: str = option(
         "uniform",

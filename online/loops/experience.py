@@ -15,6 +15,8 @@ from surefoot.core.base.spec import VECTOR, named
 from surefoot.core.nn.encoders import on_vectors
 from surefoot.core.nn.normalizer import normalised
 from surefoot.data.collect import TransitionBuffer
+from surefoot.data.followed import joined, part_of
+from surefoot.data.ring import row_bytes
 from surefoot.envs.acting import Acting, EpisodeMeans, Step, bad_costs
 from surefoot.envs.acting.interventions import COLUMN as INTERVENED
 from surefoot.envs.acting.interventions import speaks_of
@@ -59,6 +61,7 @@ class Experience:
         vectors: Sequence[str] = (),
         corrections: int = 0,
         refuses_people: str = "",
+        memory: float | None = None,
     ) -> None:
         """Begin the first episodes.
 
@@ -75,9 +78,12 @@ class Experience:
             corrections: transitions of each seed in which a person acted that are kept in a buffer of their own too;
                 0: they are in the replay buffer alone.
             refuses_people: why no one may take over; empty: anybody may.
+            memory: GB (1e9 bytes) that the rows of each seed may take: `capacity` is lowered to what fits.
 
         Raises:
-            ConfigError: a column that an environment can't fill, or rows that can't be shared among the seeds.
+            ConfigError: a column that an environment can't fill, rows that can't be shared among the seeds, or memory
+                for less than a vector step.
+            DataError: more bytes than the device has free.
             EnvironmentMismatchError: the environment does not keep the contract, or takes another number of actions.
         """
         for key in reads:
@@ -93,7 +99,6 @@ class Experience:
             raise EnvironmentMismatchError(
                 f"the agent gives {sizes['actions'][0]} actions, and the environment takes {space}"
             )
-        steps = max(1, capacity // self.num_envs)
         shapes, images = dict[str, tuple[int, ...]](), dict[str, torch.dtype]()
         for key in reads:
             seen = key in ("observations", "next_observations")
@@ -101,6 +106,17 @@ class Experience:
                 shapes[name] = array.shape
                 images |= {name: torch.uint8} if array.dtype == "uint8" else {}
             shapes |= {} if seen else {key: sizes.get(key, ())}
+        each = row_bytes({key: (shape, images.get(key, torch.float32)) for key, shape in shapes.items()})
+        if memory is not None:
+            capacity = min(capacity, int(memory * 1e9) // each)
+            if capacity < self.num_envs:
+                raise ConfigError(
+                    f"replay_memory is {memory:g}, must be >= {each * self.num_envs / 1e9:g}: a transition takes "
+                    f"{each:,} bytes, and each step of num_envs={self.num_envs} environments brings as many of them",
+                    field="replay_memory",
+                    code="range",
+                )
+        steps = max(1, capacity // self.num_envs)
         self.buffer = TransitionBuffer(steps * env.num_envs, shapes, device, env.num_envs, images)
         self.corrections: TransitionBuffer | None = None
         """The steps in which a person acted, again."""
@@ -140,6 +156,21 @@ class Experience:
         self.acting.begin(block)
         self.buffer.end_episodes()
         self._check(self.acting.received, torch.zeros((), device=self.device), 0)
+
+    @property
+    def moved(self) -> int:
+        """How often memory that batches are gathered from has been replaced by larger."""
+        return sum(buffer.moved for buffer in self._buffers.values())
+
+    @property
+    def size(self) -> str:
+        """What the replay buffer takes, in words; empty where it holds no pictures."""
+        buffer, seeds = self.buffer, len(self.acting.seeds)
+        if not buffer.cameras:
+            return ""
+        cameras = ", ".join(name.removeprefix("observations/") for name in buffer.cameras)
+        rows, size = buffer.capacity // seeds, buffer.nbytes / seeds / 1e9
+        return f"the replay buffer holds {rows:,} transitions in {size:.2f} GB, each picture of {cameras} once"
 
     @property
     def episodes(self) -> EpisodeMeans:
@@ -400,7 +431,8 @@ class Experience:
         tensors["experience/diverged"] = self._diverged
         tensors["experience/taken"] = self.taken[position].clone()
         for stem, buffer in self._buffers.items():
-            tensors |= {f"{stem}/{name}": self._part(v, position) for name, v in buffer.state_dict().items()}
+            found = part_of(buffer.state_dict(), lambda value: self._part(value, position))
+            tensors |= {f"{stem}/{name}": value for name, value in found.items()}
         if self.told_of_people:
             tensors["experience/intervened"] = self.intervened[position].clone()
         return tensors
@@ -419,8 +451,11 @@ class Experience:
             EnvironmentMismatchError: the environment was another one.
         """
         for stem, buffer in self._buffers.items():
-            rows = {name.removeprefix(f"{stem}/") for name in states[0] if name.startswith(f"{stem}/")}
-            buffer.load_state_dict({name: self._joined([s[f"{stem}/{name}"] for s in states]) for name in rows})
+            parts = [
+                {name.removeprefix(f"{stem}/"): value for name, value in state.items() if name.startswith(f"{stem}/")}
+                for state in states
+            ]
+            buffer.load_state_dict(joined(parts, self._joined))
         count, first = self.buffer.num_envs, self.buffer.position
         self._newest = torch.arange(first - count, first, device=self.device) % self.buffer.capacity
         for position, state in enumerate(states):

@@ -122,6 +122,7 @@ class OffPolicyLoop:
             self.agent.spec.vector_keys,
             min(self.agent.corrections, capacity),
             NO_PEOPLE if self.agent.acting.acts_in_chunks else "",
+            self.config.replay_memory,
         )
         data = None if dataset is None else store_from_dataset(dataset, self.agent.required_columns, self.device)
         self.learner = Learner(
@@ -151,6 +152,7 @@ class OffPolicyLoop:
         self.memory = self._begun() if self.agent.acting.stateful else {}
         """Name -> (S, N, ...) what agents whose acting is `stateful` act by."""
         self._drawn: dict[str, tuple[int, Tensor]] = {}
+        self._moved = self.experience.moved
         self._quick = self._prepared()
         self.read_transforms()
 
@@ -272,6 +274,10 @@ class OffPolicyLoop:
 
     def _count(self) -> None:
         """A vector step is taken."""
+        moved = self.experience.moved
+        if moved != self._moved:
+            self._moved = moved
+            self.learner.capture.forget()
         self.decisions += self.num_envs
         if "decisions" in self.learner.buffers:  # of agents that act by how many were taken
             self.learner.buffers["decisions"].fill_(self.decisions)

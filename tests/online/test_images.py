@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.core.base.errors import CheckpointError, EnvironmentMismatchError
+from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.base.files import read_json, write_json
 from surefoot.core.base.spec import mapped
 from surefoot.core.policy.policy import Policy
+from surefoot.data import ring
 from surefoot.envs.acting import spec_of
 from surefoot.envs.pixels import PixelVectorEnv
 from surefoot.evaluation.rollout import evaluate
@@ -36,8 +37,8 @@ def environment(kind: str, rows: int = 2, **options: Any) -> PixelVectorEnv:
 
 def sac(kind: str, seeds: list[int], **options: Any) -> OffPolicyLoop:
     env = environment(kind, 2 * len(seeds))
-    agents = [SAC(spec_of(env), initial_steps=20, **SMALL).fresh(seed) for seed in seeds]
-    return OffPolicyLoop(agents, seeds, env, planned_steps=100, batch_size=8, **options)
+    agents = [SAC(spec_of(env), initial_steps=20, **SMALL, **options).fresh(seed) for seed in seeds]
+    return OffPolicyLoop(agents, seeds, env, planned_steps=100, batch_size=8)
 
 
 def ppo(kind: str, **options: Any) -> OnPolicyLoop:
@@ -95,16 +96,55 @@ def test_the_buffer_holds_what_the_environment_showed() -> None:
     assert buffer["observations/velocity"].shape[1:] == (1,)
 
 
+@pytest.mark.parametrize("seeds", [[1], [1, 4]])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_goes_on_from_its_state_to_the_bit(kind: str) -> None:
-    whole, begun = sac(kind, [1]), sac(kind, [1])
+def test_a_run_goes_on_from_its_state_to_the_bit(kind: str, seeds: list[int]) -> None:
+    small = {"replay_capacity": 24}  # rows are replaced before and after
+    whole, begun = sac(kind, seeds, **small), sac(kind, seeds, **small)
     whole.run(40)
     begun.run(28)
-    resumed = sac(kind, [1])
-    assert resumed.restore([begun.state(0)], begun.step) is None
+    resumed = sac(kind, seeds, **small)
+    assert resumed.restore([begun.state(position) for position in range(len(seeds))], begun.step) is None
     resumed.run(12)
-    for name, value in whole.learner.agents_parameters(0).items():
-        assert torch.equal(resumed.learner.agents_parameters(0)[name], value), name
+    for position in range(len(seeds)):
+        for name, value in whole.learner.agents_parameters(position).items():
+            assert torch.equal(resumed.learner.agents_parameters(position)[name], value), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_buffer_with_each_picture_once_trains_as_one_with_two_in_each_row(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = sac(kind, [2], replay_capacity=24)
+    once.run(40)
+    monkeypatch.setattr(ring, "seen_and_followed", lambda columns: [])
+    twice = sac(kind, [2], replay_capacity=24)
+    twice.run(40)
+    assert twice.experience.buffer.nbytes > 1.6 * once.experience.buffer.nbytes
+    for name, value in twice.learner.agents_parameters(0).items():
+        assert torch.equal(once.learner.agents_parameters(0)[name], value), name
+
+
+def test_a_buffer_takes_no_more_memory_than_it_may_and_says_what_it_takes() -> None:
+    whole, half = sac("pixels", [0]), sac("pixels", [0], replay_memory=0.0008)
+    each = 3 * 64 * 64 * 17 // 16 + 8 + 64
+    assert (whole.experience.buffer.capacity, half.experience.buffer.capacity) == (100, 800_000 // each // 2 * 2)
+    assert half.experience.buffer.nbytes < 0.0009e9
+    assert "holds 100 transitions in 0.00 GB, each picture of image once" in whole.experience.size
+    with pytest.raises(ConfigError, match=r"replay_memory is 1e-05, must be >= 2\.6") as refused:
+        sac("pixels", [0], replay_memory=0.00001)
+    assert (refused.value.field, refused.value.code) == ("replay_memory", "range")
+
+
+def test_graphs_are_forgotten_when_what_they_gather_from_has_moved() -> None:
+    loop, forgotten = sac("camera", [0], replay_capacity=32), []
+    loop.learner.capture.forget = lambda: forgotten.append(loop.step)  # type: ignore[method-assign]
+    loop.run(12)
+    assert forgotten == []  # nothing ended
+    for _ in range(4):
+        loop.begin_episodes()
+        loop.run(2)
+    assert forgotten
 
 
 def test_ppo_meets_a_ratio_of_one_at_the_first_minibatch() -> None:

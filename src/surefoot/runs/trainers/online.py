@@ -15,6 +15,7 @@ from surefoot.data.prepare import prepare_without_data
 from surefoot.envs.adapters.shared import takes_turns
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online.loops.loop import Loop, acting_of, make_loop
+from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.online.loops.replay import ReplayWindows
 from surefoot.online.remote.team import Elsewhere
@@ -43,6 +44,8 @@ class ActingTrainer(SeedTrainer):
         self.loop = self._loop(agents, self._ready(agents))
         self.learner = as_begun(self.loop.learner, self.run.folder)
         self.look_at_first_steps(acting_of(self.loop))
+        if isinstance(self.loop, OffPolicyLoop) and self.seeds[0] == self.plan.seeds[0] and self.loop.experience.size:
+            self.send({"kind": "note", "text": self.loop.experience.size})
         if self.plan.init is not None:
             take_moments(self.learner, self.started_from())
             if isinstance(self.loop, OnPolicyLoop):
