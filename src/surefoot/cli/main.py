@@ -31,6 +31,7 @@ examples:
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
   surefoot execute RUN --latency 0.08 --rate 50
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
+  surefoot cliff RUN --noise 0.01 --retrain 3
   surefoot plan native/cartpole-swingup --planner mppi --envs 64
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
@@ -149,6 +150,7 @@ def build_parser() -> Parser:
         bench,
         build,
         certify,
+        cliff,
         compare,
         datasets,
         doctor,
@@ -195,6 +197,7 @@ def build_parser() -> Parser:
     results.add_parser(commands)
     rollout.add_parser(commands)
     certify.add_parser(commands)
+    cliff.add_parser(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)
     reach.add_parser(commands)
