@@ -7,15 +7,34 @@ from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.options import respelled
 from surefoot.world_models.planners.base import Planner
 from surefoot.world_models.planners.cem import CEM
+from surefoot.world_models.planners.gorp import GORP
 from surefoot.world_models.planners.icem import ICEM
 from surefoot.world_models.planners.ilqr import ILQR
 from surefoot.world_models.planners.mppi import MPPI
 from surefoot.world_models.planners.policy import PlannerPolicy
 from surefoot.world_models.planners.shooting import GradientShooting
 
-__all__ = ["CEM", "ICEM", "ILQR", "MPPI", "PLANNERS", "GradientShooting", "Planner", "PlannerPolicy", "make_planner"]
+__all__ = [
+    "CEM",
+    "GORP",
+    "ICEM",
+    "ILQR",
+    "MPPI",
+    "PLANNERS",
+    "GradientShooting",
+    "Planner",
+    "PlannerPolicy",
+    "make_planner",
+]
 
-PLANNERS: dict[str, Any] = {"cem": CEM, "icem": ICEM, "mppi": MPPI, "ilqr": ILQR, "shooting": GradientShooting}
+PLANNERS: dict[str, Any] = {
+    "cem": CEM,
+    "icem": ICEM,
+    "mppi": MPPI,
+    "ilqr": ILQR,
+    "shooting": GradientShooting,
+    "gorp": GORP,
+}
 """Name on the command line -> settings."""
 
 

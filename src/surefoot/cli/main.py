@@ -31,6 +31,8 @@ examples:
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
   surefoot execute RUN --latency 0.08 --rate 50
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
+  surefoot cliff RUN --noise 0.01 --retrain 3
+  surefoot horizon table.npz --horizon 20
   surefoot plan native/cartpole-swingup --planner mppi --envs 64
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
@@ -150,6 +152,7 @@ def build_parser() -> Parser:
         bench,
         build,
         certify,
+        cliff,
         compare,
         datasets,
         doctor,
@@ -157,6 +160,7 @@ def build_parser() -> Parser:
         evaluate,
         execute,
         export,
+        horizon,
         import_sb3,
         llm,
         new,
@@ -198,6 +202,8 @@ def build_parser() -> Parser:
     results.add_parser(commands)
     rollout.add_parser(commands)
     certify.add_parser(commands)
+    cliff.add_parser(commands)
+    horizon.add_parser(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)
     reach.add_parser(commands)

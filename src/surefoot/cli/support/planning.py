@@ -22,6 +22,8 @@ SETTINGS = {
     "elites": (float, "share of the candidates that cem and icem fit to"),
     "momentum": (float, "share of the old mean and deviation that cem and icem keep"),
     "starts": (int, "of shooting"),
+    "depth": (int, "choices that gorp tries in all sequences"),
+    "bins": (int, "values of each action dimension, of gorp"),
 }
 """Option -> type and meaning, of planners that have it; left out, it is the planner's own."""
 AIMS = {
@@ -84,4 +86,6 @@ def refuse_planning(arguments: argparse.Namespace) -> None:
     """Raise ConfigError where an option of plans stands without a planner."""
     for name in (*SETTINGS, *AIMS, "envs"):
         if getattr(arguments, name.replace("-", "_")) is not None:
-            raise ConfigError(f"--{name} is of plans: add --planner cem, icem, mppi, ilqr or shooting, or leave it out")
+            raise ConfigError(
+                f"--{name} is of plans: add --planner cem, icem, mppi, ilqr, shooting or gorp, or leave it out"
+            )
