@@ -250,9 +250,11 @@ class _Recording:
                 self.waiting[row].append((int(self.steps[row]), state, seen))
         return self.policy.act(observations, memory)
 
-    def hear(self, memory: Memory, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor) -> Memory:
+    def observe_outcome(
+        self, memory: Memory, rewards: torch.Tensor, costs: torch.Tensor, ended: torch.Tensor
+    ) -> Memory:
         """As the policy's."""
-        return self.policy.hear(memory, rewards, costs, ended)
+        return self.policy.observe_outcome(memory, rewards, costs, ended)
 
     def _step(self, seen: Any, actions: Array, done: Step, costs: Array, moved: Array, ended: Array) -> None:
         """Take a step's rewards; at an episode's end, what followed each of its snapshots."""

@@ -18,8 +18,8 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
-from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, rows_of_steps
 from surefoot.online.loops.prioritised import Priorities, PrioritisedReplay
 

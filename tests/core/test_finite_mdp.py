@@ -13,7 +13,7 @@ from surefoot.core.base.finite_mdp import FiniteMDP, load_mdp, optimal_values, p
 
 
 def chain() -> FiniteMDP:
-    """Three states in a row; action 0 goes on and ends with 1 behind the last, action 1 goes to the start."""
+    """Three states in a row; action 0 continues and ends with 1 behind the last, action 1 goes to the start."""
     return FiniteMDP(np.array([[1, 0], [2, 0], [-1, 0]]), np.array([[0.0, 0], [0, 0], [1, 0]]))
 
 

@@ -13,7 +13,7 @@ from surefoot.evaluation.horizon import effective_horizon, expected_return, gorp
 
 
 def chain(length: int) -> FiniteMDP:
-    """Action 0 goes on, and pays 1 at the end; action 1 goes to the start."""
+    """Action 0 continues, and pays 1 at the end; action 1 goes to the start."""
     transitions = np.zeros((length, 2), int)
     transitions[:, 0] = [*range(1, length), -1]
     rewards = np.zeros((length, 2))

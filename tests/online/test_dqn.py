@@ -158,7 +158,7 @@ class Ladder(Scripted):
         return following, (following[:, 0] > 0.99).astype(float), np.zeros(len(states), bool)
 
 
-class SampleAux(Ladder):
+class Saved(Ladder):
     """`Ladder` that continues where it was, its episodes beginning on each rung in turn."""
 
     started = 0
@@ -271,7 +271,7 @@ def test_choices_are_greedy_but_for_a_share_of_epsilon() -> None:
 
 def test_a_killed_run_goes_on_bit_for_bit() -> None:
     def fresh() -> OffPolicyLoop:
-        return loop("dqn", SampleAux(), kernels=True, batch_size=16, initial_steps=40, epsilon_steps=60, n_step=2)
+        return loop("dqn", Saved(), kernels=True, batch_size=16, initial_steps=40, epsilon_steps=60, n_step=2)
 
     whole = fresh()
     whole.run(90)

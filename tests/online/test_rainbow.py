@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from online_problems import loop, parameters
 from refusals import refused
-from test_dqn import DISCOUNT, STATES, Kept, Ladder, best_values
+from test_dqn import DISCOUNT, STATES, Ladder, Saved, best_values
 from test_off_policy_updates import Numbered
 from torch import Tensor
 
@@ -238,7 +238,7 @@ ALL: dict[str, Any] = {**RAINBOW, "priority": 0.5, "priority_steps": 50, "n_step
 @pytest.mark.parametrize("options", [ALL, {**ALL, "returns": "quantile", "noisy": 0.0, "replay_capacity": 60}])
 def test_a_killed_run_continues_bit_for_bit(options: dict[str, Any]) -> None:
     def fresh() -> OffPolicyLoop:
-        return loop("dqn", Kept(), kernels=True, batch_size=16, **options)
+        return loop("dqn", Saved(), kernels=True, batch_size=16, **options)
 
     whole = fresh()
     whole.run(90)

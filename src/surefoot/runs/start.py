@@ -168,7 +168,7 @@ def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
     if plan.starts is not None:
-        if not agent.acts:
+        if not agent.requires.online:
             raise ConfigError(
                 f"starts={plan.starts}: {agent.name} learns from data alone, and has no episodes to start",
                 field="starts",

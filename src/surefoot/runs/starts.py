@@ -28,7 +28,7 @@ from surefoot.envs.vector import check_spaces
 from surefoot.runs.embedded import load
 from surefoot.runs.plan import Plan
 from surefoot.runs.run import Run, load_agent
-from surefoot.runs.trust import demand
+from surefoot.runs.trust import require_trust
 
 FILE = "starts.npz"
 """In a run's folder: the snapshots that it took, so that resuming reads no other file."""
@@ -94,7 +94,7 @@ def of_run(
     run = Run.open(folder)
     if env_id is None:
         env_id = run.plan.environment
-        demand(env_id, folder / "config.json", trust)
+        require_trust(env_id, folder / "config.json", trust)
     if env_id is None:
         raise ConfigError(f"{folder}: was trained without a simulator; name one with --env ID")
     policy = run.policy(seed)

@@ -370,7 +370,7 @@ def retrain(
 def _acts(run: Run) -> bool:
     from surefoot.runs.plan import agent_class
 
-    return agent_class(run.plan.algorithm).acts
+    return agent_class(run.plan.algorithm).requires.online
 
 
 def _returns(run: Run, seed: int) -> float | None:
