@@ -73,7 +73,7 @@ def test_an_algorithm_takes_the_actions_and_pictures_that_its_declaration_says_a
     problems = {
         "discrete": Spec.of_choices(vector, 3),
         "continuous": Spec(vector, 2, *bounds),
-        "pictures": Spec.of_choices(image, 3) if kind.requires.continuous else Spec(image, 2, *bounds),
+        "pictures": Spec(image, 2, *bounds) if kind.requires.continuous else Spec.of_choices(image, 3),
     }
     for what, problem in problems.items():
         with torch.device("meta"):
