@@ -18,6 +18,7 @@ import numpy as np
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.base.spec import mapped
 from surefoot.envs.adapters.gym_in import ConvertedVectorEnv, GymnasiumVectorEnv
+from surefoot.envs.curriculum import VariedParameters
 from surefoot.envs.given import GivenVectorEnv
 from surefoot.envs.interface import as_numpy
 from surefoot.envs.side_by_side import PausingVectorEnv, name_of, own_errors
@@ -66,7 +67,7 @@ def placing(env: Any) -> Placing:
         EnvironmentMismatchError: its state can't be set; the message names it.
     """
     inner = env
-    while isinstance(inner, GivenVectorEnv | GymnasiumVectorEnv | ConvertedVectorEnv):
+    while isinstance(inner, GivenVectorEnv | GymnasiumVectorEnv | ConvertedVectorEnv | VariedParameters):
         if inner.env.num_envs != inner.num_envs:
             raise no_state(name_of(env))
         inner = inner.env

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.held_actor import HeldActor
 from surefoot.core.actors.sequence_actor import SequenceActor
 from surefoot.core.base.errors import ConfigError
@@ -100,9 +101,11 @@ def deciding_every(policy: Policy, decision_steps: int) -> Policy:
     Raises:
         ConfigError: fewer than 1, or a policy that holds its actions already.
     """
-    head = policy.actor
-    sequences = isinstance(head, SequenceActor)
-    held = head.playing(decision_steps) if sequences else HeldActor(head, policy.action_dim, decision_steps)
+    head: Actor = policy.actor
+    if isinstance(head, SequenceActor):
+        held: Actor = head.playing(decision_steps)
+    else:
+        held = HeldActor(head, policy.action_dim, decision_steps)
     low, high = policy.action_low, policy.action_high
     made = Policy.of(held, policy.normalizer, low, high, policy.encoder)
     made = made.named(policy.names.get("observation_names"), policy.names.get("action_names"))
