@@ -50,6 +50,8 @@ VALUES, DESCRIPTION = "values", "description"
 ABOUT = Record({"format": Text(), "environment": Maybe(Text()), "value": Text(), "source": Text()}, others=True)
 MOST = 10_000
 """Snapshots of one file: the clusters of more would take longer to find than episodes to run."""
+AT_ONCE = 10
+"""Episodes that are recorded side by side."""
 PURPOSE = "snapshots"
 SAME = 1e-4
 """How far, as a part of its size or of 1, an observation may be from that of its own state set again."""
@@ -60,7 +62,6 @@ PASSED_ON = (
     "set_parameters",
     "goals",
     "diverged_episodes",
-    "envs",
 )
 """What is the environment's own, where it has it."""
 
@@ -146,7 +147,7 @@ class Snapshots:
                 f"episodes={episodes}, every={every} and discount={discount:g}: give 1 or more of the first two, and a "
                 "discount in [0, 1]"
             )
-        vector: Any = make_vec(env, min(episodes, 10)) if isinstance(env, str) else env
+        vector: Any = make_vec(env, min(episodes, AT_ONCE)) if isinstance(env, str) else env
         try:
             return _Recording(policy, vector, episodes, every, value).run(seed, discount, progress)
         finally:
