@@ -30,7 +30,7 @@ class Task(NamedTuple):
     until: int
 
 
-TASKS = (Task("point-maze", 16_000, 8_000), Task("cartpole-swingup", 16_000, 8_000))
+TASKS = (Task("point-maze", 10_000, 6_000), Task("cartpole-swingup", 10_000, 6_000))
 
 
 def sides(task: Task) -> dict[str, dict[str, Any]]:

@@ -91,7 +91,9 @@ def hindsight_of(env: Any, goals: int, algorithm: str) -> HindsightGoals:
     Raises:
         ConfigError: it is none, or says no time limit.
     """
-    vector = env if hasattr(env, "envs") else getattr(env, "env", None)  # behind the interface of all simulators
+    vector = env
+    while vector is not None and not hasattr(vector, "envs"):  # behind the interface of all simulators, and starts
+        vector = getattr(vector, "env", None)
     members = getattr(vector, "envs", None)
     inner = members[0].unwrapped if members and isinstance(members[0], gymnasium.Env) else None
     space = getattr(inner, "observation_space", None)

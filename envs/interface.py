@@ -55,7 +55,10 @@ TENSORS: tuple[Tensors, ...] = ("numpy", "torch")
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An environment whose whole simulator state can be saved and set, for planners and exact resumption."""
+    """An environment whose whole simulator state can be saved and set, for planners, exact resumption and starts.
+
+    With `observations`, (N, ...) of the present states, its episodes can start from snapshots (`envs.placing`).
+    """
 
     @property
     def state(self) -> Any:

@@ -11,6 +11,9 @@ from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.cuda_ext.system import System
 from surefoot.envs.interface import Array, Numbers, as_numpy
 
+Ranges = dict[str, tuple[float, float]]
+"""Physical constant -> the least and the most."""
+
 
 def parameter_table(
     system: System,
@@ -53,3 +56,34 @@ def changed(system: System, table: Array, values: Mapping[str, Any]) -> Array:
             )
         table[:, names.index(name)] = column
     return table
+
+
+def parameter_ranges(words: Sequence[str], system: System, env_id: str, option: str) -> Ranges:
+    """What an option says of ranges, as in `mass=0.5:2,gravity=8:12`.
+
+    Args:
+        words: of the option.
+        system: whose constants they are.
+        env_id: for messages.
+        option: as messages begin, such as "--vary ".
+
+    Raises:
+        ConfigError: an unknown constant; no range, or one that the system does not allow.
+    """
+    known = {parameter.name: parameter for parameter in system.parameters}
+    ranges: Ranges = {}
+    for word in [part for one in words for part in one.split(",")]:
+        name, _, text = word.partition("=")
+        if name not in known:
+            raise ConfigError(f"{option}{word}: {env_id} has no constant {name!r}; {nearest(name, list(known))}")
+        try:
+            low, high = map(float, text.split(":"))
+        except ValueError:
+            raise ConfigError(f"{option}{word}: give the least and the most, as in {name}=0.5:2") from None
+        least, most = known[name].low, known[name].high
+        if name in ranges or not least <= low < high <= most:
+            raise ConfigError(
+                f"{option}{word}: give each constant once, the least below the most, within [{least:g}, {most:g}]"
+            )
+        ranges[name] = (low, high)
+    return ranges

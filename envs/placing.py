@@ -8,6 +8,7 @@ single environments have `state`, numbers that can be assigned, as gymnasium's c
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ import numpy as np
 from surefoot.core.base.errors import EnvironmentMismatchError
 from surefoot.core.base.spec import mapped
 from surefoot.envs.adapters.gym_in import ConvertedVectorEnv, GymnasiumVectorEnv
+from surefoot.envs.curriculum import VariedParameters
 from surefoot.envs.given import GivenVectorEnv
 from surefoot.envs.interface import as_numpy
 from surefoot.envs.side_by_side import PausingVectorEnv, name_of, own_errors
@@ -29,6 +31,7 @@ States = dict[str, Array]
 STATE, POSITIONS, VELOCITIES, BUTTONS = "state", "qpos", "qvel", "button_states"
 NAMES = (STATE, POSITIONS, VELOCITIES, BUTTONS)
 """All names that states may have, in files and in columns of data."""
+NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD
 OBSERVING = ("observe", "_get_obs", "get_ob", "_get_ob", "compute_observation")
 """Methods by which single environments give the observation of their present state; the first that there is."""
 
@@ -66,7 +69,7 @@ def placing(env: Any) -> Placing:
         EnvironmentMismatchError: its state can't be set; the message names it.
     """
     inner = env
-    while isinstance(inner, GivenVectorEnv | GymnasiumVectorEnv | ConvertedVectorEnv):
+    while isinstance(inner, GivenVectorEnv | GymnasiumVectorEnv | ConvertedVectorEnv | VariedParameters):
         if inner.env.num_envs != inner.num_envs:
             raise no_state(name_of(env))
         inner = inner.env
@@ -74,7 +77,9 @@ def placing(env: Any) -> Placing:
     if isinstance(inner, PausingVectorEnv):
         return SinglePlacing(inner, give)
     if _settable(type(inner), STATE) and hasattr(type(inner), "observations"):
-        return RowsPlacing(inner, give)
+        several = isinstance(env.single_observation_space, gymnasium.spaces.Dict)
+        if several == isinstance(inner.observations, Mapping):  # else it observes pictures too, say
+            return RowsPlacing(inner, give)
     raise no_state(name_of(env))
 
 
@@ -165,6 +170,11 @@ class SinglePlacing:
             raise EnvironmentMismatchError(
                 f"{self.name}: a mocap body pulls its robot, and positions and velocities don't say where that is, so "
                 "that no episode can start from a snapshot there"
+            )
+        if not _observes(first):
+            raise EnvironmentMismatchError(
+                f"{self.name}: nothing of it gives the observation of a state that was set, so that no episode can "
+                "start from a snapshot there: add a method observe() that does (docs/snapshots.md)"
             )
         _check_wrappers(env.envs[0], self.name)
 
@@ -270,17 +280,29 @@ def _observed(env: Any) -> Any:
     if isinstance(env, gymnasium.Wrapper):
         inner = _observed(env.env)
         return env.observation(inner) if isinstance(env, gymnasium.ObservationWrapper) else inner
-    method = next((getattr(env, name) for name in OBSERVING if callable(getattr(env, name, None))), None)
+    method = _observing(env)
+    return _state_as_observation(env) if method is None else method()
+
+
+def _observing(env: Any) -> Any:
+    """The method that gives the observation of the present state by itself; None: there is none."""
+    for method in (getattr(env, name, None) for name in OBSERVING):
+        if callable(method):
+            asked = inspect.signature(method).parameters.values()
+            needs = [one for one in asked if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, NAMED)]
+            return None if needs else method
+    return None
+
+
+def _state_as_observation(env: Any) -> Array | None:
+    """The present state as an observation, where it is one; else None."""
     space = env.observation_space
-    if (
-        method is None
-        and isinstance(space, gymnasium.spaces.Box)
-        and _numbers(env.state).size == int(np.prod(space.shape))
-    ):
-        return _numbers(env.state).reshape(space.shape).astype(space.dtype)
-    if method is None:
-        raise EnvironmentMismatchError(
-            f"{name_of(env)}: its state is no observation, and nothing gives the one of a state: add a method "
-            "observe() that does"
-        )
-    return method()
+    if not hasattr(env, STATE) or not isinstance(space, gymnasium.spaces.Box):
+        return None
+    numbers = _numbers(env.state)
+    return numbers.reshape(space.shape).astype(space.dtype) if numbers.size == int(np.prod(space.shape)) else None
+
+
+def _observes(env: Any) -> bool:
+    """Whether something of an environment gives the observation of a state that was set."""
+    return _observing(env) is not None or _state_as_observation(env) is not None

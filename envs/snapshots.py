@@ -27,6 +27,7 @@ from surefoot.core.base.unpacking import read_npz
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.episodes import EpisodeRunner
 from surefoot.envs.acting.steps import Step
+from surefoot.envs.curriculum import Lessons
 from surefoot.envs.interface import (
     Array,
     Numbers,
@@ -49,6 +50,8 @@ VALUES, DESCRIPTION = "values", "description"
 ABOUT = Record({"format": Text(), "environment": Maybe(Text()), "value": Text(), "source": Text()}, others=True)
 MOST = 10_000
 """Snapshots of one file: the clusters of more would take longer to find than episodes to run."""
+AT_ONCE = 10
+"""Episodes that are recorded side by side."""
 PURPOSE = "snapshots"
 SAME = 1e-4
 """How far, as a part of its size or of 1, an observation may be from that of its own state set again."""
@@ -59,7 +62,6 @@ PASSED_ON = (
     "set_parameters",
     "goals",
     "diverged_episodes",
-    "envs",
 )
 """What is the environment's own, where it has it."""
 
@@ -145,7 +147,7 @@ class Snapshots:
                 f"episodes={episodes}, every={every} and discount={discount:g}: give 1 or more of the first two, and a "
                 "discount in [0, 1]"
             )
-        vector: Any = make_vec(env, min(episodes, 10)) if isinstance(env, str) else env
+        vector: Any = make_vec(env, min(episodes, AT_ONCE)) if isinstance(env, str) else env
         try:
             return _Recording(policy, vector, episodes, every, value).run(seed, discount, progress)
         finally:
@@ -292,9 +294,10 @@ class _Recording:
 class SnapshotStarts(VectorEnvironment):
     """An environment whose episodes start from snapshots while a first phase lasts, and as its own afterwards.
 
-    Each start draws a cluster of the snapshots' values uniformly and a snapshot in it uniformly. Such an episode is
-    truncated, which is no termination, after `truncate` steps, and at the phase's end. The environment's own time limit
-    counts from the snapshot. A row's draws depend on its seed and on how many there were, on nothing else.
+    Each start draws a cluster of the snapshots' values, uniformly or by a teacher of `envs.curriculum`, and a snapshot
+    in it uniformly. Such an episode is truncated, which is no termination, after `truncate` steps, and at the phase's
+    end. The environment's own time limit counts from the snapshot. A row's draws depend on its seed, on how many there
+    were and on what its seed's teacher heard, on nothing else.
 
     Args:
         env: contract environment whose rows can be reset alone and whose states can be set (`envs.placing`).
@@ -303,9 +306,10 @@ class SnapshotStarts(VectorEnvironment):
         truncate: steps after which an episode from a snapshot is truncated; 0: only by the environment.
         until: environment steps of each seed in which episodes start from snapshots.
         rows_each: rows of one seed, among which its steps are shared; None: all.
+        curriculum: name of a teacher.
 
     Raises:
-        ConfigError: a number out of range.
+        ConfigError: a number out of range, or no such teacher.
         EnvironmentMismatchError: it resets in steps of its own; the first `reset` raises it where its states can't be
             set, or snapshots are of another environment.
     """
@@ -319,6 +323,7 @@ class SnapshotStarts(VectorEnvironment):
         truncate: int = 100,
         until: int = 100_000,
         rows_each: int | None = None,
+        curriculum: str = "uniform",
     ) -> None:
         check_contract(env)
         if clusters < 1 or truncate < 0 or until < 1 or (rows_each is not None and rows_each < 1):
@@ -349,9 +354,11 @@ class SnapshotStarts(VectorEnvironment):
         self.elapsed = np.zeros(rows, np.int64)
         self.placed = np.zeros(rows, np.bool_)
         """(N,) whether the running episode started from a snapshot."""
+        self.lessons = Lessons(curriculum, len(self.members), rows, rows if rows_each is None else rows_each)
         self._draws, self._seeds = np.zeros(rows, np.int64), np.zeros(rows, np.uint64)
         self._states: States | None = None
-        self.unsaved: str | None = None if hasattr(env, "get_state") else type(env).__name__
+        self._saves = hasattr(env, "get_state")
+        self.unsaved: str | None = getattr(env, "unsaved", None) if self._saves else type(env).__name__
         """What of it `get_state` does not save: the environment itself, where that can't be saved."""
 
     def __getattr__(self, name: str) -> Any:
@@ -392,6 +399,7 @@ class SnapshotStarts(VectorEnvironment):
                     self._seeds[row], self._draws[row] = int(given[row]) % 2**64, 0  # type: ignore[arg-type]
         if self._states is None:
             self._states = self._fitted(observations)
+        self.lessons.over(rows) if mask is not None else self.lessons.forget(rows)
         return (self.where.observations() if self._begin(rows) else observations), info
 
     def _fitted(self, observations: Any) -> States:
@@ -422,6 +430,7 @@ class SnapshotStarts(VectorEnvironment):
         over = (as_numpy(terminations) | as_numpy(truncations)).astype(np.bool_)
         self.taken += moved
         self.elapsed += moved
+        self.lessons.add(rewards, moved)
         long = (self.elapsed >= self.truncate) if self.truncate else np.zeros_like(moved)
         cut = self.placed & moved & ~over & (long | (self.taken >= self.until))
         if cut.any():
@@ -429,6 +438,7 @@ class SnapshotStarts(VectorEnvironment):
             observations = self._reset_alone(cut)
             info = {**info, "final_obs": following, "_final_obs": self.give(over | cut)}
             truncations = self.give(as_numpy(truncations) | cut)
+        self.lessons.over(np.flatnonzero(over | cut))
         if self._begin(np.flatnonzero(over | cut)):
             observations = self.where.observations()
         return observations, rewards, terminations, truncations, info
@@ -464,13 +474,13 @@ class SnapshotStarts(VectorEnvironment):
     def _drawn(self, row: int) -> int:
         """The number of the snapshot of a row's next episode."""
         numbers = generator(int(self._seeds[row]), PURPOSE, int(self._draws[row]))
-        members = self.members[int(numbers.integers(len(self.members)))]
+        members = self.members[self.lessons.draw(row, numbers)]
         return int(members[int(numbers.integers(len(members)))])
 
     def get_state(self) -> dict[str, Array]:
         """What the next starts depend on, and all of the environment where it can be saved (`unsaved`)."""
-        own = {name: np.array(getattr(self, name)) for name in SAVED}
-        inner = self.env.get_state() if self.unsaved is None else {}
+        own = {name: np.array(getattr(self, name)) for name in SAVED} | self.lessons.get_state()
+        inner = self.env.get_state() if self._saves else {}
         return {**inner, **{f"starts/{name.lstrip('_')}": value for name, value in own.items()}}
 
     def set_state(self, state: Mapping[str, Array]) -> None:
@@ -485,10 +495,13 @@ class SnapshotStarts(VectorEnvironment):
                 raise EnvironmentMismatchError(
                     f"the state's {key!r} is none of {self.num_envs} rows: it is of another run"
                 )
+        self.lessons.set_state(
+            {key.removeprefix("starts/"): value for key, value in state.items() if key.startswith("starts/")}
+        )
         if self._states is None:  # states of some classes are known after a reset only
             self.env.reset(seed=[0] * self.num_envs if self.seeding == "rows" else None)
             self._states = fitting(self.where, self.snapshots.states, name_of(self.env), self.snapshots.source)
-        if self.unsaved is None:
+        if self._saves:
             self.env.set_state({key: value for key, value in state.items() if not key.startswith("starts/")})
         for name in SAVED:
             own = getattr(self, name)

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.held_actor import HeldActor
+from surefoot.core.actors.sequence_actor import SequenceActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.policy.policy import Policy
 from surefoot.evaluation.rollout import Episodes, evaluate
@@ -94,10 +96,16 @@ def as_published(steps: Sequence[int], returns: Array, scale: Scale) -> float:
 def deciding_every(policy: Policy, decision_steps: int) -> Policy:
     """A copy of a policy that reads an observation every so many steps (`core.actors.held_actor`).
 
+    A head of sequences (`core.actors.sequence_actor`) emits one of that length for each observation.
+
     Raises:
         ConfigError: fewer than 1, or a policy that holds its actions already.
     """
-    held = HeldActor(policy.actor, policy.action_dim, decision_steps)
+    head: Actor = policy.actor
+    if isinstance(head, SequenceActor):
+        held: Actor = head.playing(decision_steps)
+    else:
+        held = HeldActor(head, policy.action_dim, decision_steps)
     low, high = policy.action_low, policy.action_high
     made = Policy.of(held, policy.normalizer, low, high, policy.encoder)
     made = made.named(policy.names.get("observation_names"), policy.names.get("action_names"))

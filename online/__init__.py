@@ -45,6 +45,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "rlcm": f"{__name__}:RLCM",
         "rlpd": f"{__name__}:RLPD",
         "sac": f"{__name__}:SAC",
+        "srl": f"{__name__}:SRL",
         "td3": f"{__name__}:TD3",
         "trpo": f"{__name__}:TRPO",
         "wsrl": f"{__name__}:WSRL",

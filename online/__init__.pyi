@@ -35,6 +35,7 @@ from .residual_ppo import ResidualPPO as ResidualPPO, ResidualPPOConfig as Resid
 from .rlcm import RLCM as RLCM, RLCMConfig as RLCMConfig
 from .rlpd import RLPD as RLPD, RLPDConfig as RLPDConfig
 from .sac import SAC as SAC, SACConfig as SACConfig
+from .srl import SRL as SRL, SRLConfig as SRLConfig
 from .td3 import TD3 as TD3, TD3Config as TD3Config
 from .trpo import TRPO as TRPO, TRPOConfig as TRPOConfig
 from .wsrl import WSRL as WSRL, WSRLConfig as WSRLConfig

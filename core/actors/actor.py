@@ -66,6 +66,7 @@ _HOMES = {
     "masked_categorical": "surefoot.core.actors.masked_actors",
     "masked_greedy": "surefoot.core.actors.masked_actors",
     "held": "surefoot.core.actors.held_actor",
+    "sequence": "surefoot.core.actors.sequence_actor",
     "with_choice": "surefoot.core.actors.choice_actor",
     "held_noise": "surefoot.core.actors.memory_actors",
     "latent_planner": "surefoot.world_models.latent.planner",

@@ -84,7 +84,7 @@ class Execution:
             raise ConfigError(f"execute is {self.execute}; at least 1 action of a chunk is played")
         if self.safe_action is None and (self.late == "decelerate" or self.first == "safe"):
             option = "late is 'decelerate'" if self.late == "decelerate" else "first is 'safe'"
-            raise ConfigError(f"{option}, and no safe_action is reported; give one number for each dimension")
+            raise ConfigError(f"{option}, and no safe_action is given; give one number for each dimension")
 
     @property
     def delay(self) -> int:

@@ -177,7 +177,7 @@ def distribution_weights(
     return (target_log_prob - behaviour_log_prob - log_normaliser).exp()
 
 
-def preference_terms(better: Tensor, worse: Tensor, centre: float = 0.0) -> Tensor:
+def preference_terms(better: Tensor, worse: Tensor, center: float = 0.0) -> Tensor:
     """-log sigmoid(r_w - r_l) of each pair, and `center` (r_w + r_l)^2, which holds the scores' free level at 0.
 
     Args:
@@ -191,10 +191,10 @@ def preference_terms(better: Tensor, worse: Tensor, centre: float = 0.0) -> Tens
     Source: Bradley and Terry (1952), as in Stiennon et al., "Learning to Summarize with Human Feedback", section 3.4;
     the second term: Eisenstein et al., "Helping or Herding?", section 3.
     """
-    return -F.logsigmoid(better - worse) + centre * (better + worse).square()
+    return -F.logsigmoid(better - worse) + center * (better + worse).square()
 
 
-def demonstration_terms(demonstrated: Tensor, sampled: Tensor, centre: float) -> Tensor:
+def demonstration_terms(demonstrated: Tensor, sampled: Tensor, center: float) -> Tensor:
     """-(r_d - r_s) + `center` (r_d^2 + r_s^2) of each pair: a reward that explains demonstrations against samples.
 
     The gradient of the demonstrations' likelihood under the policy that is best for the reward, whose samples these
@@ -212,7 +212,7 @@ def demonstration_terms(demonstrated: Tensor, sampled: Tensor, centre: float) ->
     Source: Ziebart et al., "Maximum Entropy Inverse Reinforcement Learning"; the square: Ho and Ermon, "Generative
     Adversarial Imitation Learning", whose regulariser it is for least squares (Garg et al., "IQ-Learn", section 4).
     """
-    return sampled - demonstrated + centre * (demonstrated.square() + sampled.square())
+    return sampled - demonstrated + center * (demonstrated.square() + sampled.square())
 
 
 def direct_preference_terms(better: Tensor, worse: Tensor, beta: float) -> Tensor:

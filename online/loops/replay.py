@@ -77,6 +77,23 @@ class Replay(Drawn):
         return self.buffer.workspace(rows)
 
 
+class ReplayWithPrevious(Replay):
+    """Rows with `previous_actions` (..., A): what was done in the step before; 0 at an episode's beginning.
+
+    It is 0 too in the oldest row that the buffer still holds of each environment, whose step before is overwritten.
+    """
+
+    def gather(self, indices: Tensor, out: object = None) -> Batch:
+        """The rows at `indices`, and the actions before them."""
+        buffer = self.buffer
+        before = (indices - buffer.num_envs) % buffer.capacity
+        ends = buffer.chain.ends[before].unsqueeze(-1)  # rows that are newest or not filled end too
+        actions = torch.where(ends, 0.0, buffer["actions"][before.clamp(max=len(buffer) - 1)])
+        return {**buffer.gather(indices), "previous_actions": actions}
+
+    workspace = None  # type: ignore[assignment]  # rows are gathered into memory of their own
+
+
 class FinishedReplay(Replay):
     """Rows of episodes that are over, drawn uniformly: those whose returns-to-go are known.
 

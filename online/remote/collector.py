@@ -29,7 +29,7 @@ def fill_for(blocks: Blocks, meta: dict[str, Any], tensors: Tensors, reported: l
         blocks: of the collector.
         meta: of the order.
         tensors: likewise.
-        given: sentences for the user.
+        reported: sentences for the user.
     """
     take_weights(blocks.learner, tensors)
     given = under(tensors, MOMENTS)
@@ -57,7 +57,7 @@ def steps_for(loop: OffPolicyLoop, meta: dict[str, Any], tensors: Tensors, repor
         loop: of the collector.
         meta: of the order.
         tensors: likewise.
-        given: sentences for the user.
+        reported: sentences for the user.
     """
     experience = loop.experience
     take_weights(loop.learner, tensors)

@@ -102,7 +102,7 @@ def test_an_error_of_the_inference_surfaces_with_its_tick_and_a_reset_goes_on(th
                 raise ValueError("no camera")
             return super().plan(request)
 
-        mended = False
+        fixed = False
 
     planner, settings = Failing(6), Execution(mode="synchronous", execute=4)
     with Executor(planner, settings) if threaded else simulated(planner, settings, taking(0.0)) as executor:
@@ -178,7 +178,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         ({"stop_time": 0.0}, "stop_time is 0.0"),
         ({"execute": 0}, "execute is 0"),
         ({"execute": 9}, "execute is 9; a chunk has 8 actions"),
-        ({"late": "decelerate"}, "late is 'decelerate', and no safe_action is reported"),
+        ({"late": "decelerate"}, "late is 'decelerate', and no safe_action is given"),
         ({"first": "safe"}, "first is 'safe', and no safe_action"),
         ({"safe_action": (1.0, 2.0)}, r"safe_action is \[1.0, 2.0\]; it must have 1 numbers within"),
         ({"safe_action": (200.0,)}, r"safe_action is \[200.0\]"),

@@ -19,12 +19,12 @@ from surefoot.core.engine.learner import Learner
     "wrong",
     [
         {"trains": ("a", "nobody")},
-        {"trains": ("a",), "then": {"nobody": ("a", 0.1)}},
-        {"trains": ("a",), "then": {"target": ("nobody", 0.1)}},
+        {"trains": ("a",), "target_updates": {"nobody": ("a", 0.1)}},
+        {"trains": ("a",), "target_updates": {"target": ("nobody", 0.1)}},
     ],
 )
 def test_an_update_naming_an_unknown_network_is_refused(wrong: dict) -> None:
-    with pytest.raises(ConfigError, match=r"a_loss: no network 'no one'; there are \['a', 'b', 'target'\]"):
+    with pytest.raises(ConfigError, match=r"a_loss: no network 'nobody'; there are \['a', 'b', 'target'\]"):
         learner([toy(lambda s: [Update(s.a_loss, **wrong)])], Y)
 
 

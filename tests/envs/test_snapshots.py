@@ -239,6 +239,20 @@ def test_what_cannot_be_set_is_refused_in_one_sentence(tmp_path: pathlib.Path) -
         Snapshots.load(tmp_path / "s.npz")
 
 
+def test_an_observation_that_a_state_does_not_give_is_refused() -> None:
+    pytest.importorskip("gymnasium_robotics", reason="needs the extra robotics: pip install 'surefoot[robotics]'")
+    for name, words in (
+        ("gantry-pick", "its simulator's state can't be set"),
+        ("PointMaze_UMaze-v3", "nothing of it gives the observation"),
+        ("FetchReach-v4", "a mocap body pulls its robot"),
+    ):
+        env: Any = make_training(name, 1)
+        env.reset(seed=0)
+        with pytest.raises(EnvironmentMismatchError, match=words):
+            placing(env)
+        env.close()
+
+
 def test_a_wrapper_that_hides_the_state_is_refused() -> None:
     stacked = gymnasium.wrappers.FrameStackObservation(gymnasium.make("Pendulum-v1"), 3)
     flat = gymnasium.wrappers.FlattenObservation(stacked)

@@ -46,6 +46,7 @@ OWN: dict[str, dict[str, Any]] = {
     "dreamer": {"blocks": 2, "groups": 2, "count": 1},
     "mbrcsl": {"horizon": 30},  # so that paths return more than the data's best episode
     "diffusion_bc": {"hidden": (8, 8, 8)},
+    "srl": {"sequence": 3},
     "tdmpc2": {"group": 4},  # simplices of a latent state of 8
 }
 """Algorithm -> what it needs else."""

@@ -180,7 +180,7 @@ def test_a_policy_of_single_actions_waits_for_each(finished_run: pathlib.Path, c
         (["--rate", "0"], "rate is 0"),
         (["--mode", "blended"], "did you mean 'blend'"),
         (["--mode", "asynchronous", "--latency", "0.24"], "the deadline is 12 ticks"),
-        (["--late", "decelerate"], "no safe_action is stated"),
+        (["--late", "decelerate"], "no safe_action is given"),
         (["--safe-action", "3"], r"safe_action is [3.0]"),
         (["--max-rate", "1,2"], "max_rate is (1.0, 2.0)"),
         (["--max-rate", "fast"], "--max-rate is 'fast'"),

@@ -110,7 +110,7 @@ def test_the_doctor_names_what_is_missing_and_the_command_that_mends_it(
 def test_curves_of_runs_grow_and_a_page_reloads_until_they_are_complete(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:
-    begun = tmp_path / "begun"
+    begun = tmp_path / "started"
     begun.mkdir()
     (begun / "config.json").write_bytes((finished_run / "config.json").read_bytes())
     lines = [
@@ -141,7 +141,7 @@ def test_runs_of_several_seeds_of_ones_own_algorithm_and_damaged_ones_are_watche
     finished_run: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:
     config = json.loads((finished_run / "config.json").read_text())
-    begun, mine, odd = tmp_path / "begun", tmp_path / "mine", tmp_path / "odd"
+    begun, mine, odd = tmp_path / "started", tmp_path / "mine", tmp_path / "odd"
     for folder in (begun, odd):
         folder.mkdir()
     (begun / "config.json").write_text(json.dumps(config))

@@ -60,7 +60,7 @@ def test_a_sweep_goes_on_with_the_jobs_that_are_missing_and_leaves_the_others(
     asked = json.loads((killed / "sweep.json").read_text())
     (killed / "sweep.json").write_text(json.dumps({**asked, "folder": str(tmp_path / "moved")}))
     assert main(["train", "--resume", str(killed)]) == 2
-    assert "moved, which its relative paths are meant from and which is not there" in capsys.readouterr().err
+    assert "moved, which its relative paths are meant from and which is gone" in capsys.readouterr().err
     (killed / "sweep.json").write_text(json.dumps({**asked, "overrides": ["algo=my.own:Agent", "seeds=1,2"]}))
     assert main(["train", "--resume", str(killed)]) == 2
     assert "add --trust" in capsys.readouterr().err

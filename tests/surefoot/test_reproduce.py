@@ -146,7 +146,7 @@ def test_both_runs_of_a_result_are_trained_once_and_the_verdict_is_kept(capsys: 
     assert main(["reproduce", "one", "-q", "--json"]) == 0  # all is there already
     assert json.loads(capsys.readouterr().out) == found
     assert main(["reproduce", "one", "-q", "--seeds", "1"]) == 2
-    assert "was started with seeds=2, not 1; say the same" in capsys.readouterr().err
+    assert "was started with seeds=2, not 1; say that to continue" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process", "tiny")

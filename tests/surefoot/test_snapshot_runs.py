@@ -73,6 +73,26 @@ def test_an_interrupted_phase_goes_on_to_the_same_numbers(
     assert any("episodes of the first 60 steps start from 12 snapshots in 6 clusters" in note for note in notes)
 
 
+CURRICULA: dict[str, dict[str, Any]] = {
+    "sac": {"vary": "mass=0.5:2,gravity=5:12", "curriculum": "progress", "vary_cells": 2},
+    "ppo": {"vary": "mass=0.5:2", "curriculum": "improvement"},
+}
+
+
+@pytest.mark.parametrize("algorithm", CURRICULA)
+def test_a_curriculum_goes_on_to_the_same_numbers(algorithm: str, tmp_path: pathlib.Path) -> None:
+    given: dict[str, Any] = {"algorithm": algorithm, **CURRICULA[algorithm]}
+    given["environment"] = "native/pendulum?max_episode_steps=9"
+    whole = train(plan(80, **given), tmp_path / "whole")
+    longer = extend(train(plan(40, **given), tmp_path / "begun").folder, 80)
+    assert bits(longer) == bits(whole)
+    results = [json.loads((run.folder / "seeds" / "3" / "result.json").read_text())["tasks"] for run in (whole, longer)]
+    assert results[0] == results[1]
+    assert results[0]["curriculum"] == CURRICULA[algorithm]["curriculum"]
+    assert len(results[0]["shares"]) == 4
+    assert sum(results[0]["episodes"]) == 8  # of 9 steps, in two environments of 40
+
+
 def test_the_file_may_be_gone_when_a_run_goes_on(file: pathlib.Path, tmp_path: pathlib.Path) -> None:
     own = tmp_path / "own.npz"
     own.write_bytes(file.read_bytes())
@@ -137,6 +157,16 @@ def test_what_does_not_go_together_is_refused_before_a_folder_is_made(
 ) -> None:
     with refused("starts_until", "conflict"):
         plan(40, starts_until=50)
+    with refused("curriculum", "conflict"):
+        plan(40, curriculum="progress")
+    with refused("curriculum", "conflict"):
+        plan(40, curriculum="progress", starts="s.npz", vary="mass=0.5:2")
+    with refused("vary_cells", "conflict"):
+        plan(40, vary_cells=2)
+    with refused("vary", "conflict"):
+        train(plan(40, vary="mass=0.5:2", environment="Pendulum-v1"), tmp_path / "run")
+    with pytest.raises(SurefootError, match="did you mean 'mass'"):
+        train(plan(40, vary="mas=0.5:2"), tmp_path / "run")
     with refused("collectors", "conflict"):
         train(plan(40, starts=str(file), collectors="processes", workers=2), tmp_path / "run")
     with pytest.raises(SurefootError, match="PendulumPixels-v0: its simulator's state can't be set"):

@@ -15,6 +15,7 @@ from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
 from surefoot.data.cameras import cameras_of
 from surefoot.data.frame_cache import size_of
+from surefoot.envs.curriculum import TEACHERS
 from surefoot.runs.algorithms import ALGORITHMS, AUTO
 from surefoot.runs.trust import FUNCTIONS, FunctionName, imported, require_trust
 
@@ -64,16 +65,13 @@ class Settings(Options):
     init: str | None = option(None, "run folder whose trained networks are the start")
     reward: str | None = option(None, "module:function that rewards the dataset's steps, or a run of algo=classifier")
     gap: str | None = option(None, "perturbed dynamics (training only), as gravity2")
-    starts: str | None = option(
-        None, "what the first episodes start from: snapshots (.npz), a run folder, or data with simulator states"
-    )
-    starts_until: int = option(100_000, "environment steps of each seed in which episodes start so", range="[1, 1e12]")
-    starts_clusters: int = option(
-        6, "clusters of the snapshots' values, each drawn as often; 1: all snapshots alike", range="[1, 1000]"
-    )
-    starts_truncate: int = option(
-        100, "steps after which an episode from a snapshot is truncated; 0: as others", range="[0, 1e7]"
-    )
+    starts: str | None = option(None, "first episodes start from it: .npz, run folder, data")
+    starts_until: int = option(100_000, "steps of each seed with such starts", range="[1, 1e12]")
+    starts_clusters: int = option(6, "clusters of values drawn alike; 1: none", range="[1, 1000]")
+    starts_truncate: int = option(100, "steps of such an episode; 0: as others", range="[0, 1e7]")
+    vary: str | None = option(None, "constants that episodes draw: mass=0.5:2,gravity=8:12")
+    vary_cells: int = option(4, "parts of each range: a curriculum's tasks", range="[1, 100]")
+    curriculum: str = option("uniform", "uniform, progress or improvement: who draws these", choices=tuple(TEACHERS))
     kernels: bool = option(True, "networks and updates in the native module, on a CPU; false: plain PyTorch")
     compiled: bool = option(False, "compile the training step with torch.compile")
     mixed_precision: bool = option(False, "bfloat16 where it is safe")
@@ -125,13 +123,26 @@ class Settings(Options):
                     code="conflict",
                 )
 
-        for name in ("starts_until", "starts_clusters", "starts_truncate"):
-            if self.starts is None and getattr(self, name) != declared(Settings)[name].default:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}: what episodes start from is not given: add starts=FILE or RUN",
-                    field=name,
-                    code="conflict",
-                )
+        self._check_tasks()
+
+    def _check_tasks(self) -> None:
+        """Refuse settings of starts, constants and curricula where there are none."""
+        starts = ("starts_until", "starts_clusters", "starts_truncate")
+        wanted = {
+            name: (self.starts, "what episodes start from is not given: add starts=FILE or RUN") for name in starts
+        }
+        wanted["vary_cells"] = (self.vary, "what varies is not given: add vary=NAME=LOW:HIGH")
+        wanted["curriculum"] = (self.starts or self.vary, "there are no tasks to choose among: add vary= or starts=")
+        for name, (given, words) in wanted.items():
+            if given is None and getattr(self, name) != declared(Settings)[name].default:
+                raise ConfigError(f"{name}={getattr(self, name)}: {words}", field=name, code="conflict")
+        if self.curriculum != "uniform" and self.starts is not None and self.vary is not None:
+            raise ConfigError(
+                f"curriculum={self.curriculum}: chooses among cells of vary= or among clusters of starts=, and both "
+                "are given: leave out one of them, or take curriculum=uniform",
+                field="curriculum",
+                code="conflict",
+            )
 
     def _check_range(self) -> None:
         """Make the actions' range two tuples, or nothing of both."""

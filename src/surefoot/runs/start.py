@@ -55,6 +55,7 @@ from surefoot.runs.run import (
     refuse_other_numbers,
     write_columns,
 )
+from surefoot.runs.success_reward import is_run
 from surefoot.runs.summary import RESULT, sum_up
 from surefoot.runs.trackers.ids import FILE as IDS_FILE
 from surefoot.runs.trackers.options import check_options
@@ -167,19 +168,10 @@ def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
     _check_learning(plan, agent)
     if plan.init is not None:
         plan = dataclasses.replace(plan, init=str(pathlib.Path(plan.init).resolve()))
+    for name in ("starts", "vary"):
+        if getattr(plan, name) is not None:
+            _check_episodes(plan, agent, name)
     if plan.starts is not None:
-        if not agent.requires.online:
-            raise ConfigError(
-                f"starts={plan.starts}: {agent.name} learns from data alone, and has no episodes to start",
-                field="starts",
-                code="conflict",
-            )
-        if plan.collectors is not None:
-            raise ConfigError(
-                f"starts={plan.starts}: collectors start their episodes as the environment does: leave out collectors=",
-                field="collectors",
-                code="conflict",
-            )
         plan = dataclasses.replace(plan, starts=source_name(plan.starts))
     if here_note(plan) and (plan.collectors is not None or plan.learners > 1):
         raise ConfigError(
@@ -191,6 +183,24 @@ def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
     if plan.learners > 1:
         check_learners(plan, agent)
     return plan, agent
+
+
+def _check_episodes(plan: Plan, agent: Agent, name: str) -> None:
+    """Refuse `starts=` or `vary=` where nothing would heed it."""
+    text = f"{name}={getattr(plan, name)}"
+    if not agent.acts:
+        words = f"{text}: {agent.name} learns from data alone, and has no episodes of its own"
+        raise ConfigError(words, field=name, code="conflict")
+    if plan.collectors is not None:
+        words = f"{text}: collectors run their episodes as the environment starts them: leave out collectors="
+        raise ConfigError(words, field="collectors", code="conflict")
+    if plan.curriculum != "uniform" and is_run(plan.reward):
+        raise ConfigError(
+            f"curriculum={plan.curriculum}: judges by the environment's own rewards, and reward={plan.reward} replaces "
+            "them: leave out one of the two",
+            field="curriculum",
+            code="conflict",
+        )
 
 
 def _begin(

@@ -1,4 +1,4 @@
-"""`starts=`: the snapshots that a run's episodes start from, of a file, of a trained run or of recorded data."""
+"""`starts=` and `vary=`: snapshots that a run's episodes start from, and the physical constants that they draw."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from surefoot.core.nn.networks import Critic
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import returns_to_go
+from surefoot.envs.curriculum import VariedParameters
 from surefoot.envs.interface import Array, VectorEnvironment
 from surefoot.envs.known_systems import system_of
-from surefoot.envs.names import gymnasium_id
-from surefoot.envs.parameters import parameter_table
+from surefoot.envs.make import split_options
+from surefoot.envs.names import beneath
+from surefoot.envs.parameters import Ranges, parameter_ranges, parameter_table
 from surefoot.envs.placing import NAMES, POSITIONS, STATE
 from surefoot.envs.snapshots import DESCRIPTION, MOST, VALUES, Snapshots, SnapshotStarts, Value
 from surefoot.envs.training import make_training
@@ -98,7 +100,7 @@ def of_run(
     if env_id is None:
         raise ConfigError(f"{folder}: was trained without a simulator; name one with --env ID")
     policy = run.policy(seed)
-    check_spaces(gymnasium_id(env_id), policy.arrays, policy.action_dim, policy.discrete)
+    check_spaces(env_id, policy.arrays, policy.action_dim, policy.discrete)
     agent = load_agent(run, seed, trust) if value != "returns" else None
     judged = None if agent is None else critic_of(agent, policy)
     if value == "critic" and judged is None:
@@ -159,9 +161,9 @@ def of_dataset(dataset: Dataset, env_id: str, every: int = EVERY, discount: floa
     rows = rows[:: -(-len(rows) // MOST)] if len(rows) > MOST else rows
     states = {name: np.asarray(dataset.extras[name])[rows] for name in NAMES if name in dataset.extras}
     states = {name: value.reshape(len(rows), -1) for name, value in states.items()}
-    system: Any = system_of(env_id)
+    system: Any = system_of(split_options(env_id)[0])
     if not {STATE, POSITIONS} & set(states) and system is not None and hasattr(system, "state_of"):
-        check_spaces(gymnasium_id(env_id), dataset.arrays, dataset.action_dim, dataset.choices is not None)
+        check_spaces(env_id, dataset.arrays, dataset.action_dim, dataset.choices is not None)
         table = torch.from_numpy(parameter_table(system, 1, None, None)).expand(len(rows), -1)
         states = {STATE: system.state_of(torch.from_numpy(dataset.observations[rows]), table).numpy()}
     if not {STATE, POSITIONS} & set(states):
@@ -201,7 +203,14 @@ def snapshots_in(run: Run) -> Snapshots | None:
 
 
 def starting(env: VectorEnvironment, plan: Plan, snapshots: Snapshots | None, rows: int) -> VectorEnvironment:
-    """An environment to learn in, of `rows` rows for each seed, with the starts that a plan asks for."""
+    """An environment to learn in, of `rows` rows for each seed, with the constants and starts that a plan asks for.
+
+    Raises:
+        ConfigError, EnvironmentMismatchError: the environment has no such constants, or none that can be set.
+    """
+    if plan.vary is not None:
+        ranges = ranges_of(plan.vary, str(plan.environment))
+        env = VariedParameters(env, ranges, cells=plan.vary_cells, curriculum=plan.curriculum, rows_each=rows)
     if snapshots is None:
         return env
     return SnapshotStarts(
@@ -211,7 +220,25 @@ def starting(env: VectorEnvironment, plan: Plan, snapshots: Snapshots | None, ro
         truncate=plan.starts_truncate,
         until=plan.starts_until,
         rows_each=rows,
+        curriculum=plan.curriculum,
     )
+
+
+def ranges_of(vary: str, env_id: str) -> Ranges:
+    """The ranges of constants that `vary=` names.
+
+    Raises:
+        ConfigError: not a native system or one of the user's own equations, an unknown constant, or no range of it.
+    """
+    system = system_of(beneath(split_options(env_id)[0]))
+    if system is None:
+        raise ConfigError(
+            f"vary={vary}: changes the constants of native systems and of systems of yours, and {env_id} is none: "
+            "`surefoot envs list`",
+            field="vary",
+            code="conflict",
+        )
+    return parameter_ranges([vary], system, env_id, "vary=")
 
 
 def notes(plan: Plan, snapshots: Snapshots) -> list[str]:

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from surefoot.core.base.errors import ConfigError, SurefootError, nearest
+from surefoot.core.base.errors import ConfigError, SurefootError
 from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext.twin import episode_key, uniform
 from surefoot.envs.episodes import episode_seeds, run_episodes
 from surefoot.envs.interface import Array
 from surefoot.envs.known_systems import system_of
 from surefoot.envs.names import beneath
+from surefoot.envs.parameters import Ranges, parameter_ranges
 from surefoot.evaluation import Family, Interval, family, hierarchical_interval
 
-Ranges = dict[str, tuple[float, float]]
-"""Physical constant -> the least and the most."""
 CONSTANTS = 8
 """Stream of `of_episodes`, after those of world_models/draws.py."""
 MOST_VARIANTS, MOST_EPISODES = 100_000, 10**7
@@ -68,23 +67,7 @@ def ranges_of(words: Sequence[str], env_id: str) -> Ranges:
             f"--vary changes the constants of native systems and of systems of yours, and {env_id} is none: "
             "`surefoot envs list`"
         )
-    known = {parameter.name: parameter for parameter in system.parameters}
-    ranges: Ranges = {}
-    for word in [part for one in words for part in one.split(",")]:
-        name, _, text = word.partition("=")
-        if name not in known:
-            raise ConfigError(f"--vary {word}: {env_id} has no constant {name!r}; {nearest(name, list(known))}")
-        try:
-            low, high = map(float, text.split(":"))
-        except ValueError:
-            raise ConfigError(f"--vary {word}: give the least and the most, as in {name}=0.5:2") from None
-        least, most = known[name].low, known[name].high
-        if name in ranges or not least <= low < high <= most:
-            raise ConfigError(
-                f"--vary {word}: give each constant once, the least below the most, within [{least:g}, {most:g}]"
-            )
-        ranges[name] = (low, high)
-    return ranges
+    return parameter_ranges(words, system, env_id, "--vary ")
 
 
 def drawn(ranges: Ranges, count: int, seed: int) -> dict[str, Array]:

@@ -74,7 +74,7 @@ def check_preset(
     Args:
         fields: of the command, that it sets.
         options: of the algorithm.
-        stated: keys that the command line sets, which count more.
+        given: keys that the command line sets, which count more.
         source: path of its file.
         trust: the user trusts it.
     """

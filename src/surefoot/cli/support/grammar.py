@@ -145,8 +145,9 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
     """Overrides as Hydra's grammar can read them: paths quoted, whole numbers written as such.
 
     The values of `dataset=`, `init=` and `starts=` that are existing paths are quoted, and that of `out=`, so that any
-    path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
-    quoted. `steps=1e5` becomes `steps=100000`, with `multirun` in a list too.
+    path works; so is that of `vary=`, which has signs of the grammar in it. With `multirun`, a list of existing paths
+    with commas between them stays a list, each of them quoted. `steps=1e5` becomes `steps=100000`, with `multirun` in a
+    list too.
     """
     from surefoot.runs.embedded import exists
 
@@ -160,6 +161,8 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
                 text = f"{key}={quoted(home)}"
             elif multirun and len(parts) > 1 and any(map(exists, parts)):
                 text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
+        elif key == "vary" and value[:1] not in ("'", '"') and "=" in value:
+            text = f"vary={quoted(value)}"
         elif key in WHOLE_NUMBERS:
             numbers = value.split(",") if multirun else [value]
             text = f"{key}{found}" + ",".join(map(_whole, numbers))

@@ -13,6 +13,7 @@ from surefoot.core.engine.sources import MAIN
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.envs.adapters.shared import takes_turns
+from surefoot.envs.curriculum import lessons_of
 from surefoot.envs.interface import VectorEnvironment
 from surefoot.online.loops.loop import Loop, acting_of, make_loop
 from surefoot.online.loops.off_policy import OffPolicyLoop
@@ -138,9 +139,10 @@ class ActingTrainer(SeedTrainer):
         return self.elsewhere
 
     def extras(self, position: int) -> dict[str, Any]:
-        """What collectors did."""
+        """What collectors did, or what a curriculum came to."""
         if self.elsewhere is None:
-            return super().extras(position)
+            lessons = lessons_of(self.environment)
+            return super().extras(position) | ({} if lessons is None else {"tasks": lessons.facts(position)})
         updates = {"updates_per_row": self.learner.step / max(1, self.step)}
         return super().extras(position) | {"collectors": {**self.elsewhere.team.facts(), **updates}}
 
