@@ -19,6 +19,7 @@ from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
 from surefoot.envs.names import device_scheme, gymnasium_id
+from surefoot.envs.objectives.wrapper import ObjectiveEnv
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
@@ -287,7 +288,26 @@ def training_environment(plan: Plan, agent: Agent, seeds: int = 1) -> VectorEnvi
     """
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
     rows = getattr(agent.config, "num_envs", 1) * seeds
-    return with_reward(make_training(str(plan.environment), rows, gap=plan.gap, threads=threads), plan)
+    return with_reward(shaped(make_training(str(plan.environment), rows, gap=plan.gap, threads=threads), plan), plan)
+
+
+def shaped(env: VectorEnvironment, plan: Plan) -> VectorEnvironment:
+    """An environment to learn in, with the shaping that a plan asks for, by its algorithm's discount.
+
+    Raises:
+        ConfigError: the algorithm has no discount below 1.
+    """
+    if isinstance(env, ObjectiveEnv) and plan.shaping != "none":
+        discount = plan.config.get("discount")
+        if discount is None or not 0 <= discount < 1:
+            raise ConfigError(
+                f"shaping={plan.shaping}: {plan.algorithm} has no discount in [0, 1), by which states of the objective "
+                f"have values; its discount is {discount}",
+                field="shaping",
+                code="conflict",
+            )
+        env.shape(plan.shaping, float(discount))
+    return env
 
 
 def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, list[str]]:
