@@ -205,8 +205,8 @@ def table(found: Results) -> list[str]:
         f"Steps until the greedy policy earns {WANTED:.0%} of the optimum, medians of {len(SEEDS)} seeds (DQN: "
         f"{len(DEEP_SEEDS)}); a seed that does not within {STEPS:,} steps (DQN: {DEEP_STEPS:,}) counts as that many. "
         "`times`: how many times as long it takes without counterfactual rows, geometric mean over paired seeds "
-        "[95 %]; a bound from below where seeds are not solved. Written by `python benchmarks/reward_machines.py`, which says "
-        "what the settings are.",
+        "[95 %]; a bound from below where seeds are not solved. Written by `python benchmarks/reward_machines.py`, "
+        "which says what the settings are.",
         "",
         f"| errand | {' | '.join(ARMS)} | times |",
         "|---|" + "---|" * (len(ARMS) + 1),

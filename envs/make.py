@@ -12,6 +12,8 @@
     NAME?gain=2&reward=my:reward     any of them with arguments (`with_options`), so that one text says all of it
     other:PYTHON:MODULE:ID           an environment in another python (envs/other)
     objective:NAME?formula=F a&labels=my:labels   any of them with an objective (envs/objectives)
+    weighted:NAME?objectives=2       any of them whose reward is a weighted sum (envs/objectives/several.py)
+    mo:deep-sea-treasure-v0          of MO-Gymnasium, whose rewards are vectors
     playground/NAME, brax/, mjx/, warp/   of a simulator that may be on a GPU (envs/adapters/named.py)
     prefix:rest, prefix/rest         any other scheme
 
@@ -45,7 +47,7 @@ from urllib.parse import quote, unquote
 import gymnasium
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MainGuardError, SurefootError, nearest
-from surefoot.envs.names import OBJECTIVE, device_scheme
+from surefoot.envs.names import AROUND, OBJECTIVE, WEIGHTED, device_scheme
 
 HERE = "here:"
 """Prefix of what only this process has."""
@@ -163,6 +165,8 @@ def _of_other(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
 SCHEMES: dict[str, Scheme] = {
     HERE: Scheme("surefoot.envs.make:made_here"),
     OBJECTIVE: Scheme("surefoot.envs.objectives.named:make", _functions),
+    WEIGHTED: Scheme("surefoot.envs.objectives.several:make", _functions),
+    "mo:": Scheme("surefoot.envs.objectives.several:make_mo_gymnasium", _functions),
     "other:": Scheme("surefoot.envs.other.client:make", _of_other),
     "playground/": Scheme("surefoot.envs.adapters.named:playground"),
     "brax/": Scheme("surefoot.envs.adapters.named:brax"),
@@ -211,7 +215,7 @@ def names_in(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What of an environment's name is a module's: environments `module:name`, and functions `module:function`."""
     base, options = split_options(name)
     scheme = scheme_of(base)
-    if base.startswith(OBJECTIVE):  # another environment's name is in it
+    if base.startswith(tuple(AROUND)):  # another environment's name is in it
         environments, functions = names_in(without_objective(name))
         return environments, (*functions, *_functions("", {"labels": options.get("labels")}))
     if scheme is not None:
@@ -220,16 +224,17 @@ def names_in(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def without_objective(name: str) -> str:
-    """The name of the environment itself, without an objective that the name says.
+    """The name of the environment itself, without an objective or weights that the name says.
 
     >>> without_objective("objective:my:Arm?formula=F goal&gain=2&labels=my:rooms"), without_objective("my:Arm")
     ('my:Arm?gain=2', 'my:Arm')
     """
     base, options = split_options(name)
-    if not base.startswith(OBJECTIVE):
-        return name
-    own = {key: value for key, value in options.items() if key not in ("formula", "machine", "labels")}
-    return with_options(base.removeprefix(OBJECTIVE), own)
+    for prefix, said in AROUND.items():
+        if base.startswith(prefix):
+            own = {key: value for key, value in options.items() if key not in said}
+            return without_objective(with_options(base.removeprefix(prefix), own))
+    return name
 
 
 def is_plain(name: str) -> bool:

@@ -14,6 +14,13 @@ PREFIX = "native/"
 """Of the names on the command line: `native/quadrotor-2d` is `surefoot/Quadrotor2D-v0`."""
 OBJECTIVE = "objective:"
 """Before an environment's name that says an objective for it too (envs/objectives)."""
+WEIGHTED = "weighted:"
+"""Before an environment's name whose reward is a weighted sum of its objectives (envs/objectives/several.py)."""
+AROUND: Mapping[str, tuple[str, ...]] = {
+    OBJECTIVE: ("formula", "machine", "labels"),
+    WEIGHTED: ("objectives", "weights"),
+}
+"""Prefix of names that have another environment's name in them -> arguments that are not that environment's."""
 _GYM_ID = re.compile(r'^    gym_id(?:: [^=]+)? = "(surefoot/[\w-]+-v\d+)"$', re.MULTILINE)
 
 PIXELS: Mapping[str, tuple[str, str, bool]] = {

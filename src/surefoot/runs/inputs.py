@@ -19,7 +19,7 @@ from surefoot.envs.interface import VectorEnvironment
 from surefoot.envs.make import without_objective
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
-from surefoot.envs.names import device_scheme, gymnasium_id
+from surefoot.envs.names import OBJECTIVE, device_scheme, gymnasium_id
 from surefoot.envs.objectives.wrapper import ObjectiveEnv
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
@@ -155,7 +155,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
         given = SuccessReward(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
         dataset, notes = rewarded(dataset, given, plan.reward), []
     say(notify, *notes)
-    if plan.environment is not None and plan.environment != environment:
+    if plan.environment is not None and plan.environment.startswith(OBJECTIVE):
         dataset, notes = for_environment(dataset, plan.environment)
         say(notify, *notes)
     if plan.strict:  # of data that were loaded already, or by rewards of the function's

@@ -146,8 +146,8 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
 
     The values of `dataset=` and `init=` that are existing paths are quoted, and that of `out=`, so that any
     path works. With `multirun`, a list of existing paths with commas between them stays a list, each of them
-    quoted. So is that of `objective=`, which is a formula. `steps=1e5` becomes `steps=100000`, with `multirun` in a
-    list too.
+    quoted. So is that of `objective=`, which is a formula, and without `multirun` that of `env=` with arguments.
+    `steps=1e5` becomes `steps=100000`, with `multirun` in a list too.
     """
     from surefoot.runs.embedded import exists
 
@@ -161,6 +161,8 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
                 text = f"{key}={quoted(home)}"
             elif multirun and len(parts) > 1 and any(map(exists, parts)):
                 text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
+        elif key == "env" and "?" in value and value[0] not in "'\"" and not multirun:
+            text = f"{key}={quoted(value)}"
         elif key == "objective" and value and value[0] not in "'\"" and value != "null":
             parts = value.split(",") if multirun else [value]
             text = f"{key}=" + ",".join(map(quoted, parts))
