@@ -11,6 +11,9 @@
     here:Arm                         an object of this process (`keep`): what no other process can import
     NAME?gain=2&reward=my:reward     any of them with arguments (`with_options`), so that one text says all of it
     other:PYTHON:MODULE:ID           an environment in another python (envs/other)
+    objective:NAME?formula=F a&labels=my:labels   any of them with an objective (envs/objectives)
+    weighted:NAME?objectives=2       any of them whose reward is a weighted sum (envs/objectives/several.py)
+    mo:deep-sea-treasure-v0          of MO-Gymnasium, whose rewards are vectors
     playground/NAME, brax/, mjx/, warp/   of a simulator that may be on a GPU (envs/adapters/named.py)
     prefix:rest, prefix/rest         any other scheme
 
@@ -44,7 +47,7 @@ from urllib.parse import quote, unquote
 import gymnasium
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MainGuardError, SurefootError, nearest
-from surefoot.envs.names import device_scheme
+from surefoot.envs.names import AROUND, OBJECTIVE, WEIGHTED, device_scheme
 
 HERE = "here:"
 """Prefix of what only this process has."""
@@ -115,7 +118,7 @@ def _written(key: str, value: Any) -> str:
         ) from error
     if isinstance(value, str) and _read(value) == value:
         text = value
-    return quote(text, safe=":/,[]{}\"' .@+-")
+    return quote(text, safe=":/,[]{}()!|>\"' .@+-")
 
 
 def _read(text: str) -> Any:
@@ -161,6 +164,9 @@ def _of_other(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
 
 SCHEMES: dict[str, Scheme] = {
     HERE: Scheme("surefoot.envs.make:made_here"),
+    OBJECTIVE: Scheme("surefoot.envs.objectives.named:make", _functions),
+    WEIGHTED: Scheme("surefoot.envs.objectives.several:make", _functions),
+    "mo:": Scheme("surefoot.envs.objectives.several:make_mo_gymnasium", _functions),
     "other:": Scheme("surefoot.envs.other.client:make", _of_other),
     "playground/": Scheme("surefoot.envs.adapters.named:playground"),
     "brax/": Scheme("surefoot.envs.adapters.named:brax"),
@@ -209,9 +215,26 @@ def names_in(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What of an environment's name is a module's: environments `module:name`, and functions `module:function`."""
     base, options = split_options(name)
     scheme = scheme_of(base)
+    if base.startswith(tuple(AROUND)):  # another environment's name is in it
+        environments, functions = names_in(without_objective(name))
+        return environments, (*functions, *_functions("", {"labels": options.get("labels")}))
     if scheme is not None:
         return (), scheme[0].names(scheme[1], options)
     return (base,), ()
+
+
+def without_objective(name: str) -> str:
+    """The name of the environment itself, without an objective or weights that the name says.
+
+    >>> without_objective("objective:my:Arm?formula=F goal&gain=2&labels=my:rooms"), without_objective("my:Arm")
+    ('my:Arm?gain=2', 'my:Arm')
+    """
+    base, options = split_options(name)
+    for prefix, said in AROUND.items():
+        if base.startswith(prefix):
+            own = {key: value for key, value in options.items() if key not in said}
+            return without_objective(with_options(base.removeprefix(prefix), own))
+    return name
 
 
 def is_plain(name: str) -> bool:
@@ -382,7 +405,7 @@ def keep_as(env: Any, name: str) -> None:
     Raises:
         ConfigError: the run's environment has a name that any process understands.
     """
-    base, _ = split_options(name)
+    base, _ = split_options(without_objective(name))
     if not base.startswith(HERE):
         raise ConfigError(f"env=: the run's environment is {name}, which is found by that name: leave env= out")
     _kept[base.removeprefix(HERE)] = env
@@ -390,7 +413,7 @@ def keep_as(env: Any, name: str) -> None:
 
 def only_here(name: str) -> str | None:
     """Why no other process can make an environment of this name, as part of a sentence; None where one can."""
-    base, _ = split_options(name)
+    base, _ = split_options(without_objective(name))
     if base.startswith(HERE):
         return "was given as an object that no other process can import"
     if scheme_of(base) is not None:

@@ -6,11 +6,21 @@ import functools
 import pathlib
 import re
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from surefoot.core.base.errors import ConfigError, RenderModeError, nearest
 
 PREFIX = "native/"
 """Of the names on the command line: `native/quadrotor-2d` is `surefoot/Quadrotor2D-v0`."""
+OBJECTIVE = "objective:"
+"""Before an environment's name that says an objective for it too (envs/objectives)."""
+WEIGHTED = "weighted:"
+"""Before an environment's name whose reward is a weighted sum of its objectives (envs/objectives/several.py)."""
+AROUND: Mapping[str, tuple[str, ...]] = {
+    OBJECTIVE: ("formula", "machine", "labels"),
+    WEIGHTED: ("objectives", "weights"),
+}
+"""Prefix of names that have another environment's name in them -> arguments that are not that environment's."""
 _GYM_ID = re.compile(r'^    gym_id(?:: [^=]+)? = "(surefoot/[\w-]+-v\d+)"$', re.MULTILINE)
 
 PIXELS: Mapping[str, tuple[str, str, bool]] = {
@@ -106,6 +116,22 @@ def short_name(env_id: str) -> str:
     written = env_id.replace("_", "-")
     known = {**native_ids(), **{name: gym_id for name, (gym_id, _, _) in PIXELS.items()}, **gantry_ids()}
     return written if written in known else next((name for name, gym_id in known.items() if gym_id == env_id), env_id)
+
+
+def in_words(env_id: str) -> str:
+    """A name as people read it: an objective that it says stands behind the environment.
+
+    >>> in_words("objective:native/pendulum?formula=F(a %26 b)&labels=my:labels"), in_words("Hopper-v5")
+    ('native/pendulum, objective F(a & b)', 'Hopper-v5')
+    """
+    base, _, arguments = env_id.partition("?")
+    if not base.startswith(OBJECTIVE):
+        return env_id
+    parts = [part.partition("=") for part in arguments.split("&")]
+    stated = [unquote(value) for key, _, value in parts if key == "formula"]
+    own = "&".join(f"{key}={value}" for key, _, value in parts if key not in ("formula", "machine", "labels"))
+    what = f"objective {stated[0]}" if stated else "objective a reward machine"
+    return f"{base.removeprefix(OBJECTIVE)}{'?' if own else ''}{own}, {what}"
 
 
 def is_native(env_id: str) -> bool:

@@ -18,12 +18,12 @@ from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic, pairs
 from surefoot.core.nn.temperature import Temperature
-from surefoot.online.base.agents import OffPolicyAgent
+from surefoot.online.base.agents import CounterfactualConfig, OffPolicyAgent
 from surefoot.online.sac import SoftConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class REDQConfig(SoftConfig):
+class REDQConfig(SoftConfig, CounterfactualConfig):
     """Settings of REDQ; the defaults are those of watchernyu/REDQ, where they differ from SAC's."""
 
     initial_steps: int = 5_000

@@ -14,6 +14,7 @@ from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.data.dataset import Dataset
+from surefoot.online.base.agents import CounterfactualConfig
 from surefoot.online.sac import SAC, SoftConfig
 from surefoot.safe.constraint.constrained import MultiplierConfig, multiplier_rule
 from surefoot.safe.constraint.costs import checked_costs, cost_notes
@@ -21,7 +22,7 @@ from surefoot.safe.constraint.multipliers import HeldMultiplier
 
 
 @dataclasses.dataclass(frozen=True)
-class SACLagConfig(MultiplierConfig, SoftConfig):
+class SACLagConfig(MultiplierConfig, SoftConfig, CounterfactualConfig):
     """Settings of SAC-Lag: SAC's and the multiplier's, whose rate is chosen for 300 episodes (see `SACLag`)."""
 
     cost_window: int = 5

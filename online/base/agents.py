@@ -62,7 +62,16 @@ class OffPolicyConfig(Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class NStepConfig(OffPolicyConfig):
+class CounterfactualConfig(OffPolicyConfig):
+    """The option of agents that learn from plain rows of replay, which an objective's machine may multiply."""
+
+    counterfactual: bool = option(
+        False, "each transition as from every state of the objective's machine (CRM); needs objective="
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NStepConfig(CounterfactualConfig):
     """Options of agents whose targets may be of several steps."""
 
     n_step: int = option(
@@ -80,6 +89,10 @@ class NStepConfig(OffPolicyConfig):
         require(alone, name, "offline_fraction", self.offline_fraction, "0 where n_step is above 1")
         single = self.n_step == 1 or self.hindsight == 0
         require(single, name, "hindsight", self.hindsight, "0 where n_step is above 1")
+        plain = not self.counterfactual or (self.n_step == 1 and self.hindsight == 0)
+        require(
+            plain, name, "counterfactual", self.counterfactual, "false where n_step is above 1 or hindsight above 0"
+        )
 
 
 class OffPolicyAgent(Agent):

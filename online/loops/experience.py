@@ -20,6 +20,7 @@ from surefoot.data.ring import row_bytes
 from surefoot.envs.acting import Acting, EpisodeMeans, Step, bad_costs
 from surefoot.envs.acting.interventions import COLUMN as INTERVENED
 from surefoot.envs.acting.interventions import speaks_of
+from surefoot.envs.objectives.wrapper import FACTS
 
 COLUMNS = (
     "observations",
@@ -30,6 +31,7 @@ COLUMNS = (
     "costs",
     "returns_to_go",
     "penalties",
+    "objective",
 )
 """What an environment can fill; returns-to-go at the end of an episode, and NaN until then."""
 PENALTIES = ("grasp_penalty", "discrete_penalty")
@@ -94,7 +96,7 @@ class Experience:
             bounds = (bounds[0].to(device), bounds[1].to(device))
         self.acting = Acting(env, seeds, bounds, device, cost_window)
         self.num_envs, self.device, self.vectors = self.acting.num_envs, device, tuple(vectors)
-        sizes = {"actions": (int(space.n),) if bounds is None else tuple(bounds[0].shape)}
+        sizes = {"actions": (int(space.n),) if bounds is None else tuple(bounds[0].shape), "objective": (len(FACTS),)}
         if bounds is not None and tuple(space.shape or ()) != sizes["actions"]:
             raise EnvironmentMismatchError(
                 f"the agent gives {sizes['actions'][0]} actions, and the environment takes {space}"
@@ -129,6 +131,7 @@ class Experience:
         self.told_of_people = False
         """Whether the environment has ever spoken of one."""
         self._reads_penalties = "penalties" in reads
+        self._reads_objective = "objective" in reads
         self.transform: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         """Mean and scale (S, 1, O) of observations, scale and shift (S, 1) of rewards; None where they do nothing."""
         self.taken = torch.zeros(len(seeds), dtype=torch.int64)
@@ -141,7 +144,7 @@ class Experience:
         numpy_here = device.type == "cpu" and not self.acting.as_torch and VECTOR in self.acting.arrays
         self._in_numpy = (
             numpy_here and self._returns_to_go is None and self.acting.recent is None and not self._reads_costs
-        ) and not self._reads_penalties
+        ) and not (self._reads_penalties or self._reads_objective)
         self._ended = torch.zeros(len(seeds), dtype=torch.bool, device=device)  # in the last step
         self._diverged = torch.zeros((), dtype=torch.int64, device=device)
         self._not_finite = _First(lambda row, number, _: self.acting.not_finite(row, number), device)
@@ -225,6 +228,8 @@ class Experience:
             batch[INTERVENED] = person[0]
         if self._reads_penalties:
             batch["penalties"] = self._penalties(done.info)
+        if self._reads_objective:
+            batch["objective"] = acting.tensor(done.info["objective"])
         if "cost" in done.info:
             batch["costs"] = acting.tensor(done.info["cost"])
             if self._reads_costs:

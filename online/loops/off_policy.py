@@ -24,9 +24,11 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.store import store_from_dataset
 from surefoot.envs.acting import check_rows, check_spec
 from surefoot.envs.chunked import Chunked
-from surefoot.envs.hindsight import HindsightGoals, hindsight_of
+from surefoot.envs.hindsight import hindsight_of
+from surefoot.envs.objectives.relabel import COLUMN, counterfactuals_of
 from surefoot.online.base.agents import OffPolicyAgent
 from surefoot.online.loops.experience import Experience
+from surefoot.online.loops.relabelling import Relabelling
 from surefoot.online.remote.team import Elsewhere
 from surefoot.online.remote.team_experience import TeamSteps, check_agent, store
 
@@ -110,10 +112,12 @@ class OffPolicyLoop:
         if self.in_chunks and bounds is not None:
             bounds = (bounds[0].repeat(chunk), bounds[1].repeat(chunk))
         capacity = min(self.config.replay_capacity, whole_steps)
+        reads = (*self.agent.reads, COLUMN) if getattr(self.config, "counterfactual", False) else self.agent.reads
+        relabelling = self._relabelling(env)
         self.experience = Experience(
             env,
             seeds,
-            self.agent.required_columns,
+            reads,
             bounds,
             capacity,
             self.device,
@@ -124,13 +128,11 @@ class OffPolicyLoop:
             NO_PEOPLE if self.agent.acting.acts_in_chunks else "",
             self.config.replay_memory,
         )
-        data = None if dataset is None else store_from_dataset(dataset, self.agent.required_columns, self.device)
+        data = None if dataset is None else store_from_dataset(dataset, reads, self.device)
         self.learner = Learner(
             agents,
             seeds,
-            self.agent.sources(
-                Stores(dataset, data, self.experience.buffer, self.experience.corrections, self._relabelling(env))
-            ),
+            self.agent.sources(Stores(dataset, data, self.experience.buffer, self.experience.corrections, relabelling)),
             batch_size=batch_size,
             planned_steps=max(1, self.config.training_steps(whole_steps // (chunk if self.in_chunks else 1))),
             device=self.device,
@@ -156,26 +158,31 @@ class OffPolicyLoop:
         self._quick = self._prepared()
         self.read_transforms()
 
-    def _relabelling(self, env: Any) -> HindsightGoals | None:
+    def _relabelling(self, env: Any) -> Relabelling | None:
         """What makes many rows of one transition, where the agent asks for it.
 
         Raises:
-            ConfigError: the environment has no goals, or rows are not as the environment gave them.
+            ConfigError: the environment has no goals or no objective, or rows are not as the environment gave them.
         """
-        goals = int(getattr(self.config, "hindsight", 0))
-        if goals == 0:
+        agent, goals = self.agent, int(getattr(self.config, "hindsight", 0))
+        crm = bool(getattr(self.config, "counterfactual", False))
+        if goals == 0 and not crm:
             return None
-        agent = self.agent
+        asked, off = (
+            (f"{agent.name}.counterfactual is true", "false") if crm else (f"{agent.name}.hindsight is {goals}", "0")
+        )
         plain = not agent.normalizer.mean.any() and bool((agent.normalizer.scale == 1).all())
         if not plain or agent.reward_scale != 1 or agent.reward_shift != 0:
             raise ConfigError(
-                f"{agent.name}.hindsight is {goals}, must be 0 where observations or rewards are scaled: the "
-                "environment says what goals are worth in its own units"
+                f"{asked}, must be {off} where observations or rewards are scaled: what rows are worth is computed in "
+                "the environment's own units"
             )
+        if crm:
+            if self.team_steps is not None:
+                raise ConfigError(f"{asked}, must be {off} with collectors=, which send no labels")
+            return counterfactuals_of(env, agent.name, self.device)
         if self.device.type != "cpu":
-            raise ConfigError(
-                f"{agent.name}.hindsight is {goals}: the environment's compute_reward runs on the CPU; give device=cpu"
-            )
+            raise ConfigError(f"{asked}: the environment's compute_reward runs on the CPU; give device=cpu")
         return hindsight_of(env, goals, agent.name)
 
     def run(self, steps: int) -> dict[str, list[float]]:

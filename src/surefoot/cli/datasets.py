@@ -1,4 +1,4 @@
-"""`surefoot datasets list | info | map | verify | convert | pack | draft | generate | record | relabel | corrupt`."""
+"""`surefoot datasets`: list, info, map, verify, convert, pack, draft, and what makes datasets."""
 
 from __future__ import annotations
 

@@ -81,6 +81,15 @@ def add_parser(commands: Any) -> None:
         "--best", action="store_true", help="the best policies by evaluations in training, of a run with keep_best=true"
     )
     output.add_trust(parser)
+    parser.add_argument(
+        "--weights",
+        metavar="PARTS",
+        type=int,
+        help="of weighted:...: each policy by all weights that are multiples of 1/PARTS: Pareto front, hypervolume",
+    )
+    parser.add_argument(
+        "--reference", metavar="R1,R2,...", help="of --weights: the hypervolume's origin (default: the worst of each)"
+    )
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=evaluate)
@@ -102,6 +111,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name} is of --vary: add it, or leave --{name} out")
     if arguments.decision_steps is not None:
         return _evaluate_frequencies(arguments, judged, drawn)
+    if arguments.weights is not None:
+        return _evaluate_weights(arguments, judged)
+    if arguments.reference is not None:
+        raise ConfigError("--reference is of --weights: add them, or leave --reference out")
     if arguments.curve is not None:
         raise ConfigError("--curve is of --decision-steps: add them, or leave --curve out")
     if arguments.goals is not None:
@@ -256,6 +269,26 @@ def _judged(arguments: argparse.Namespace) -> Judged:
     first = next(iter(judged.policies.values()))
     check_spaces(env, first.arrays, first.action_dim, first.discrete)
     return judged
+
+
+def _evaluate_weights(arguments: argparse.Namespace, judged: Judged) -> int:
+    """What --weights asks for: the returns of each objective by each weight, the front and the hypervolume."""
+    from surefoot.cli.support.pareto import evaluate_weights, print_front
+
+    for name in ("until", "range", "goals", "curve"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name} does not go with --weights: leave one of them out")
+    policies = list(judged.policies.values())
+    episodes = 20 if arguments.episodes is None else arguments.episodes
+    quiet = arguments.quiet or arguments.json
+    found = evaluate_weights(
+        policies, judged.env_id, arguments.weights, arguments.reference, episodes, arguments.seed, quiet
+    )
+    if arguments.json:
+        output.print_json({"run": arguments.folder, "environment": judged.env_id, **found})
+    else:
+        print_front(found, len(policies))
+    return 0
 
 
 def _evaluate_goals(arguments: argparse.Namespace, judged: Judged, drawn: bool) -> int:

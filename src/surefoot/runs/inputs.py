@@ -16,9 +16,11 @@ from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
 from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
 from surefoot.envs.interface import VectorEnvironment
+from surefoot.envs.make import without_objective
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
-from surefoot.envs.names import device_scheme, gymnasium_id
+from surefoot.envs.names import OBJECTIVE, device_scheme, gymnasium_id
+from surefoot.envs.objectives.wrapper import ObjectiveEnv
 from surefoot.envs.snapshots import Snapshots
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
@@ -26,6 +28,7 @@ from surefoot.envs.vector import action_bounds, check_spaces
 from surefoot.runs.algorithms import check_parts
 from surefoot.runs.embedded import load
 from surefoot.runs.machine import at_once, cores
+from surefoot.runs.objective_data import for_environment
 from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
@@ -124,6 +127,7 @@ def locked_notes(spec: Spec) -> list[str]:
 
 def task(env_id: str) -> str:
     """The name of an environment without module, namespace and version; of a benchmark, with the task that is meant."""
+    env_id = without_objective(env_id)
     if is_benchmark(env_id):
         with contextlib.suppress(ConfigError):  # of a file: where a run acts is checked as it is made
             env_id = parse(env_id).gym_id
@@ -143,15 +147,19 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     """
     if dataset is None:
         dataset = load(str(plan.dataset), **plan.reading)
+    environment = None if plan.environment is None else without_objective(plan.environment)
     if agent_class(plan.algorithm).requires.margins:  # made of recorded rewards, so before others take their place
-        dataset, notes = with_margins(dataset, plan.environment)
+        dataset, notes = with_margins(dataset, environment)
         say(notify, *notes)
-    dataset, notes = with_rewards(dataset, plan.environment)
+    dataset, notes = with_rewards(dataset, environment)
     if plan.reward is not None:  # in place of the task's too, whose terminations stay
         require_trust(plan.functions["reward"], "the option reward")
         given = SuccessReward(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
         dataset, notes = rewarded(dataset, given, plan.reward), []
     say(notify, *notes)
+    if plan.environment is not None and plan.environment.startswith(OBJECTIVE):
+        dataset, notes = for_environment(dataset, plan.environment)
+        say(notify, *notes)
     if plan.strict:  # of data that were loaded already, or by rewards of the function's
         refuse_oddities(dataset, dataset.name)
     kind = agent_class(plan.algorithm)
@@ -292,7 +300,26 @@ def training_environment(
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
     rows = getattr(agent.config, "num_envs", 1)
     env = make_training(str(plan.environment), rows * seeds, gap=plan.gap, threads=threads)
-    return with_reward(starting(env, plan, snapshots, rows), plan)
+    return with_reward(starting(shaped(env, plan), plan, snapshots, rows), plan)
+
+
+def shaped(env: VectorEnvironment, plan: Plan) -> VectorEnvironment:
+    """An environment to learn in, with the shaping that a plan asks for, by its algorithm's discount.
+
+    Raises:
+        ConfigError: the algorithm has no discount below 1.
+    """
+    if isinstance(env, ObjectiveEnv) and plan.shaping != "none":
+        discount = plan.config.get("discount")
+        if discount is None or not 0 <= discount < 1:
+            raise ConfigError(
+                f"shaping={plan.shaping}: {plan.algorithm} has no discount in [0, 1), by which states of the objective "
+                f"have values; its discount is {discount}",
+                field="shaping",
+                code="conflict",
+            )
+        env.shape(plan.shaping, float(discount))
+    return env
 
 
 def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, list[str]]:

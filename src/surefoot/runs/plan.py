@@ -16,6 +16,7 @@ from surefoot.core.engine.capture import STEPS_PER_GRAPH, check_steps_per_graph
 from surefoot.data.cameras import cameras_of
 from surefoot.data.frame_cache import size_of
 from surefoot.envs.curriculum import TEACHERS
+from surefoot.envs.names import OBJECTIVE
 from surefoot.runs.algorithms import ALGORITHMS, AUTO
 from surefoot.runs.trust import FUNCTIONS, FunctionName, imported, require_trust
 
@@ -24,6 +25,8 @@ TRAINING_EVALUATION_SEED, FINAL_EVALUATION_SEED = 0, 1
 
 
 MOST_SEEDS = 10_000
+SHAPINGS = ("none", "value", "negative_value")
+"""As `envs.objectives.wrapper` has them, without its imports."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,17 @@ class Settings(Options):
     vary: str | None = option(None, "constants that episodes draw: mass=0.5:2,gravity=8:12")
     vary_cells: int = option(4, "parts of each range: a curriculum's tasks", range="[1, 100]")
     curriculum: str = option("uniform", "uniform, progress or improvement: who draws these", choices=tuple(TEACHERS))
+    objective: str | None = option(
+        None,
+        "what is wanted in place of the reward: a formula, as 'F(a & F b) & G !c', or a reward machine's .json file",
+    )
+    labels: str | None = option(None, "module:function that says which of the objective's propositions hold in a step")
+    shaping: str = option(
+        "none",
+        "potentials of the objective's states in training rewards: their values, or these less than 0 as in "
+        "Toro Icarte's code",
+        choices=SHAPINGS,
+    )
     kernels: bool = option(True, "networks and updates in the native module, on a CPU; false: plain PyTorch")
     compiled: bool = option(False, "compile the training step with torch.compile")
     mixed_precision: bool = option(False, "bfloat16 where it is safe")
@@ -180,6 +194,31 @@ class Plan(Settings):
     config: dict[str, Any]  # every option of the algorithm, resolved
     dataset: str | None = None  # path or catalogue id, as the user gave it; None: the algorithm needs none
     environment: str | None = None  # gymnasium id, or None: no simulator
+
+    def __post_init__(self) -> None:
+        """Check everything; an objective becomes part of the environment's name, so that all who make it have it.
+
+        Raises:
+            ConfigError: an objective without environment or labels, or shaping without objective.
+        """
+        super().__post_init__()
+        if self.objective is not None:
+            from surefoot.envs.objectives.named import named
+
+            if self.environment is None:
+                raise ConfigError(
+                    "objective= is of an environment, and none is named: give env=, or relabel the data by "
+                    "`surefoot datasets objective`",
+                    field="objective",
+                    code="missing",
+                )
+            object.__setattr__(self, "environment", named(self.environment, self.objective, self.labels))
+            object.__setattr__(self, "objective", None)
+            object.__setattr__(self, "labels", None)
+        for name, usual in (("labels", None), ("shaping", "none")):
+            value = getattr(self, name)
+            if value != usual and not (name == "shaping" and str(self.environment).startswith(OBJECTIVE)):
+                raise ConfigError(f"{name}={value}: is of an objective: add objective=", field=name, code="conflict")
 
     @property
     def reading(self) -> dict[str, Any]:

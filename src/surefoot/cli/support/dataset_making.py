@@ -1,4 +1,4 @@
-"""`surefoot datasets generate | record | relabel | corrupt`: datasets that are made."""
+"""`surefoot datasets generate | record | relabel | objective | corrupt`: datasets that are made."""
 
 from __future__ import annotations
 
@@ -60,6 +60,18 @@ def add_parsers(own: Any) -> None:
     made = add(own, "relabel", relabel, "give data recorded in OGBench the rewards of one of its tasks")
     made.add_argument("source", help="path or id, with the simulator's states in it")
     made.add_argument("--env", required=True, help="the task, as ogbench/scene-play-singletask-task1-v0")
+    made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
+    add_loading(made)
+
+    made = add(own, "objective", give_objective, "give data the rewards, costs and ends of a formula or reward machine")
+    made.add_argument("source", help="path or id, with observations that are one vector")
+    made.add_argument("--objective", required=True, help="a formula, or a reward machine's .json (docs/objectives.md)")
+    made.add_argument("--labels", required=True, metavar="MODULE:FUNCTION", help="what holds in each step")
+    made.add_argument(
+        "--counterfactual",
+        action="store_true",
+        help="each step from every state of the machine, not only the real one",
+    )
     made.add_argument("-o", "--output", required=True, help="a new .hdf5, .npz, .parquet or .csv file")
     add_loading(made)
 
@@ -244,6 +256,24 @@ def relabel(arguments: argparse.Namespace) -> int:
     if not isinstance(name, OGBenchName):
         raise ConfigError(f"--env {arguments.env}: only tasks of ogbench/... give rewards to recorded states")
     dataset = relabelled(load(arguments), name)
+    data.save(dataset, path)
+    report_lost(dataset, path)
+    report_written(path, dataset, arguments.json)
+    return 0
+
+
+def give_objective(arguments: argparse.Namespace) -> int:
+    """Store a dataset as it would have been recorded with an objective."""
+    from surefoot import data
+    from surefoot.envs.objectives.named import named
+    from surefoot.runs.objective_data import stated_in, with_objective
+    from surefoot.runs.trust import FunctionName, allow
+
+    path = new_file(arguments.output)
+    allow(FunctionName(arguments.labels))
+    stated = stated_in(named("none", arguments.objective, arguments.labels))
+    source = load(arguments)
+    dataset = with_objective(source, stated, arguments.counterfactual)
     data.save(dataset, path)
     report_lost(dataset, path)
     report_written(path, dataset, arguments.json)

@@ -145,7 +145,8 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
     """Overrides as Hydra's grammar can read them: paths quoted, whole numbers written as such.
 
     The values of `dataset=`, `init=` and `starts=` that are existing paths are quoted, and that of `out=`, so that any
-    path works; so is that of `vary=`, which has signs of the grammar in it. With `multirun`, a list of existing paths
+    path works; so are those of `vary=` and `objective=`, and without `multirun` that of `env=` with arguments, which
+    have signs of the grammar in them. With `multirun`, a list of existing paths
     with commas between them stays a list, each of them quoted. `steps=1e5` becomes `steps=100000`, with `multirun` in a
     list too.
     """
@@ -163,6 +164,11 @@ def readable(overrides: Sequence[str], multirun: bool = False) -> list[str]:
                 text = f"{key}=" + ",".join(quoted(part) if exists(part) else part for part in parts)
         elif key == "vary" and value[:1] not in ("'", '"') and "=" in value:
             text = f"vary={quoted(value)}"
+        elif key == "env" and "?" in value and value[0] not in "'\"" and not multirun:
+            text = f"{key}={quoted(value)}"
+        elif key == "objective" and value and value[0] not in "'\"" and value != "null":
+            parts = value.split(",") if multirun else [value]
+            text = f"{key}=" + ",".join(map(quoted, parts))
         elif key in WHOLE_NUMBERS:
             numbers = value.split(",") if multirun else [value]
             text = f"{key}{found}" + ",".join(map(_whole, numbers))

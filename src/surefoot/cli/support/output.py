@@ -169,13 +169,14 @@ def print_table(rows: Sequence[Row], details: bool = False) -> None:
         rows: of results.
         details: with the columns of evaluations and reports.
     """
+    from surefoot.envs.names import in_words
     from surefoot.evaluation import tables
 
     rows = [dataclasses.replace(row, dataset=short_dataset(row.dataset)) for row in rows]
     tasks = {(row.dataset, row.environment) for row in rows}
     if len(tasks) == 1:
         dataset, environment = tasks.pop()
-        place = environment or "without a simulator"
+        place = in_words(environment) if environment else "without a simulator"
         say(f"{place if dataset is None else f'{dataset}, {place}'}:")
         rows = [dataclasses.replace(row, dataset=None, environment=None) for row in rows]
     if sys.stdout.isatty():

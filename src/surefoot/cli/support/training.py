@@ -60,13 +60,14 @@ def train_one(
         SurefootError: anything that the user can fix.
         Interrupted, Terminated: Ctrl-C or SIGTERM after training had started.
     """
+    from surefoot.envs.names import in_words
     from surefoot.runs.start import train
 
     fields = request.fields
     if dataset is None and fields["dataset"] is not None:
         dataset = load(request, style)
     plan = plan_of(request, dataset, trust)
-    place = plan.environment or "without a simulator"
+    place = in_words(plan.environment) if plan.environment else "without a simulator"
     if plan.gap is not None:
         place += f" (acting with gap {plan.gap})"
     title = f"{request.algorithm} on {place if dataset is None else f'{describe(dataset)}, {place}'}"

@@ -36,6 +36,7 @@ from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.online.remote.collector import fill_for, restore_acting, steps_for
 from surefoot.online.remote.team import STATE, Elsewhere, LostError, Team, packed, unpacked
 from surefoot.runs import trust
+from surefoot.runs.inputs import shaped
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes import cluster
 from surefoot.runs.processes.stopping import leave_interrupts, signals_wait
@@ -153,7 +154,7 @@ class Collector:
         seed = collector_seed(int(meta["seed"]), worker)
         agent = own.agent(spec).fresh(seed)
         agent.normalizer.fixed = bool(meta["fixed"])  # as the learner's, whose statistics come with its weights
-        env = with_reward(make_training(str(plan.environment), rows, gap=plan.gap), plan)
+        env = with_reward(shaped(make_training(str(plan.environment), rows, gap=plan.gap), plan), plan)
         held = plan.collect_steps * rows  # of the replay buffer, which no one learns from
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
         self.loop = make_loop([agent], [seed], env, planned_steps=steps, batch_size=1, kernels=plan.kernels)
