@@ -30,7 +30,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent / "peers"))
 from sparse_hill import hill
 
 SIDES = ("none", "rnd", "icm", "disagreement", "counts")
-SEEDS, STEPS, EPISODES, CHUNK = (0, 1, 2), 160_000, 20, 20_480
+SEEDS, STEPS, EPISODES, CHUNK = (0, 1, 2), 200_000, 20, 20_480
 OPTIONS: dict[str, Any] = {
     "num_envs": 16,
     "horizon": 128,
@@ -74,17 +74,17 @@ def table(found: Results) -> list[str]:
     lines = [
         "# Exploration bonuses where the top of a hill alone pays",
         "",
-        f"PPO after {STEPS:,} steps of `benchmarks/peers/sparse_hill.py`, a car that must swing to climb: share of "
-        f"{EPISODES} episodes a seed that arrive with the mean action, {len(SEEDS)} seeds, with its 95 % interval; and "
-        f"the steps after which half of the training episodes of the last {CHUNK:,} steps arrived, of each seed. All "
-        "other options are the same. Seconds of a core are those of training. Written by "
+        f"PPO after {STEPS:,} steps of `benchmarks/peers/sparse_hill.py`, a car that must swing to climb: per cent "
+        f"of {EPISODES} episodes a seed that arrive with the mean action, {len(SEEDS)} seeds, with its 95 % interval; "
+        f"and the steps after which half of the training episodes of the last {CHUNK:,} steps arrived, of each seed. "
+        "All other options are the same. Seconds of a core are those of training. Written by "
         "`python benchmarks/exploration.py`.",
         "",
         "| bonus | arrives | less that without | steps until half arrive | s |",
         "|---|---|---|---|---|",
     ]
     sides = {s: [found[cell_name(s, n)] for n in SEEDS if cell_name(s, n) in found] for s in SIDES}
-    returns = {s: [np.asarray(one["returns"]) for one in there] for s, there in sides.items()}
+    returns = {s: [100 * np.asarray(one["returns"]) for one in there] for s, there in sides.items()}
     for side in SIDES:
         halves = ", ".join("never" if one["half"] is None else f"{one['half']:,}" for one in sides[side])
         beside = "" if side == "none" else difference(returns[side], returns["none"], False)

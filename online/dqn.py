@@ -22,6 +22,7 @@ from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, rows_of_steps
 from surefoot.online.bonuses.attach import bonus_entries, bonus_of, counting, with_bonus
 from surefoot.online.bonuses.config import BonusConfig
+from surefoot.online.bonuses.value_bonus import NEXT
 from surefoot.online.loops.prioritised import Priorities, PrioritisedReplay
 
 ERRORS = ("huber", "squared")
@@ -172,8 +173,11 @@ class DQN(OffPolicyAgent):
         self.bonus = bonus_of(self)
 
     def annotate(self, batch: Batch) -> Batch:
-        """Rows of several steps as one; rewards with the bonus."""
-        return with_bonus(self, rows_of_steps(self, batch))
+        """Rows of several steps as one; rewards with the bonus, or what a bonus of choices reads beside."""
+        rows = rows_of_steps(self, batch)
+        if self.bonus is not None and self.bonus.by_choice:
+            return {**rows, NEXT: highest(self.critic(rows["next_observations"]))}
+        return with_bonus(self, rows)
 
     def _head(self) -> ChoiceValues:
         """The network that the options ask for."""
@@ -211,11 +215,15 @@ class DQN(OffPolicyAgent):
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, A) one-hot choices: the best one by noisy weights, or with probability epsilon any."""
+        drawn = noise if self.config.noisy > 0 else None
+        values = self.critic.values(self.critic.estimates(observations, drawn), observations)
+        if self.bonus is not None and self.bonus.by_choice:
+            values = values + self.config.bonus_weight * self.bonus.of_choices(observations)
         if self.config.noisy > 0:
-            return highest(self.critic.values(self.critic.estimates(observations, noise), observations))
+            return highest(values)
         random = torch.special.ndtr(noise[..., -1:]) < self.epsilon
         any_choice = highest(self.among(noise[..., :-1], observations))
-        return torch.where(random, any_choice, highest(self.critic(observations)))
+        return torch.where(random, any_choice, highest(values))
 
     def among(self, numbers: Tensor, observations: Tensor) -> Tensor:
         """(B, A) random numbers whose highest is an allowed choice at (B, O) observations."""

@@ -1,8 +1,8 @@
 """A car in a valley whose engine is too weak for the hill: it must swing, and the top alone pays.
 
 Equations and constants of gymnasium's MountainCarContinuous-v0 (Moore, "Efficient Memory-based Learning for Robot
-Control", 1990), in units of its steps. The reward is 1 at the top, where an episode ends, and 0 elsewhere; actions cost
-nothing, and an episode has 200 steps.
+Control", 1990), in units of its steps, with two thirds of its force. The reward is 1 at the top, where an episode ends,
+and 0 elsewhere; actions cost nothing, and an episode has 200 steps.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import math
 
 from surefoot.envs.python_system import PythonSystem
 
-TOP = 0.45
+TOP, FORCE = 0.45, 0.001
 
 
 def derivative(x: float, v: float, push: float) -> tuple[float, float]:
     """Changes in a step."""
-    return v, 0.0015 * push - 0.0025 * math.cos(3 * x)
+    return v, FORCE * push - 0.0025 * math.cos(3 * x)
 
 
 def reward(next_x: float) -> float:

@@ -14,9 +14,10 @@ from surefoot.online.bonuses.counts import CountedReplay, Counts
 from surefoot.online.bonuses.disagreement import Disagreement
 from surefoot.online.bonuses.icm import ICM
 from surefoot.online.bonuses.rnd import RND
+from surefoot.online.bonuses.value_bonus import ValueBonus
 from surefoot.online.loops.replay import Replay
 
-BONUSES: dict[str, type[Bonus]] = {kind.kind: kind for kind in (RND, ICM, Disagreement, Counts)}
+BONUSES: dict[str, type[Bonus]] = {kind.kind: kind for kind in (RND, ICM, Disagreement, Counts, ValueBonus)}
 
 
 def bonus_of(agent: Agent) -> Bonus | None:
@@ -72,6 +73,8 @@ def with_bonus(agent: Any, batch: Batch) -> Batch:
     not end the task's return; the task's own end does.
     """
     if getattr(agent, "bonus", None) is None:
+        return batch
+    if agent.bonus.by_choice:
         return batch
     return {**batch, "rewards": batch["rewards"] + agent.config.bonus_weight * agent.bonus.reward(batch).detach()}
 

@@ -34,6 +34,8 @@ class Bonus(nn.Module):
     """Whether r_i is divided by sigma, and observations are normalised."""
     learns: ClassVar[bool] = True
     """Whether it has networks to train."""
+    by_choice: ClassVar[bool] = False
+    """Whether it changes which choice is made while training, and no reward."""
     noise: ClassVar[Mapping[str, Noise]] = {}
     """Random numbers that `loss` reads of each row."""
 
@@ -76,6 +78,10 @@ class Bonus(nn.Module):
             numbers: the moments to normalise by.
         """
         raise TypeError(f"{type(self).__name__} must define novelty")
+
+    def of_choices(self, observations: Tensor) -> Tensor:
+        """(B, A) what is added to the values of all choices, of a bonus `by_choice`."""
+        raise TypeError(f"{type(self).__name__} must define of_choices")
 
     def loss(self, batch: Batch, noise: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
         """() loss of its networks on (B, ...) rows, and metrics."""

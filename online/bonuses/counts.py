@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,10 +57,17 @@ def cells(observations: Tensor, width: float) -> Tensor:
 
     Cells are cubes of this width around its multiples; numbers of cells are mixed by a fixed hash.
     """
-    mixers = np.random.default_rng(0).integers(1, 2**62, observations.shape[-1]) | 1
-    whole = (observations / width).round().long() * torch.from_numpy(mixers).to(observations.device)
-    mixed = whole.sum(-1)
-    return torch.remainder(mixed ^ (mixed >> 29), CELLS)
+    places = torch.arange(1, observations.shape[-1] + 1, device=observations.device)
+    mixed = _scattered((observations / width).round().long() + _scattered(places)).sum(-1)
+    return torch.remainder(_scattered(mixed), CELLS)
+
+
+def _scattered(numbers: Tensor) -> Tensor:
+    """int64 numbers, each to another that looks like noise. Source: Steele, Lea and Flood's SplitMix64 (2014)."""
+    numbers = numbers * -0x61C8864680B583EB
+    numbers = (numbers ^ (numbers >> 30)) * -0x40A7B892E31B1A47
+    numbers = (numbers ^ (numbers >> 27)) * -0x6B2FB644ECCEEE15
+    return numbers ^ (numbers >> 31)
 
 
 class CountedReplay:

@@ -24,11 +24,13 @@ from surefoot.online.bonuses.counts import CountedReplay, Counts, cells
 from surefoot.online.bonuses.disagreement import spread
 from surefoot.online.bonuses.icm import ICM
 from surefoot.online.bonuses.rnd import RND
+from surefoot.online.bonuses.value_bonus import ValueBonus
 from surefoot.online.loops.loop import make_loop
 from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.online.loops.replay import Replay
 
-KINDS = sorted(BONUSES)
+KINDS = sorted(kind for kind, bonus in BONUSES.items() if not bonus.by_choice)
+ALL = [*KINDS, "value"]
 CONTINUOUS, CHOICES = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0)), Spec.of_choices(3, 4)
 SMALL: dict[str, Any] = {"bonus_hidden": (8,), "bonus_features": 5, "hidden": (8, 8)}
 
@@ -273,7 +275,7 @@ def test_without_a_bonus_the_far_end_of_a_chain_is_not_found() -> None:
     assert explored(None, 20_000) == (0, 20_000)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_each_bonus_finds_the_far_end_of_the_chain(kind: str) -> None:
     paid, steps = explored(kind, 8_000)
     assert paid >= 5, steps
@@ -282,7 +284,7 @@ def test_each_bonus_finds_the_far_end_of_the_chain(kind: str) -> None:
 # -- how it runs ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_a_killed_run_continues_bit_for_bit(kind: str) -> None:
     def fresh() -> OffPolicyLoop:
         options: dict[str, Any] = {"priority": 0.5} if kind == "counts" else {}
@@ -316,7 +318,7 @@ def test_ppo_continues_bit_for_bit_and_reports_what_the_environment_pays(kind: s
     assert torch.equal(parameters(resumed), parameters(whole))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_stacked_seeds_equal_each_alone(kind: str) -> None:
     options: dict[str, Any] = {"initial_steps": 20, "batch_size": 16, "bonus": kind, **SMALL}
     together = loop("dqn", Chain(4), seeds=(1, 2), **options)
@@ -325,6 +327,21 @@ def test_stacked_seeds_equal_each_alone(kind: str) -> None:
         alone = loop("dqn", Chain(2), seeds=(seed,), **options)
         alone.run(50)
         torch.testing.assert_close(parameters(alone), parameters(together, position), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["rnd", "counts"])
+def test_stacked_ppo_equals_each_seed_alone(kind: str) -> None:
+    def ran(seeds: tuple[int, ...]) -> Any:
+        options: dict[str, Any] = {"num_envs": 2, "horizon": 16, "minibatches": 4, "epochs": 1}
+        agent = PPO(Spec.of_choices(20, 2), bonus=kind, **SMALL, **options)
+        made = make_loop([agent.fresh(s) for s in seeds], seeds, Chain(2 * len(seeds)), planned_steps=400)
+        made.run(96)
+        return made
+
+    together = ran((1, 2))
+    for position, seed in enumerate((1, 2)):
+        found = parameters(together, position)
+        torch.testing.assert_close(parameters(ran((seed,))), found, rtol=1e-3, atol=1e-4)
 
 
 def test_what_does_not_go_with_a_bonus_is_refused() -> None:
@@ -342,6 +359,38 @@ def test_what_does_not_go_with_a_bonus_is_refused() -> None:
         kind.configure(bonus="rnd")
     with pytest.raises(ConfigError, match=r"dqn\.bonus is rnd, must be null with images"):
         DQN(Spec.of_choices({"image": Array((36, 36, 3), "uint8")}, 3), encoder="small", bonus="rnd")
+
+
+def test_a_value_bonuss_fixed_point_is_its_functions_and_it_changes_choices_alone() -> None:
+    """Two rows by loops, the second at an end; and with predictors equal to the functions the loss is 0."""
+    agent = DQN(CHOICES, bonus="value", bonus_members=2, discount=0.9, bonus_weight=1e6, **SMALL).fresh(0)
+    bonus = agent.bonus
+    assert isinstance(bonus, ValueBonus)
+    batch = rows(2)
+    batch["terminations"] = torch.tensor([0.0, 1.0])
+    batch = agent.annotate(batch)
+    assert torch.equal(batch["rewards"], rows(2)["rewards"])
+    loss, metrics = bonus.loss(batch, {})
+    f, g = bonus.both(batch["observations"], bonus.numbers)
+    later_f, later_g = bonus.both(batch["next_observations"], bonus.numbers)
+    wanted, sizes = 0.0, []
+    for row in range(2):
+        a, best = int(batch["actions"][row].argmax()), int(agent.critic(batch["next_observations"])[row].argmax())
+        sizes.append(max(abs(float(f[k, row, a] - g[k, row, a])) for k in range(2)))
+        for k in range(2):
+            reach = 0.9 * (1 - float(batch["terminations"][row]))
+            reward = float(f[k, row, a]) - reach * float(later_f[k, row, best])
+            wanted += (float(g[k, row, a]) - reward - reach * float(later_g[k, row, best])) ** 2 / 2
+    assert float(loss.detach()) == pytest.approx(wanted, rel=1e-5)
+    np.testing.assert_allclose(metrics["novelty"].detach(), sizes, rtol=1e-5)
+    agent.epsilon.zero_()
+    seen = batch["observations"]
+    chosen = agent.explore(seen, torch.randn(2, agent.explore_dim)).argmax(1)
+    assert torch.equal(chosen, bonus.of_choices(seen).argmax(1))
+    bonus.both = lambda observations, numbers: (f, f)  # type: ignore[method-assign]
+    assert float(bonus.loss(batch, {})[0]) == pytest.approx(0, abs=1e-12)
+    with refused("bonus", "conflict"):
+        SAC.configure(bonus="value")
 
 
 def test_a_batch_without_a_bonus_is_left_alone() -> None:
