@@ -21,6 +21,9 @@ from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, rows_of_steps
+from surefoot.online.bonuses.attach import bonus_entries, bonus_of, counting, with_bonus
+from surefoot.online.bonuses.config import BonusConfig
+from surefoot.online.bonuses.value_bonus import NEXT
 from surefoot.online.loops.prioritised import Priorities, PrioritisedReplay
 
 ERRORS = ("huber", "squared")
@@ -28,7 +31,7 @@ RETURNS = ("mean", "categorical", "quantile")
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig(NStepConfig, EncoderConfig):
+class DQNConfig(NStepConfig, EncoderConfig, BonusConfig):
     """Settings of DQN; the defaults suit small control problems, and `cleanrl` and `zoo-cartpole` are theirs.
 
     `rainbow` is for images and batches of 32 rows. Its numbers are of frames in the paper, four of which are a step.
@@ -159,7 +162,6 @@ class DQN(OffPolicyAgent):
     requires = Requires(discrete=True, continuous=False, masks=True)
     warm_start = WarmStart(networks=("critic", "normalizer"), counters=("epsilon",))
     config: DQNConfig
-    annotate = rows_of_steps
     epsilon: Tensor
 
     def build(self) -> None:
@@ -167,6 +169,14 @@ class DQN(OffPolicyAgent):
         self.critic: ChoiceValues = self._head()
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.register_buffer("epsilon", torch.tensor(self.config.first_epsilon))
+        self.bonus = bonus_of(self)
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Rows of several steps as one; rewards with the bonus, or what a bonus of choices reads beside."""
+        rows = rows_of_steps(self, batch)
+        if self.bonus is not None and self.bonus.by_choice:
+            return {**rows, NEXT: highest(self.critic(rows["next_observations"]))}
+        return with_bonus(self, rows)
 
     def _head(self) -> ChoiceValues:
         """The network that the options ask for."""
@@ -191,12 +201,12 @@ class DQN(OffPolicyAgent):
         return self.critic.weight_noise_dim or self.spec.action_dim + 1
 
     def _replay(self, stores: Stores, rows: Source) -> Source:
-        """As of any off-policy agent, or drawn by priority."""
+        """As of any off-policy agent, or drawn by priority, with visits where a bonus is of them."""
         found, c = super()._replay(stores, rows), self.config
-        if c.priority == 0:
-            return found
-        priorities = Priorities(c.priority, c.priority_correction, c.priority_steps)
-        return PrioritisedReplay(found, priorities, c.replay_capacity // c.num_envs * c.num_envs)  # type: ignore[arg-type]
+        if c.priority > 0:
+            priorities = Priorities(c.priority, c.priority_correction, c.priority_steps)
+            found = PrioritisedReplay(found, priorities, c.replay_capacity // c.num_envs * c.num_envs)  # type: ignore[arg-type]
+        return counting(self, stores, found)
 
     def first_actions(self, uniform: Tensor) -> Tensor:
         """(..., A) one-hot choices, each equally likely."""
@@ -204,11 +214,15 @@ class DQN(OffPolicyAgent):
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, A) one-hot choices: the best one by noisy weights, or with probability epsilon any."""
+        drawn = noise if self.config.noisy > 0 else None
+        values = self.critic.values(self.critic.estimates(observations, drawn), observations)
+        if self.bonus is not None and self.bonus.by_choice:
+            values = values + self.config.bonus_weight * self.bonus.of_choices(observations)
         if self.config.noisy > 0:
-            return highest(self.critic.values(self.critic.outputs(observations, noise), observations))
+            return highest(values)
         random = torch.special.ndtr(noise[..., -1:]) < self.epsilon
         any_choice = highest(self.among(noise[..., :-1], observations))
-        return torch.where(random, any_choice, highest(self.critic(observations)))
+        return torch.where(random, any_choice, highest(values))
 
     def among(self, numbers: Tensor, observations: Tensor) -> Tensor:
         """(B, A) random numbers whose highest is an allowed choice at (B, O) observations."""
@@ -217,10 +231,10 @@ class DQN(OffPolicyAgent):
     def targets(self, batch: Batch, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         """(B, N) what outputs should have been: what n steps earned, and what the best choice after them gives."""
         drawn, following = noise or {}, batch["next_observations"]
-        outputs = self.target_critic.outputs(following, drawn.get("target_weights"))
+        outputs = self.target_critic.estimates(following, drawn.get("target_weights"))
         judge, judged = self.target_critic, outputs
         if self.config.double:
-            judge, judged = self.critic, self.critic.outputs(following, drawn.get("choice_weights"))
+            judge, judged = self.critic, self.critic.estimates(following, drawn.get("choice_weights"))
         best = highest(judge.values(judged, following))
         reach = batch["reach"] if "reach" in batch else self.config.discount * (1 - batch["terminations"])
         return self.target_critic.target(of_choice(outputs, best), batch["rewards"], reach).detach()
@@ -228,7 +242,7 @@ class DQN(OffPolicyAgent):
     def critic_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Mean loss of the choices that were made, weighted where rows were drawn by priority."""
         observations, actions = batch["observations"], batch["actions"]
-        outputs = self.critic.outputs(observations, noise.get("weights"))
+        outputs = self.critic.estimates(observations, noise.get("weights"))
         loss, error = self.critic.losses(of_choice(outputs, actions), self.targets(batch, noise), self.config.error)
         loss = loss * batch["weights"] if "weights" in batch else loss
         q = (self.critic.values(outputs, observations) * actions).sum(-1)
@@ -249,6 +263,7 @@ class DQN(OffPolicyAgent):
         names = ("weights", "target_weights", *(("choice_weights",) if c.double else ())) if c.noisy > 0 else ()
         writes = {MAIN: "error"} if c.priority > 0 else {}
         return [
+            *bonus_entries(self),
             Update(self.critic_loss, ("critic",), adam, noise=dict.fromkeys(names, weights), writes=writes),
             *([] if c.noisy > 0 else [Rule(self.fall, ("epsilon",))]),
             Rule(target_updates={"target_critic": ("critic", c.target_rate)}, every=c.target_every),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from surefoot.core.base.options import option
@@ -16,8 +17,12 @@ from surefoot.core.engine.traits import Requires
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.losses.value_learning import value_loss
-from surefoot.online.base.on_policy_agent import OnPolicyAgent
+from surefoot.core.nn.networks import Value
+from surefoot.online.base.on_policy_agent import OnPolicyAgent, head_gain, in_parts
 from surefoot.online.base.on_policy_config import EpochsConfig
+from surefoot.online.bonuses.attach import bonus_entries, bonus_of
+from surefoot.online.bonuses.bonus import Bonus
+from surefoot.online.bonuses.config import BonusConfig
 
 SCOPES = ("minibatch", "block", "none")
 SCHEDULES = ("linear", "constant", "adaptive")
@@ -38,7 +43,7 @@ PENDULUM = {
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(EpochsConfig, EncoderConfig):
+class PPOConfig(EpochsConfig, EncoderConfig, BonusConfig):
     """Settings of PPO; the defaults are CleanRL's for continuous actions."""
 
     clip: float = option(0.2, "the ratio is held within 1 - clip and 1 + clip", range="> 0")
@@ -65,6 +70,7 @@ class PPOConfig(EpochsConfig, EncoderConfig):
     )
     separate_norms: bool = option(False, "shorten the gradients of actor and critic each by itself")
     shift: int = option(0, "largest shift of images, in pixels, drawn once a block: what acted saw them unmoved")
+    bonus_discount: float = option(0.99, "discount factor of the bonus", range="[0, 1]")
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -86,6 +92,10 @@ class PPO(OnPolicyAgent):
     the divergence instead of a schedule. The preset `cleanrl` clips normalised observations at 10, and raw ones, with
     `normalize_observations=false`, not at all. Under the preset `zoo-cartpole` the clip range stays at 0.2, where RL
     Baselines3 Zoo's falls linearly to 0 over the run.
+
+    With a `bonus` there is a second value, of the bonus alone, which does not end with an episode: what follows the
+    last step is the next episode's first observation, as in random network distillation (Burda et al., 2019). The
+    advantages are A plus `bonus_weight` times its own; the paper's weights, 2 and 1, are 0.5.
     """
 
     name = "ppo"
@@ -141,9 +151,21 @@ class PPO(OnPolicyAgent):
             return "it reads the present observation alone; train recurrent_ppo, which remembers"
         return super().lacks(option)
 
+    def build(self) -> None:
+        """Actor and critic; with a bonus, that and a critic of it."""
+        super().build()
+        self.bonus: Bonus | None = bonus_of(self)
+        if self.bonus is not None:
+            c = self.config
+            self.bonus_value = Value(self.features, c.hidden, "orthogonal", activation=c.activation)
+            head_gain(self.bonus_value.mlp, 1.0)
+
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """Advantages, returns, and what the policy that acted gave."""
         columns = self.advantages(block)
+        if getattr(self, "bonus", None) is not None:
+            columns |= self.bonus_columns(block)
+            columns["advantages"] = columns["advantages"] + self.config.bonus_weight * columns.pop("bonus_advantages")
         if self.config.advantage_scope == "block":
             columns["advantages"] = normalise(columns["advantages"], block.get("mask"))
         columns["behaviour_log_prob"] = self.behaviour_log_prob(block)
@@ -151,7 +173,27 @@ class PPO(OnPolicyAgent):
             columns["behaviour"] = self.block_behaviour(block)
         return self.acted(block) | columns
 
-    def prepare_full_batch(self, batch: Batch) -> Batch:
+    def bonus_columns(self, block: Mapping[str, Tensor]) -> Batch:
+        """Columns of a block for the bonus: its advantages and returns, which no end of an episode cuts short."""
+        assert self.bonus is not None
+        c, following = self.config, block["next_observations"]
+        earned = self.bonus.reward(dict(block), self.bonus.measured(dict(block)))
+        ends = (block["terminations"].bool() | block["truncations"].bool())[:-1].unsqueeze(-1)
+        after = torch.where(ends, block["observations"][1:], following[:-1])
+        values, later = (
+            in_parts(self.bonus_value, o) for o in (block["observations"], torch.cat([after, following[-1:]]))
+        )
+        endless = {name: torch.zeros_like(block["rewards"]) for name in ("terminations", "truncations")}
+        found = self.generalised({**block, **endless}, earned, values, later, c.bonus_discount, c.gae_lambda)
+        return {"bonus_advantages": found[0], "bonus_returns": found[1], "next_observations": following}
+
+    def bonus_value_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Squared error of the bonus's value, weighted."""
+        value = self.bonus_value(batch["observations"])
+        terms = 0.5 * (value - batch["bonus_returns"]).square()
+        return self.config.value_coefficient * reduce(terms, batch.get("mask")), {"bonus_value": value}
+
+    def of_whole_batch(self, batch: Batch) -> Batch:
         """Advantages are normalised over all of a minibatch."""
         if self.config.advantage_scope != "minibatch":
             return batch
@@ -195,9 +237,12 @@ class PPO(OnPolicyAgent):
         """One step on the joint loss; or two at the same parameters, each with its own gradient norm."""
         c = self.config
         adam = Adam(c.learning_rate, epsilon=c.epsilon, schedule=c.schedule, max_gradient_norm=c.max_gradient_norm)
+        own: list[Update | Rule] = [Update(self.loss, ("actor", "value"), adam)]
         if c.separate_norms:
-            return [
+            own = [
                 Update(self.policy_loss, ("actor",), adam),
                 Update(self.critic_loss, ("value",), adam, simultaneous=True),
             ]
-        return [Update(self.loss, ("actor", "value"), adam)]
+        if getattr(self, "bonus", None) is not None:
+            own.append(Update(self.bonus_value_loss, ("bonus_value",), adam))
+        return [*bonus_entries(self, on_block=True), *own]

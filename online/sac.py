@@ -14,10 +14,13 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.sources import Source, Stores
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import FORMS, Temperature
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, OffPolicyConfig, bootstrapped, rows_of_steps
+from surefoot.online.bonuses.attach import bonus_entries, bonus_of, counting, with_bonus
+from surefoot.online.bonuses.config import BonusConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +54,8 @@ class SoftConfig(OffPolicyConfig, EncoderConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig(SoftConfig, NStepConfig):
-    """Settings of SAC: targets may be of several steps."""
+class SACConfig(SoftConfig, NStepConfig, BonusConfig):
+    """Settings of SAC: targets may be of several steps, and rewards may have a bonus."""
 
 
 class SAC(OffPolicyAgent):
@@ -85,7 +88,6 @@ class SAC(OffPolicyAgent):
         },
     }
     config: SoftConfig
-    annotate = rows_of_steps
 
     def build(self) -> None:
         """Actor, twin critics with their targets, temperature."""
@@ -94,6 +96,15 @@ class SAC(OffPolicyAgent):
         self.critic = Critic(*sizes, c.hidden, 2)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(c.temperature, c.temperature_form)
+        self.bonus = bonus_of(self)
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Rows of several steps as one; rewards with the bonus."""
+        return with_bonus(self, rows_of_steps(self, batch))
+
+    def _replay(self, stores: Stores, rows: Source) -> Source:
+        """As of any off-policy agent, with visits where a bonus is of them."""
+        return counting(self, stores, super()._replay(stores, rows))
 
     @property
     def target_entropy(self) -> float:
@@ -145,5 +156,5 @@ class SAC(OffPolicyAgent):
             Update(self.actor_loss, ("actor",), actor, noise=action),
         ]
         if c.learn_temperature:
-            found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, simultaneous=True))
-        return found
+            found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True))
+        return [*bonus_entries(self), *found]

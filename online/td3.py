@@ -11,15 +11,18 @@ from torch import Tensor
 from surefoot.core.actors.heads import DeterministicActor
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
+from surefoot.core.engine.sources import Source, Stores
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, bootstrapped, rows_of_steps
+from surefoot.online.bonuses.attach import bonus_entries, bonus_of, counting, with_bonus
+from surefoot.online.bonuses.config import BonusConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3Config(NStepConfig):
+class TD3Config(NStepConfig, BonusConfig):
     """Settings of TD3; the defaults are CleanRL's, which are the paper's with one learning rate."""
 
     initial_steps: int = 25_000
@@ -57,7 +60,6 @@ class TD3(OffPolicyAgent):
         "zoo-pendulum": {"learning_rate": 1e-3, "hidden": (400, 300), "initial_steps": 10_000, "discount": 0.98},
     }
     config: TD3Config
-    annotate = rows_of_steps
 
     def build(self) -> None:
         """Twin critics and actor, with targets of both."""
@@ -66,6 +68,15 @@ class TD3(OffPolicyAgent):
         self.actor: DeterministicActor = DeterministicActor(*sizes, self.config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.bonus = bonus_of(self)
+
+    def annotate(self, batch: Batch) -> Batch:
+        """Rows of several steps as one; rewards with the bonus."""
+        return with_bonus(self, rows_of_steps(self, batch))
+
+    def _replay(self, stores: Stores, rows: Source) -> Source:
+        """As of any off-policy agent, with visits where a bonus is of them."""
+        return counting(self, stores, super()._replay(stores, rows))
 
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """(B, A) actions in [-1, 1] with normal noise added."""
@@ -86,13 +97,14 @@ class TD3(OffPolicyAgent):
         action = self.actor(batch["observations"])
         return -self.critic.first(torch.cat([batch["observations"], action], -1)).mean(), {}
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> list[Update | Rule]:
         """Critics at every step; actor and targets at every second."""
         c = self.config
         adam = Adam(c.learning_rate)
         targets = {"target_critic": ("critic", c.target_rate), "target_actor": ("actor", c.target_rate)}
         smoothing = {"target_noise": Noise("normal", self.spec.action_dim)}
         return [
+            *bonus_entries(self),
             Update(self.critic_loss, ("critic",), adam, noise=smoothing),
             Update(self.actor_loss, ("actor",), adam, every=c.actor_every, target_updates=targets),
         ]

@@ -16,7 +16,7 @@ from surefoot.core.nn.networks import MLP, LayerNorm
 class ChoiceValues(Actor):
     """Base of heads that value each choice and take the best, as a one-hot row; what they learn is their own.
 
-    A value is made of N numbers of each choice, `outputs`: the value itself (N = 1), or a distribution of the return.
+    A value is made of N numbers of each choice, `estimates`: the value itself (N = 1), or a distribution of the return.
     """
 
     discrete = True
@@ -28,20 +28,20 @@ class ChoiceValues(Actor):
 
     @property
     def weight_noise_dim(self) -> int:
-        """Standard normal numbers that `outputs` draws its weights with; 0 where these are fixed."""
+        """Standard normal numbers that `estimates` draws its weights with; 0 where these are fixed."""
         return 0
 
     def forward(self, observations: Tensor) -> Tensor:
         """(B, A) values of all choices."""
-        return self.values(self.outputs(observations), observations)
+        return self.values(self.estimates(observations), observations)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) one-hot choices, the first of equal ones; `noise` has no effect."""
         return highest(self(observations))
 
-    def outputs(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+    def estimates(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A, N) numbers for (B, O) observations, and (1 or B, `weight_noise_dim`) noise where there is some."""
-        raise TypeError(f"{type(self).__name__} must define outputs")
+        raise TypeError(f"{type(self).__name__} must define estimates")
 
     def values(self, outputs: Tensor, observations: Tensor) -> Tensor:
         """(B, A) values that (B, A, N) outputs stand for, at these observations, which may forbid some choices."""
@@ -96,7 +96,7 @@ class GreedyActor(ChoiceValues, MLPActor):
         """(B, A) values of all choices."""
         return self.mlp(observations)
 
-    def outputs(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+    def estimates(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A, 1) the values."""
         return self(observations).unsqueeze(-1)
 

@@ -68,7 +68,7 @@ class ValueHead(ChoiceValues):
         """As of `ChoiceValues`."""
         return sum(s.noise_dim for s in (self.advantage, self.common) if isinstance(s, NoisyMLP))
 
-    def outputs(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+    def estimates(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A, N), as of `ChoiceValues`."""
         own, common = self._split(noise)
         found = self._of(self.advantage, observations, own).unflatten(-1, (self.choices, self.width))

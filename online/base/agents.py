@@ -168,7 +168,8 @@ class OffPolicyAgent(Agent):
 
     def _replay(self, stores: Stores, rows: Source) -> Source:
         """The source of an agent that learns from its replay buffer alone: plain rows, or those of several steps."""
-        return rows if self.n_step == 1 else ReplaySteps(stores.replay, self.n_step, self.config.discount)
+        discount: float = vars(self.config).get("discount", 1.0)
+        return rows if self.n_step == 1 else ReplaySteps(stores.replay, self.n_step, discount)
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """A dataset as rows to learn from beside the replay buffer: actions scaled, rewards and observations too."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surefoot.core.base.errors import DataError
 from surefoot.core.engine.sources import Batch, Drawn
-from surefoot.online.loops.replay import Replay
+from surefoot.online.loops.replay import NewRows, Replay
 
 FAN = 32
 """Children of a node: few levels, each of which is a handful of operations."""
@@ -118,12 +118,10 @@ class PrioritisedReplay(Drawn):
         """As `Source.bind`."""
         super().bind(seeds, rows, device)
         self.inner.bind(seeds, rows, device)
-        self.num_envs = self.inner.num_envs
+        self.new = NewRows(self.buffer, len(seeds), device)
         self.tree = SumTree(len(seeds), max(self.capacity, self.buffer.capacity // len(seeds)), device)
         self.largest = torch.ones(len(seeds), 1, dtype=torch.float64, device=device)
         """(S, 1) the largest priority so far."""
-        self.entered = torch.zeros(1, dtype=torch.int64)
-        """Where the newest row that has a priority ends, in vector steps of the buffer."""
         self._beta = torch.zeros((), dtype=torch.float64, device=device)  # changed in place: a CUDA graph reads it
         self._strata = torch.arange(rows, device=device)
         self._asked: tuple[int, Tensor] | None = None
@@ -140,24 +138,17 @@ class PrioritisedReplay(Drawn):
                 raise DataError("no row of the buffer is a transition yet: raise algo.initial_steps")
             own = self.tree.draw((self._strata + self.drawn(step)) / self.count)
             self._beta.fill_(self.priorities.beta(step))
-            self._asked = (step, self._global(own))
+            self._asked = (step, self.new.of_buffer(own))
         return self._asked[1]
 
     def _enter(self) -> None:
         """Give the rows that came since the last step the largest priority."""
         if len(self.buffer) == 0:
             raise DataError("there are no rows to sample from: act in the environment before the first training step")
-        steps, size = self.buffer.capacity // self.buffer.num_envs, len(self.buffer) // self.buffer.num_envs
-        position, entered = self.buffer.position // self.buffer.num_envs, int(self.entered)
-        new = size if entered == 0 else (position - entered) % steps
-        if new == 0:
-            return
-        times = (torch.arange(position - new, position, device=self.device)) % steps
-        own = (times.unsqueeze(1) * self.num_envs + torch.arange(self.num_envs, device=self.device)).flatten()
-        rows = own.expand(len(self.seeds), -1)
-        valid = self.buffer.valid[self._global(rows)]
-        self.tree.write(rows, (self.largest**self.priorities.exponent * valid).expand(rows.shape))
-        self.entered.fill_(position or steps)
+        rows = self.new.take()
+        if rows is not None:
+            valid = self.buffer.valid[self.new.of_buffer(rows)]
+            self.tree.write(rows, (self.largest**self.priorities.exponent * valid).expand(rows.shape))
 
     def write(self, indices: Tensor, errors: Tensor) -> None:
         """Set the priorities of rows by what their errors were.
@@ -166,29 +157,18 @@ class PrioritisedReplay(Drawn):
             indices: (S, rows) or (rows,) as `rows` gave them.
             errors: of the same shape; their sizes count.
         """
-        own = self._own(indices).view(len(self.seeds), -1)
+        own = self.new.own(indices).view(len(self.seeds), -1)
         found = errors.detach().reshape(own.shape).double().abs() + self.priorities.least
         torch.maximum(self.largest, found.amax(1, keepdim=True), out=self.largest)
         self.tree.write(own, found**self.priorities.exponent)
 
     def gather(self, indices: Tensor, out: object = None) -> Batch:
         """The rows at `indices` (S, rows) or (rows,), and their `weights`."""
-        own = self._own(indices).view(len(self.seeds), -1)
+        own = self.new.own(indices).view(len(self.seeds), -1)
         held = self.tree.weights.gather(1, own)
         weights = (held.amin(1, keepdim=True) / held) ** self._beta
         return {**self.inner.gather(indices), "weights": weights.view(indices.shape).float()}
 
-    def _own(self, indices: Tensor) -> Tensor:
-        """Rows of the buffer as rows of their seed."""
-        step = torch.div(indices, self.buffer.num_envs, rounding_mode="floor")
-        return step * self.num_envs + (indices - step * self.buffer.num_envs) % self.num_envs
-
-    def _global(self, own: Tensor) -> Tensor:
-        """(S, K) rows of seeds as rows of the buffer."""
-        seeds = torch.arange(len(self.seeds), device=own.device).unsqueeze(1)
-        step = torch.div(own, self.num_envs, rounding_mode="floor")
-        return step * self.buffer.num_envs + seeds * self.num_envs + (own - step * self.num_envs)
-
     def rows_added(self, position: int) -> dict[str, Tensor]:
         """What a checkpoint of seed `position` holds of it: the priorities, and how far rows have one."""
-        return {"tree": self.tree.nodes[position], "largest": self.largest[position], "entered": self.entered}
+        return {"tree": self.tree.nodes[position], "largest": self.largest[position], "entered": self.new.entered}

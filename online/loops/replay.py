@@ -152,6 +152,43 @@ class ReplayWindows(Replay):
     workspace = None  # type: ignore[assignment]  # windows are gathered into memory of their own
 
 
+class NewRows:
+    """The rows of a buffer that came since it was last asked, each once, in the own numbers of each seed.
+
+    Row t * N + e of a seed is step t of its environment e.
+    """
+
+    def __init__(self, buffer: TransitionBuffer, seeds: int, device: torch.device) -> None:
+        """Of a buffer that S seeds share; rows that are there already are new at first."""
+        self.buffer, self.seeds, self.device = buffer, seeds, device
+        self.num_envs = buffer.num_envs // seeds
+        self.entered = torch.zeros(1, dtype=torch.int64)
+        """Where the newest row that was given ends, in vector steps; it is part of checkpoints."""
+
+    def take(self) -> Tensor | None:
+        """(S, K) int64 own rows, or None; fewer than the buffer's capacity must have come since."""
+        steps, size = self.buffer.capacity // self.buffer.num_envs, len(self.buffer) // self.buffer.num_envs
+        position, entered = self.buffer.position // self.buffer.num_envs, int(self.entered)
+        new = size if entered == 0 else (position - entered) % steps
+        if new == 0:
+            return None
+        self.entered.fill_(position or steps)
+        times = torch.arange(position - new, position, device=self.device) % steps
+        own = times.unsqueeze(1) * self.num_envs + torch.arange(self.num_envs, device=self.device)
+        return own.flatten().expand(self.seeds, -1)
+
+    def own(self, rows: Tensor) -> Tensor:
+        """Rows of the buffer as rows of their seed."""
+        step = torch.div(rows, self.buffer.num_envs, rounding_mode="floor")
+        return step * self.num_envs + (rows - step * self.buffer.num_envs) % self.num_envs
+
+    def of_buffer(self, own: Tensor) -> Tensor:
+        """(S, K) rows of seeds as rows of the buffer."""
+        seeds = torch.arange(self.seeds, device=own.device).unsqueeze(1)
+        step = torch.div(own, self.num_envs, rounding_mode="floor")
+        return step * self.buffer.num_envs + seeds * self.num_envs + (own - step * self.num_envs)
+
+
 class ReplaySteps(Replay):
     """Rows of several steps that begin at rows drawn uniformly: what targets of n steps read, and no more.
 

@@ -10,6 +10,7 @@ from learner_rows import EXACT, Y, drawn_rows, values
 from toy_agents import ADAM, SPEC, HandAdam, Toy, learner, toy
 
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.random import Noise
 from surefoot.core.base.rates import LaProp
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.engine.learner import Learner
@@ -225,3 +226,61 @@ def test_a_buffer_follows_a_metric_of_a_loss(seeds: list[int], kernels: bool) ->
 def test_buffers_and_factors_of_nothing_are_refused(option: dict) -> None:
     with pytest.raises(ConfigError, match="a_loss: no buffer, or none of the networks"):
         learner([toy(lambda s: [Update(s.a_loss, ("a",), ADAM, **option)])], Y)
+
+
+class Written(Uniform):
+    """Remembers what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda indices: {"y": Y.float()[indices]}, 8)
+        self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def write(self, rows: torch.Tensor, numbers: torch.Tensor) -> None:
+        self.given.append((rows.clone(), numbers.clone()))
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("kernels", [False, True])
+def test_a_source_is_given_a_metric_of_the_rows_that_were_learned_from(seeds: list[int], kernels: bool) -> None:
+    class Erring(Toy):
+        def a_loss(self, batch: Batch, noise: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Metrics]:
+            error = self.a.x - batch["y"]
+            return error.square().mean(), {"error": error}
+
+        plan = lambda self: [Update(self.a_loss, ("a",), ADAM, writes={"batch": "error"})]  # noqa: E731
+
+    source = Written()
+    trained = Learner([Erring(SPEC) for _ in seeds], seeds, source, batch_size=4, kernels=kernels and len(seeds) == 1)
+    for step in range(3):
+        before = trained.agents_parameters(0)["a.x"].item()
+        trained.run(1)
+        rows, errors = source.given[step]
+        assert torch.equal(rows.view(len(seeds), 4), source.rows(step))
+        torch.testing.assert_close(errors.view(len(seeds), 4)[0], before - Y.float()[source.rows(step)[0]])
+
+
+def test_a_source_that_takes_no_numbers_is_refused() -> None:
+    plan = lambda s: [Update(s.a_loss, ("a",), ADAM, writes={"batch": "a"})]  # noqa: E731
+    with pytest.raises(ConfigError, match="a_loss writes to 'batch', which is no source of it that has write"):
+        learner([toy(plan)], Y)
+    twice = lambda s: [Update(s.a_loss, ("a",), ADAM, writes={"batch": "a"}, repeat=2)]  # noqa: E731
+    with pytest.raises(ConfigError, match="neither repeat= nor rows="):
+        Learner([toy(twice)], [0], Written(), batch_size=4)
+
+
+def test_noise_of_a_whole_batch_is_one_row_a_turn() -> None:
+    shapes = []
+
+    def plan(s: Toy) -> list[Update]:
+        def noisy_loss(batch: Batch, noise: dict[str, torch.Tensor]) -> tuple[torch.Tensor, Metrics]:
+            shapes.append(tuple(noise["push"].shape))
+            pushes.append(noise["push"].flatten().tolist())
+            return (s.a.x - noise["push"]).square().mean(), {}
+
+        return [Update(noisy_loss, ("a",), ADAM, noise={"push": Noise("normal", 3, whole_batch=True)}, repeat=2)]
+
+    pushes: list[list[float]] = []
+    trained = Learner([toy(plan)], [0], Written(), batch_size=4)
+    trained.run(2)
+    assert shapes == [(1, 3)] * 4
+    assert len({tuple(one) for one in pushes}) == 4

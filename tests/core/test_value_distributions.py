@@ -102,9 +102,9 @@ def test_noisy_layers_are_those_of_a_drawn_matrix() -> None:
 def test_values_are_the_means_of_distributions() -> None:
     x = torch.randn(4, 2)
     quantiles = QuantileHead(2, 3, (4,), quantiles=5)
-    np.testing.assert_allclose(quantiles(x).detach(), quantiles.outputs(x).mean(-1).detach(), atol=1e-6)
+    np.testing.assert_allclose(quantiles(x).detach(), quantiles.estimates(x).mean(-1).detach(), atol=1e-6)
     categorical = CategoricalHead(2, 3, (4,), atoms=3, value_range=(-1.0, 5.0))
-    p = categorical.outputs(x).softmax(-1)
+    p = categorical.estimates(x).softmax(-1)
     np.testing.assert_allclose(
         categorical(x).detach(), (-p[..., 0] + 2 * p[..., 1] + 5 * p[..., 2]).detach(), atol=1e-6
     )
