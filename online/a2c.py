@@ -53,6 +53,7 @@ class A2C(OnPolicyAgent):
     """
 
     name = "a2c"
+    takes_teams = True
     Config = A2CConfig
     config: A2CConfig
 

@@ -63,6 +63,7 @@ class DQN(OffPolicyAgent):
     """
 
     name = "dqn"
+    takes_teams = True
     Config: ClassVar[type] = DQNConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "cleanrl": {

@@ -88,6 +88,7 @@ class PPO(OnPolicyAgent):
     """
 
     name = "ppo"
+    takes_teams = True
     Config = PPOConfig
     corrects_staleness = True
     by_rows = True

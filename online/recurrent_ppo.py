@@ -90,6 +90,7 @@ class RecurrentPPO(PPO):
     """
 
     name = "recurrent_ppo"
+    takes_teams = True
     Config: ClassVar[type[RecurrentPPOConfig]] = RecurrentPPOConfig
     by_rows = False
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {

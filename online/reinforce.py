@@ -62,6 +62,7 @@ class Reinforce(OnPolicyAgent):
     """
 
     name = "reinforce"
+    takes_teams = True
     Config = ReinforceConfig
     config: ReinforceConfig
 

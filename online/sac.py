@@ -71,6 +71,7 @@ class SAC(OffPolicyAgent):
     """
 
     name = "sac"
+    takes_teams = True
     Config: ClassVar[type] = SACConfig
     PRESETS = {  # noqa: RUF012
         "sb3": {},

@@ -49,6 +49,7 @@ class TD3(OffPolicyAgent):
     """
 
     name = "td3"
+    takes_teams = True
     Config = TD3Config
     PRESETS = {  # noqa: RUF012
         "cleanrl": {},

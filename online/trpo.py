@@ -43,6 +43,7 @@ class TRPO(OnPolicyAgent):
     """
 
     name = "trpo"
+    takes_teams = True
     Config = TRPOConfig
     config: TRPOConfig
 

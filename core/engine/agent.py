@@ -209,6 +209,12 @@ class Agent(nn.Module):
     """Whether one of its updates trains the encoder; else it stays as it came with the run that is gone on from."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
+    takes_teams: ClassVar[bool] = False
+    """Whether rows may be agents of teams (`Spec.team`), which share its weights; each class says so for itself."""
+    reads_team_state: ClassVar[bool] = False
+    """Whether its rows show the team's state behind what an agent observes, for critics or mixing alone."""
+    ends_with_team: ClassVar[bool] = False
+    """Whether its rows end with the team's episode, and not with each agent's own."""
     cost_window: int | None = None
     """Episodes whose mean cost rules on "episodes" are given while it acts; None for agents without a constraint."""
     inherits: ClassVar[tuple[str, ...]] = ("actor", "normalizer")
@@ -233,6 +239,7 @@ class Agent(nn.Module):
     def __init_subclass__(cls, **options: Any) -> None:
         """Make known whose config its config is."""
         super().__init_subclass__(**options)
+        cls.takes_teams = bool(cls.__dict__.get("takes_teams", False))
         if "name" in cls.__dict__ and "Config" in cls.__dict__:
             ALGORITHM_OF.setdefault(cls.Config, cls.name)
 

@@ -132,11 +132,13 @@ class EpisodeRunner:
         self.seeds: list[int] = []  # of each episode's reset
         self.memories: list[Memory] = []  # of each policy
         space: Any = vector.single_action_space
-        self.discrete = isinstance(space, gymnasium.spaces.Discrete)
+        several = isinstance(space, gymnasium.spaces.MultiDiscrete)  # a choice of each agent of a team
+        self.discrete = several or isinstance(space, gymnasium.spaces.Discrete)
         self.one_vector = VECTOR in arrays_of(vector.single_observation_space, env_id)  # refuses what no policy reads
         if not self.discrete:
             check_actions(env_id, space)
-        self.low, self.high = (space.start, space.start + space.n - 1) if self.discrete else (space.low, space.high)
+        choices = (space.nvec if several else space.n) if self.discrete else 0
+        self.low, self.high = (space.start, space.start + choices - 1) if self.discrete else (space.low, space.high)
         self.actions = np.zeros((rows, *space.shape), dtype=space.dtype)
         self.before = self.actions.copy()  # of the last step
         self.half = None if self.discrete else half_range(self.low, self.high)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from surefoot.envs.adapters.isaac_lab import KeepFinalObservations, from_isaac_lab
     from surefoot.envs.adapters.mjx import from_mjx
     from surefoot.envs.adapters.mujoco_warp import from_mujoco_warp
+    from surefoot.envs.adapters.pettingzoo import from_pettingzoo
     from surefoot.envs.adapters.physics import PhysicsTask
     from surefoot.envs.adapters.sb3 import from_sb3, to_sb3
 
@@ -28,6 +29,7 @@ _HOMES = {
     "from_isaac_lab": "isaac_lab",
     "from_mjx": "mjx",
     "from_mujoco_warp": "mujoco_warp",
+    "from_pettingzoo": "pettingzoo",
     "from_sb3": "sb3",
     "to_gymnasium": "gym_out",
     "to_gymnasium_vector": "gym_out",
@@ -43,6 +45,7 @@ __all__ = [
     "from_isaac_lab",
     "from_mjx",
     "from_mujoco_warp",
+    "from_pettingzoo",
     "from_sb3",
     "to_gymnasium",
     "to_gymnasium_vector",

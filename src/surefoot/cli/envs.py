@@ -244,8 +244,11 @@ def _finite(value: float) -> float | None:
 
 def _describe(env_id: str) -> dict[str, Any]:
     from surefoot.envs import describe
+    from surefoot.envs.make import is_team
     from surefoot.envs.training import gaps_of
 
+    if is_team(env_id):
+        return _describe_team(env_id)
     found = describe(env_id)
     gaps = gaps_of(found.env_id)
     arrays = [{"key": key, "shape": str(a.shape), "dtype": a.dtype} for key, a in found.observations.items()]
@@ -260,6 +263,29 @@ def _describe(env_id: str) -> dict[str, Any]:
         "simulator": found.simulator,
         **({"gaps": [{"gap": name, "what": what} for name, what in gaps.items()]} if gaps else {}),
     }
+
+
+def _describe_team(env_id: str) -> dict[str, Any]:
+    """Of an environment in which several agents act: what each observes and does."""
+    from surefoot.core.base.spec import in_words
+    from surefoot.envs.agents import RowView
+    from surefoot.envs.spaces import arrays_of
+    from surefoot.envs.training import make_training
+
+    env: Any = make_training(env_id, 1, view=RowView(state=True))
+    try:
+        single, team = env.single_action_space, env.agents_team
+        alone = arrays_of(make_training(env_id, 1).single_observation_space)
+        return {
+            "name": env_id,
+            "agents": ", ".join(team.names),
+            "each_observes": in_words(alone) + (", its one-hot number among them" if team.agents > 1 else ""),
+            "each_does": str(single),
+            "state": f"{team.state_dim} numbers, for critics and mixing networks alone",
+            "steps": env.max_episode_steps,
+        }
+    finally:
+        env.close()
 
 
 def check(arguments: argparse.Namespace) -> int:

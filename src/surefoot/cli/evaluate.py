@@ -91,6 +91,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     import torch
 
     from surefoot.core.engine.smoothness import measured
+    from surefoot.envs.make import is_team
     from surefoot.evaluation import Met, evaluate_until, smoothness, tables
     from surefoot.evaluation import evaluate as roll_out
     from surefoot.evaluation.safety import check_limit
@@ -163,6 +164,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
             f"{name}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}"
             f"{solved}"
         )
+        if is_team(judged.env_id) and episodes.reward_terms:
+            each = ", ".join(f"{agent} {values.mean():.1f}" for agent, values in episodes.reward_terms.items())
+            output.say(f"  its agents' own returns: {each}")
     if row.safety is not None:
         output.say(row.safety.sentence())
     if row.smoothness is not None and row.smoothness["jacobian"] is not None:
