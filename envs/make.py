@@ -11,6 +11,7 @@
     here:Arm                         an object of this process (`keep`): what no other process can import
     NAME?gain=2&reward=my:reward     any of them with arguments (`with_options`), so that one text says all of it
     other:PYTHON:MODULE:ID           an environment in another python (envs/other)
+    team:NAME, team:MODULE:CLASS     several agents: a task of ours, or a class of yours (envs/team_tasks)
     pettingzoo:MODULE                several agents: what the module's `parallel_env` makes (envs/agents.py)
     playground/NAME, brax/, mjx/, warp/   of a simulator that may be on a GPU (envs/adapters/named.py)
     prefix:rest, prefix/rest         any other scheme
@@ -175,6 +176,7 @@ SCHEMES: dict[str, Scheme] = {
     HERE: Scheme("surefoot.envs.make:made_here"),
     "other:": Scheme("surefoot.envs.other.client:make", _of_other),
     "pettingzoo:": Scheme("surefoot.envs.adapters.pettingzoo:make", _of_agents("parallel_env"), True),
+    "team:": Scheme("surefoot.envs.team_tasks:make", _task_or_reward, True),
     "playground/": Scheme("surefoot.envs.adapters.named:playground"),
     "brax/": Scheme("surefoot.envs.adapters.named:brax"),
     "mjx/": Scheme("surefoot.envs.adapters.named:mjx", _task_or_reward),

@@ -18,6 +18,7 @@ from surefoot.core.base.spec import VECTOR, mapped
 from surefoot.core.policy.mean_pictures import looks
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.steps import Step, Stepping
+from surefoot.envs.acting.team_policy import TeamPolicy
 from surefoot.envs.interface import SUCCESS, Array, as_numpy, valid_rows
 from surefoot.envs.reward_terms import reward_terms
 from surefoot.envs.side_by_side import PausableVectorEnv
@@ -264,7 +265,9 @@ class EpisodeRunner:
             if not self.vector.active[rows].any():
                 continue
             if self.watch is not None and self.one_vector:
-                self.watch(self.positions[p], observations[rows][self.vector.active[rows]])
+                under_way = observations[rows][self.vector.active[rows]]
+                each = policy.agents if isinstance(policy, TeamPolicy) else 1
+                self.watch(self.positions[p], under_way.reshape(len(under_way) * each, -1))
             seen = mapped(lambda values, rows=rows: self._tensor(values[rows]), observations)
             actions, self.memories[p] = policy.act(seen, self.memories[p])
             chosen = actions.cpu().numpy()
