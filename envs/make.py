@@ -12,6 +12,7 @@
     NAME?gain=2&reward=my:reward     any of them with arguments (`with_options`), so that one text says all of it
     other:PYTHON:MODULE:ID           an environment in another python (envs/other)
     team:NAME, team:MODULE:CLASS     several agents: a task of ours, or a class of yours (envs/team_tasks)
+    jaxmarl:NAME                     several agents: JaxMARL's (envs/adapters/jaxmarl.py)
     pettingzoo:MODULE                several agents: what the module's `parallel_env` makes (envs/agents.py)
     playground/NAME, brax/, mjx/, warp/   of a simulator that may be on a GPU (envs/adapters/named.py)
     prefix:rest, prefix/rest         any other scheme
@@ -176,6 +177,7 @@ SCHEMES: dict[str, Scheme] = {
     HERE: Scheme("surefoot.envs.make:made_here"),
     "other:": Scheme("surefoot.envs.other.client:make", _of_other),
     "pettingzoo:": Scheme("surefoot.envs.adapters.pettingzoo:make", _of_agents("parallel_env"), True),
+    "jaxmarl:": Scheme("surefoot.envs.adapters.jaxmarl:make", teams=True),
     "team:": Scheme("surefoot.envs.team_tasks:make", _task_or_reward, True),
     "playground/": Scheme("surefoot.envs.adapters.named:playground"),
     "brax/": Scheme("surefoot.envs.adapters.named:brax"),

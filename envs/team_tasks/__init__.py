@@ -9,7 +9,7 @@ from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nea
 from surefoot.envs import make as names
 from surefoot.envs.agents import AgentRows, RowView, Teams, TeamVectorEnv, as_viewed
 
-TASKS = {"two-step": "two_step:TwoStep"}
+TASKS = {"spread": "spread:Spread", "two-step": "two_step:TwoStep"}
 """Name -> module and class."""
 
 

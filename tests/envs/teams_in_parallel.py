@@ -106,3 +106,7 @@ def leaving() -> Leaving:
 
 def nothing() -> object:
     return object()
+
+
+def of_teams(num_teams: int) -> object:
+    return num_teams

@@ -62,7 +62,7 @@ def _rows() -> list[dict[str, Any]]:
     elsewhere = {*native_ids().values(), *gantry_ids().values()}
     others = [env_id for env_id in _registered() if env_id not in elsewhere]
     rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
-    return rows + _gantry_rows() + _benchmark_rows() + _device_rows()
+    return rows + _gantry_rows() + _benchmark_rows() + _device_rows() + _team_rows()
 
 
 def _registered() -> list[str]:
@@ -147,6 +147,18 @@ def _device_rows() -> list[dict[str, Any]]:
         "brax/ant": "brax's environments (pip install 'surefoot[brax]')",
         "mjx/Hopper": "gymnasium's locomotion, or an MJCF file, on MJX (pip install 'surefoot[jax]')",
         "warp/Hopper": "the same on MuJoCo Warp (pip install 'surefoot[warp]')",
+    }
+    sizes = dict.fromkeys(("observations", "actions", "steps", "constraint"))
+    return [{"name": name, "gymnasium_id": name, "what": what, **sizes} for name, what in examples.items()]
+
+
+def _team_rows() -> list[dict[str, Any]]:
+    """Tasks of teams, and an example of each library whose environments have several agents."""
+    examples = {
+        "team:spread": "three agents that are to cover three places, one each (docs/agents.md)",
+        "team:two-step": "two agents, two choices, two steps: the game of the QMIX paper",
+        "pettingzoo:mpe2.simple_spread_v3": "PettingZoo's parallel environments, by module (pip install 'surefoot[mpe]')",
+        "jaxmarl:MPE_simple_spread_v3": "JaxMARL's environments (pip install 'surefoot[jaxmarl]')",
     }
     sizes = dict.fromkeys(("observations", "actions", "steps", "constraint"))
     return [{"name": name, "gymnasium_id": name, "what": what, **sizes} for name, what in examples.items()]
