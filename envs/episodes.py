@@ -16,6 +16,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.cuda_ext.twin import mix
 from surefoot.envs.acting.episodes import EpisodeRunner
 from surefoot.envs.acting.sums import EpisodeBatch
+from surefoot.envs.acting.team_policy import TeamPolicy, for_team
 from surefoot.envs.interface import Array
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.vector import check_spaces, make_vec
@@ -111,6 +112,9 @@ def _stepped(
             )
         limit = min(value for value in (steps, env.max_episode_steps) if value is not None)
         acting, memory = acting_policy(policy, seeds)
+        acting = for_team(acting, env)
+        if isinstance(acting, TeamPolicy):
+            memory = acting.begin(len(seeds), int(seeds[0]))
         return run(EpisodeRunner(env, [acting], env_id, len(seeds), limit=limit), memory, seeds)
     finally:
         env.close()

@@ -14,6 +14,9 @@
     objective:NAME?formula=F a&labels=my:labels   any of them with an objective (envs/objectives)
     weighted:NAME?objectives=2       any of them whose reward is a weighted sum (envs/objectives/several.py)
     mo:deep-sea-treasure-v0          of MO-Gymnasium, whose rewards are vectors
+    team:NAME, team:MODULE:CLASS     several agents: a task of ours, or a class of yours (envs/team_tasks)
+    jaxmarl:NAME                     several agents: JaxMARL's (envs/adapters/jaxmarl.py)
+    pettingzoo:MODULE                several agents: what the module's `parallel_env` makes (envs/agents.py)
     playground/NAME, brax/, mjx/, warp/   of a simulator that may be on a GPU (envs/adapters/named.py)
     prefix:rest, prefix/rest         any other scheme
 
@@ -139,6 +142,8 @@ class Scheme:
     """A function of surefoot by its module and name, which is called with (rest, num_envs, ...options)."""
     names: Callable[[str, Mapping[str, Any]], tuple[str, ...]] = lambda rest, options: ()
     """(rest, options) -> what of a name needs trust where a file says it, each as `module:name`; () if nothing does."""
+    teams: bool = False
+    """Whether several agents act in each of its environments (envs/agents.py)."""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -157,6 +162,15 @@ def _task_or_reward(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     return (*([rest] if FUNCTION.fullmatch(rest) else []), *_functions(rest, options))
 
 
+def _of_agents(function: str) -> Callable[[str, Mapping[str, Any]], tuple[str, ...]]:
+    """Of environments of several agents: the module and its function, or the module's usual one."""
+
+    def named(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+        return (*([rest] if ":" in rest else [f"{rest}:{function}"]), *_functions(rest, options))
+
+    return named
+
+
 def _of_other(rest: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Of an environment in another python, PYTHON:MODULE:ID, that python and the module in it."""
     return ("other:" + rest.rpartition(":")[0],)
@@ -168,6 +182,9 @@ SCHEMES: dict[str, Scheme] = {
     WEIGHTED: Scheme("surefoot.envs.objectives.several:make", _functions),
     "mo:": Scheme("surefoot.envs.objectives.several:make_mo_gymnasium", _functions),
     "other:": Scheme("surefoot.envs.other.client:make", _of_other),
+    "pettingzoo:": Scheme("surefoot.envs.adapters.pettingzoo:make", _of_agents("parallel_env"), True),
+    "jaxmarl:": Scheme("surefoot.envs.adapters.jaxmarl:make", teams=True),
+    "team:": Scheme("surefoot.envs.team_tasks:make", _task_or_reward, True),
     "playground/": Scheme("surefoot.envs.adapters.named:playground"),
     "brax/": Scheme("surefoot.envs.adapters.named:brax"),
     "mjx/": Scheme("surefoot.envs.adapters.named:mjx", _task_or_reward),
@@ -183,6 +200,12 @@ def scheme_of(base: str) -> tuple[Scheme, str] | None:
         if base.startswith(prefix) and (not prefix.endswith("/") or device_scheme(base) is not None):
             return SCHEMES[prefix], base.removeprefix(prefix)
     return (_MJCF, base) if base.lower().endswith(MJCF) else None
+
+
+def is_team(name: str | None) -> bool:
+    """Whether a name's scheme is one of environments in which several agents act."""
+    found = None if name is None else scheme_of(split_options(name)[0])
+    return found is not None and found[0].teams
 
 
 def file_of(name: str | None) -> pathlib.Path | None:

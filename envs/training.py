@@ -7,8 +7,9 @@ from typing import Any
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.envs.adapters.gym_in import adapt
+from surefoot.envs.agents import RowView
 from surefoot.envs.interface import VectorEnvironment
-from surefoot.envs.make import no_gaps, split_options
+from surefoot.envs.make import is_team, no_gaps, split_options
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.vector import batched, behind, is_mujoco, make_vec
 
@@ -36,14 +37,16 @@ def make_training(
     *,
     gap: str | None = None,
     threads: int = 1,
+    view: RowView | None = None,
 ) -> VectorEnvironment:
     """`num_envs` copies of an environment: numpy arrays, or tensors on the device of a simulator that has one.
 
     Args:
         env_id: as for `make_vec`.
-        num_envs: at least 1.
+        num_envs: at least 1. An environment of A agents has as many rows, one after another.
         gap: preset of altered dynamics, as "gravity2"; what the policy is evaluated in is not altered by it.
         threads: of our own batched simulators; no result depends on it.
+        view: of an environment of several agents, what the agents' rows show and when they end.
 
     Raises:
         ConfigError: unknown id, or an environment without that gap.
@@ -53,6 +56,8 @@ def make_training(
         raise ConfigError(f"num_envs is {num_envs}; training needs at least 1 environment")
     name, options = split_options(env_id)
     hints: dict[str, Any] = {"threads": threads} | ({} if gap is None else {"gap": gap})
+    if is_team(name):
+        hints["view"] = view or RowView()
     for made in (behind, batched):
         found: Any = made(gymnasium_id(name), num_envs, options, **hints)
         if found is not None:

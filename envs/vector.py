@@ -114,7 +114,8 @@ def behind(env_id: str, num_envs: int, options: Mapping[str, Any], **hints: Any)
     if not isinstance(made, list):
         from surefoot.envs.given import pausable  # it imports torch, which gymnasium's users don't wait for
 
-        return pausable(made, num_envs, env_id)
+        rows = made.num_envs if hasattr(made, "agents_team") else num_envs  # of an environment, a row for each agent
+        return pausable(made, rows, env_id)
     beside = _beside([_ready(env) for env in made], env_id)
     beside.called = env_id
     return beside
@@ -301,8 +302,9 @@ def check_spaces(
         return
     if isinstance(env, gymnasium.Env):
         observation_space, action_space = env.observation_space, env.action_space
-    else:
-        observation_space, action_space = env.single_observation_space, env.single_action_space
+    else:  # of a team, the policy is that of one agent
+        observation_space = getattr(env, "agent_observation_space", env.single_observation_space)
+        action_space = getattr(env, "agent_action_space", env.single_action_space)
     name = name_of(env)
     if discrete and isinstance(action_space, gymnasium.spaces.Box):
         raise EnvironmentMismatchError(

@@ -15,8 +15,7 @@ from surefoot.core.base.children import refuse_at_import
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.schema import Many, Maybe, Number, Record, Table, Text, check
 from surefoot.core.base.threads import one_torch_thread
-from surefoot.core.policy.control_loop import ControlLoop
-from surefoot.envs.acting import EpisodeRunner, Sums, knows, make_vec, native_sums
+from surefoot.envs.acting import EpisodeRunner, Sums, begun, for_team, knows, make_vec, native_sums
 
 Array = np.ndarray[Any, Any]
 
@@ -148,7 +147,8 @@ def evaluate(
     so its episodes are bit for bit those that it would have alone. Episode e runs in sub-environment e % num_envs
     after a reset seeded from (seed, e), so that every policy meets the same initial states. The number of episodes
     that a sub-environment runs is fixed beforehand, so short episodes are not over-represented. Actions are clipped to
-    the action space before they are executed.
+    the action space before they are executed. Where several agents act in an environment, a policy acts for each of
+    them, an episode is the team's, its return the mean over the agents, and its reward terms are the agents' own.
 
     Args:
         policies: P policies; torch runs single-threaded while they act.
@@ -194,10 +194,11 @@ def evaluate(
             acting = [policies[p] for p in stepped]
             vector = make_vec(env_id, len(acting) * num_envs, **dict(env_kwargs or {}))
             try:
+                acting = [for_team(policy, vector) for policy in acting]
                 runner = EpisodeRunner(vector, acting, env_id, episodes, watch=watch, positions=stepped)
                 started, total = len(inside) * episodes, len(policies) * episodes
                 reported = None if progress is None else lambda done, _: progress(started + done, total)
-                sums = runner.run(seeds, [_begun(policy, num_envs, first) for policy in acting], reported)
+                sums = runner.run(seeds, [begun(policy, num_envs, first) for policy in acting], reported)
                 found |= {
                     p: _episodes(sums, i, "steps", {name: term[i] for name, term in runner.terms.items()})
                     for i, p in enumerate(stepped)
@@ -205,11 +206,6 @@ def evaluate(
             finally:
                 vector.close()
     return [found[p] for p in range(len(policies))]
-
-
-def _begun(policy: PolicyLike, rows: int, first: int) -> Memory:
-    """Its memory before the episodes `first` and after."""
-    return policy.begin(rows, first) if isinstance(policy, ControlLoop) else policy.begin(rows)
 
 
 @functools.lru_cache(maxsize=16)  # a run evaluates on the same episodes again and again

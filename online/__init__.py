@@ -31,11 +31,13 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "hil": f"{__name__}:HIL",
         "hnpg": f"{__name__}:HNPG",
         "iql_online": f"{__name__}:IQLOnline",
+        "mappo": f"{__name__}:MAPPO",
         "mdpo": f"{__name__}:MDPO",
         "mdpo_off": f"{__name__}:MDPOOffPolicy",
         "moorl": f"{__name__}:MOORL",
         "ppo": f"{__name__}:PPO",
         "qc_online": f"{__name__}:QCOnline",
+        "qmix": f"{__name__}:QMIX",
         "recurrent_ppo": f"{__name__}:RecurrentPPO",
         "redq": f"{__name__}:REDQ",
         "reinflow": f"{__name__}:ReinFlow",
@@ -48,6 +50,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "srl": f"{__name__}:SRL",
         "td3": f"{__name__}:TD3",
         "trpo": f"{__name__}:TRPO",
+        "vdn": f"{__name__}:VDN",
         "wsrl": f"{__name__}:WSRL",
     }
 )

@@ -21,11 +21,13 @@ from .h2o import H2O as H2O, H2OConfig as H2OConfig
 from .hil import HIL as HIL, HILConfig as HILConfig
 from .hnpg import HNPG as HNPG, HNPGConfig as HNPGConfig
 from .iql_online import IQLOnline as IQLOnline, IQLOnlineConfig as IQLOnlineConfig
+from .mappo import MAPPO as MAPPO, MAPPOConfig as MAPPOConfig
 from .mdpo import MDPO as MDPO, MDPOConfig as MDPOConfig
 from .mdpo_off_policy import MDPOOffPolicy as MDPOOffPolicy, MDPOOffPolicyConfig as MDPOOffPolicyConfig
 from .moorl import MOORL as MOORL, MOORLConfig as MOORLConfig
 from .ppo import PPO as PPO, PPOConfig as PPOConfig
 from .qc_online import QCOnline as QCOnline, QCOnlineConfig as QCOnlineConfig
+from .qmix import QMIX as QMIX, QMIXConfig as QMIXConfig
 from .recurrent_ppo import RecurrentPPO as RecurrentPPO, RecurrentPPOConfig as RecurrentPPOConfig
 from .redq import REDQ as REDQ, REDQConfig as REDQConfig
 from .reinflow import ReinFlow as ReinFlow, ReinFlowConfig as ReinFlowConfig
@@ -38,6 +40,7 @@ from .sac import SAC as SAC, SACConfig as SACConfig
 from .srl import SRL as SRL, SRLConfig as SRLConfig
 from .td3 import TD3 as TD3, TD3Config as TD3Config
 from .trpo import TRPO as TRPO, TRPOConfig as TRPOConfig
+from .vdn import VDN as VDN, VDNConfig as VDNConfig
 from .wsrl import WSRL as WSRL, WSRLConfig as WSRLConfig
 
 ALGORITHMS: surefoot.core.base.lazy.Lazy[surefoot.core.engine.agent.Agent]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
+from surefoot.core.engine.traits import Teams
 from surefoot.core.losses.masked import reduce
 from surefoot.core.losses.policy_gradient import reinforce_surrogate
 from surefoot.core.losses.value_learning import value_loss
@@ -53,6 +54,7 @@ class A2C(OnPolicyAgent):
     """
 
     name = "a2c"
+    teams = Teams(trains=True)
     Config = A2CConfig
     config: A2CConfig
 

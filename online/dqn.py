@@ -19,7 +19,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import MAIN, Source, Stores
-from surefoot.core.engine.traits import Requires, WarmStart
+from surefoot.core.engine.traits import Requires, Teams, WarmStart
 from surefoot.online.base.agents import NStepConfig, OffPolicyAgent, rows_of_steps
 from surefoot.online.bonuses.attach import bonus_entries, bonus_of, counting, with_bonus
 from surefoot.online.bonuses.config import BonusConfig
@@ -120,6 +120,7 @@ class DQN(OffPolicyAgent):
     """
 
     name = "dqn"
+    teams = Teams(trains=True)
     Config: ClassVar[type] = DQNConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "cleanrl": {

@@ -13,7 +13,7 @@ from torch import Tensor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.encoder_config import EncoderConfig
-from surefoot.core.engine.traits import Requires
+from surefoot.core.engine.traits import Requires, Teams
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics
 from surefoot.core.losses.value_learning import value_loss
@@ -99,6 +99,7 @@ class PPO(OnPolicyAgent):
     """
 
     name = "ppo"
+    teams = Teams(trains=True)
     Config = PPOConfig
     corrects_staleness = True
     row_separable = True

@@ -14,6 +14,7 @@ from surefoot.core.actors.memory import Memory
 from surefoot.core.actors.memory_actors import GatedActor, GRUActor, LSTMActor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, require
+from surefoot.core.engine.traits import Teams
 from surefoot.core.nn.networks import Value
 from surefoot.core.nn.recurrent import UNITS, Gates
 from surefoot.online.base.on_policy_agent import BEGINS, MEMORY, head_gain, in_parts, kept_of
@@ -90,6 +91,7 @@ class RecurrentPPO(PPO):
     """
 
     name = "recurrent_ppo"
+    teams = Teams(trains=True)
     Config: ClassVar[type[RecurrentPPOConfig]] = RecurrentPPOConfig
     row_separable = False
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {

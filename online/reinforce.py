@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, require
+from surefoot.core.engine.traits import Teams
 from surefoot.core.losses.masked import masked_mean, normalise, reduce
 from surefoot.core.losses.policy_gradient import reinforce_surrogate
 from surefoot.core.losses.value_learning import mc_return
@@ -62,6 +63,7 @@ class Reinforce(OnPolicyAgent):
     """
 
     name = "reinforce"
+    teams = Teams(trains=True)
     Config = ReinforceConfig
     config: ReinforceConfig
 

@@ -15,6 +15,7 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
 from surefoot.core.engine.sources import Source, Stores
+from surefoot.core.engine.traits import Teams
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
 from surefoot.core.nn.temperature import FORMS, Temperature
@@ -74,6 +75,7 @@ class SAC(OffPolicyAgent):
     """
 
     name = "sac"
+    teams = Teams(trains=True)
     Config: ClassVar[type] = SACConfig
     PRESETS = {  # noqa: RUF012
         "sb3": {},

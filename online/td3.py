@@ -13,6 +13,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update
 from surefoot.core.engine.sources import Source, Stores
+from surefoot.core.engine.traits import Teams
 from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import Critic
@@ -52,6 +53,7 @@ class TD3(OffPolicyAgent):
     """
 
     name = "td3"
+    teams = Teams(trains=True)
     Config = TD3Config
     PRESETS = {  # noqa: RUF012
         "cleanrl": {},

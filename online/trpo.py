@@ -9,6 +9,7 @@ from torch import Tensor
 
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.traits import Teams
 from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.online.base.natural_gradient import Surface, TrustRegionConfig, natural_step
@@ -43,6 +44,7 @@ class TRPO(OnPolicyAgent):
     """
 
     name = "trpo"
+    teams = Teams(trains=True)
     Config = TRPOConfig
     config: TRPOConfig
 

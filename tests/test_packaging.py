@@ -39,6 +39,8 @@ NOT_PINNED = {  # extras without a tested version, since they bring a platform o
     "hydra-submitit-launcher",
     "submitit",
     "pynput",
+    "jaxmarl",
+    "mpe2",
     "pygame-ce",
 }
 

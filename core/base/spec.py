@@ -32,6 +32,8 @@ ARRAY = Record(
     {"channels": Text(among=(FIRST, LAST)), "range": Many(Number(), 0, 2), "scaled": Text(among=(RULE,))},
 )
 """What `arrays_to_json` gives of one array."""
+TEAM = Record({"names": Many(Text(), 1, 1 << 16), "state_dim": Number(0, 1 << 20, whole=True)})
+"""What `Team.to_json` gives."""
 PROBLEM = Record(
     {
         "action_dim": Number(0, 1 << 20, whole=True),
@@ -43,6 +45,7 @@ PROBLEM = Record(
         "observations": Table(ARRAY),
         "discrete": Flag(),
         "environment": Text(),
+        "team": TEAM,
     },
 )
 """What `Spec.to_json` gives."""
@@ -138,6 +141,25 @@ class Array:
         return first >= last
 
 
+@dataclasses.dataclass(frozen=True)
+class Team:
+    """Agents that act in one environment together, each a row: the rows of a team follow one another."""
+
+    names: tuple[str, ...]
+    """Of the A agents, in the order of their rows."""
+    state_dim: int = 0
+    """Numbers at the end of each row's vector that are the team's state: only what trains may read them."""
+
+    @property
+    def agents(self) -> int:
+        """A."""
+        return len(self.names)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"names": list(self.names), "state_dim": self.state_dim}
+
+
 class DatasetLike(Protocol):
     """What an agent needs to know of a dataset to be built."""
 
@@ -162,6 +184,8 @@ class Spec:
     environment: str | None = None  # id of the environment that poses the problem, where it is known
     range_assumed: bool = dataclasses.field(default=False, compare=False, repr=False)
     """Whether no one stated the actions' bounds: `of` took [-1, 1]."""
+    team: Team | None = None
+    """Of a problem whose rows are agents of teams."""
 
     def __init__(
         self,
@@ -172,6 +196,7 @@ class Spec:
         discrete: bool = False,
         environment: str | None = None,
         range_assumed: bool = False,
+        team: Team | None = None,
     ) -> None:
         """Take the sizes and bounds; a number of `observations` is the width of one vector.
 
@@ -187,7 +212,8 @@ class Spec:
             if observations < 1:
                 raise ConfigError(f"observation_dim is {observations}: observations need at least one number")
             arrays = {VECTOR: Array((observations,))}
-        found = (arrays, action_dim, tuple(action_low), tuple(action_high), discrete, environment, range_assumed)
+        bounds = (tuple(action_low), tuple(action_high))
+        found = (arrays, action_dim, *bounds, discrete, environment, range_assumed, team)
         for field, value in zip(dataclasses.fields(self), found, strict=True):
             object.__setattr__(self, field.name, value)
         self._check()
@@ -299,6 +325,7 @@ class Spec:
             "action_high": list(self.action_high),
             "discrete": self.discrete,
             **({} if self.environment is None else {"environment": self.environment}),
+            **({} if self.team is None else {"team": self.team.to_json()}),
         }
         if self.one_vector:
             return {"observation_dim": self.observation_dim, **value}
@@ -315,6 +342,8 @@ class Spec:
         try:
             left = dict(value)
             width = left.pop("observation_dim", None)
+            if (team := left.pop("team", None)) is not None:
+                left["team"] = Team(tuple(team["names"]), int(team["state_dim"]))
             observations = arrays_from_json(left.pop("observations")) if width is None else int(width)
             bounds = [tuple(float(bound) for bound in left.pop(name)) for name in ("action_low", "action_high")]
             return cls(observations, action_low=bounds[0], action_high=bounds[1], **left)
@@ -362,7 +391,28 @@ class Spec:
     def posed_by(self, environment: str | None) -> Spec:
         """The same problem, of the environment of this id."""
         kept = (self.observations, self.action_dim, self.action_low, self.action_high, self.discrete)
-        return Spec(*kept, environment=environment)
+        return Spec(*kept, environment=environment, team=self.team)
+
+    @property
+    def agents(self) -> int:
+        """Agents of a team, A: each environment has so many rows; 1 where no one acts together."""
+        return 1 if self.team is None else self.team.agents
+
+    @property
+    def state_dim(self) -> int:
+        """Numbers at the end of the vector that are the team's state; 0 where there are none."""
+        return 0 if self.team is None else self.team.state_dim
+
+    def of_one_agent(self) -> Spec:
+        """The problem as an agent's policy has it: without the team's state."""
+        if self.state_dim == 0:
+            return self
+        arrays = dict(self.observations)
+        key = self.vector_keys[0]
+        arrays[key] = Array((arrays[key].shape[0] - self.state_dim,))
+        kept = (self.action_dim, self.action_low, self.action_high, self.discrete, self.environment)
+        team = None if self.team is None else Team(self.team.names)
+        return Spec(arrays, *kept, team=team)
 
 
 def vectors_of(arrays: Mapping[str, Array]) -> tuple[str, ...]:

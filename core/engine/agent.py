@@ -25,7 +25,7 @@ from surefoot.core.base.spec import Spec as Spec
 from surefoot.core.engine.encoder_config import READERS, EncoderConfig, encoder_of, need_vector, reads_pictures
 from surefoot.core.engine.needs import CONTINUOUS, DISCRETE, Needs
 from surefoot.core.engine.sources import MAIN, Batch, Source, Stores, Uniform
-from surefoot.core.engine.traits import Described, Requires, Vision, WarmStart, earlier_keywords
+from surefoot.core.engine.traits import Described, Requires, Teams, Vision, WarmStart, earlier_keywords
 from surefoot.core.nn.encoders import Encoder
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
@@ -185,6 +185,8 @@ class Agent(nn.Module, Described):
     """How it uses the encoder of images."""
     warm_start: ClassVar[WarmStart] = WarmStart()
     """What it takes from a run that it starts from."""
+    teams: ClassVar[Teams] = Teams()
+    """How it trains the agents of a team."""
     row_separable: ClassVar[bool] = False
     """Whether its losses are means over the rows of a batch, so that processes can share it (`core.engine.share`)."""
     average_of: ClassVar[str | None] = None

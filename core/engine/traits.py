@@ -36,11 +36,18 @@ class Traits:
     @classmethod
     def fields(cls) -> set[str]:
         """Names that it may state."""
-        return {name for name in cls.__annotations__ if not name.startswith("_")}
+        return {name for name in cls.__annotations__ if name != "OWN"}
+
+    OWN: ClassVar[tuple[str, ...]] = ()
+    """Fields that each class states for itself: what its base does in them is not its own."""
 
     def over(self, base: Self) -> Self:
         """What this one states, and where it states nothing what `base` does."""
-        return type(self)(**{**vars(base), **vars(self)})
+        return type(self)(**{**base.handed_down(), **vars(self)})
+
+    def handed_down(self) -> dict[str, Any]:
+        """The stated fields that a subclass has too."""
+        return {name: value for name, value in vars(self).items() if name not in self.OWN}
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse a change: a record is shared by a class and those below it."""
@@ -116,6 +123,19 @@ class WarmStart(Traits):
     """Algorithms from whose runs Adam's moments come along: their losses of the same names are on the same scale."""
 
 
+class Teams(Traits):
+    """How an algorithm trains the agents of a team, which are rows of one environment and share its weights."""
+
+    OWN = ("trains",)
+
+    trains: bool = False
+    """Whether rows may be agents of teams (`Spec.team`)."""
+    reads_state: bool = False
+    """Whether its rows show the team's state behind what an agent observes, for critics or mixing alone."""
+    ends_together: bool = False
+    """Whether its rows end with the team's episode, and not with each agent's own."""
+
+
 class Acting(Traits):
     """How an off-policy algorithm acts while it trains."""
 
@@ -173,17 +193,20 @@ RENAMED = {
 class Described:
     """Base of classes with records: what a subclass states is merged with what its bases do."""
 
-    RECORDS: ClassVar[tuple[str, ...]] = ("requires", "vision", "warm_start", "acting")
+    RECORDS: ClassVar[tuple[str, ...]] = ("requires", "vision", "warm_start", "teams", "acting")
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Merge the records that the class states with those of its bases."""
         super().__init_subclass__(**options)
         _take_earlier(cls)
         for name in cls.RECORDS:
+            base = next((vars(one)[name] for one in cls.__mro__[1:] if name in vars(one)), None)
+            if base is None:
+                continue
             if name in vars(cls):
-                base = next((vars(one)[name] for one in cls.__mro__[1:] if name in vars(one)), None)
-                if base is not None:
-                    setattr(cls, name, vars(cls)[name].over(base))
+                setattr(cls, name, vars(cls)[name].over(base))
+            elif base.OWN:
+                setattr(cls, name, type(base)(**base.handed_down()))
 
 
 def _take_earlier(cls: type) -> None:

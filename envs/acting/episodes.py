@@ -18,6 +18,7 @@ from surefoot.core.base.spec import VECTOR, mapped
 from surefoot.core.policy.mean_pictures import looks
 from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.steps import Step, Stepping
+from surefoot.envs.acting.team_policy import TeamPolicy
 from surefoot.envs.interface import SUCCESS, Array, as_numpy, valid_rows
 from surefoot.envs.reward_terms import reward_terms
 from surefoot.envs.side_by_side import PausableVectorEnv
@@ -132,11 +133,13 @@ class EpisodeRunner:
         self.seeds: list[int] = []  # of each episode's reset
         self.memories: list[Memory] = []  # of each policy
         space: Any = vector.single_action_space
-        self.discrete = isinstance(space, gymnasium.spaces.Discrete)
+        several = isinstance(space, gymnasium.spaces.MultiDiscrete)  # a choice of each agent of a team
+        self.discrete = several or isinstance(space, gymnasium.spaces.Discrete)
         self.one_vector = VECTOR in arrays_of(vector.single_observation_space, env_id)  # refuses what no policy reads
         if not self.discrete:
             check_actions(env_id, space)
-        self.low, self.high = (space.start, space.start + space.n - 1) if self.discrete else (space.low, space.high)
+        choices = (space.nvec if several else space.n) if self.discrete else 0
+        self.low, self.high = (space.start, space.start + choices - 1) if self.discrete else (space.low, space.high)
         self.actions = np.zeros((rows, *space.shape), dtype=space.dtype)
         self.before = self.actions.copy()  # of the last step
         self.half = None if self.discrete else half_range(self.low, self.high)
@@ -262,7 +265,9 @@ class EpisodeRunner:
             if not self.vector.active[rows].any():
                 continue
             if self.watch is not None and self.one_vector:
-                self.watch(self.positions[p], observations[rows][self.vector.active[rows]])
+                under_way = observations[rows][self.vector.active[rows]]
+                each = policy.agents if isinstance(policy, TeamPolicy) else 1
+                self.watch(self.positions[p], under_way.reshape(len(under_way) * each, -1))
             seen = mapped(lambda values, rows=rows: self._tensor(values[rows]), observations)
             actions, self.memories[p] = policy.act(seen, self.memories[p])
             chosen = actions.cpu().numpy()

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from surefoot.envs.adapters.gym_out import to_gymnasium, to_gymnasium_vector
     from surefoot.envs.adapters.isaac_gym import from_isaac_gym
     from surefoot.envs.adapters.isaac_lab import KeepFinalObservations, from_isaac_lab
+    from surefoot.envs.adapters.jaxmarl import from_jaxmarl
     from surefoot.envs.adapters.mjx import from_mjx
     from surefoot.envs.adapters.mujoco_warp import from_mujoco_warp
+    from surefoot.envs.adapters.pettingzoo import from_pettingzoo
     from surefoot.envs.adapters.physics import PhysicsTask
     from surefoot.envs.adapters.sb3 import from_sb3, to_sb3
 
@@ -26,8 +28,10 @@ _HOMES = {
     "from_brax": "brax",
     "from_isaac_gym": "isaac_gym",
     "from_isaac_lab": "isaac_lab",
+    "from_jaxmarl": "jaxmarl",
     "from_mjx": "mjx",
     "from_mujoco_warp": "mujoco_warp",
+    "from_pettingzoo": "pettingzoo",
     "from_sb3": "sb3",
     "to_gymnasium": "gym_out",
     "to_gymnasium_vector": "gym_out",
@@ -41,8 +45,10 @@ __all__ = [
     "from_brax",
     "from_isaac_gym",
     "from_isaac_lab",
+    "from_jaxmarl",
     "from_mjx",
     "from_mujoco_warp",
+    "from_pettingzoo",
     "from_sb3",
     "to_gymnasium",
     "to_gymnasium_vector",

@@ -15,6 +15,8 @@ from surefoot.core.base.errors import MissingExtraError
 PACKAGES = {  # module -> package, our extra
     "brax.envs": ("brax", "brax"),
     "jax": ("jax", "jax"),
+    "jaxmarl": ("jaxmarl", "jaxmarl"),
+    "jaxmarl.registration": ("jaxmarl", "jaxmarl"),
     "mujoco.mjx": ("mujoco-mjx", "jax"),
     "mujoco_playground": ("playground", "playground"),
     "mujoco_warp": ("mujoco-warp", "warp"),

@@ -284,6 +284,8 @@ class Elsewhere(VectorEnvironment):
         super().__init__(num_envs, like.single_observation_space, like.single_action_space)
         self.team, self.spec = team, getattr(like, "spec", None)
         self.inserts_rows = bool(getattr(like, "inserts_rows", False))
+        if hasattr(like, "agents_team"):
+            self.agents_team = like.agents_team
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Zeros: what is observed is observed elsewhere."""

@@ -62,7 +62,7 @@ def _rows() -> list[dict[str, Any]]:
     elsewhere = {*native_ids().values(), *gantry_ids().values()}
     others = [env_id for env_id in _registered() if env_id not in elsewhere]
     rows += [_pixel_row(drawn[env_id]) if env_id in drawn else _mujoco_row(env_id) for env_id in others]
-    return rows + _gantry_rows() + _benchmark_rows() + _device_rows()
+    return rows + _gantry_rows() + _benchmark_rows() + _device_rows() + _team_rows()
 
 
 def _registered() -> list[str]:
@@ -147,6 +147,18 @@ def _device_rows() -> list[dict[str, Any]]:
         "brax/ant": "brax's environments (pip install 'surefoot[brax]')",
         "mjx/Hopper": "gymnasium's locomotion, or an MJCF file, on MJX (pip install 'surefoot[jax]')",
         "warp/Hopper": "the same on MuJoCo Warp (pip install 'surefoot[warp]')",
+    }
+    sizes = dict.fromkeys(("observations", "actions", "steps", "constraint"))
+    return [{"name": name, "gymnasium_id": name, "what": what, **sizes} for name, what in examples.items()]
+
+
+def _team_rows() -> list[dict[str, Any]]:
+    """Tasks of teams, and an example of each library whose environments have several agents."""
+    examples = {
+        "team:spread": "three agents that are to cover three places, one each (docs/agents.md)",
+        "team:two-step": "two agents, two choices, two steps: the game of the QMIX paper",
+        "pettingzoo:mpe2.simple_spread_v3": "PettingZoo's parallel environments, by module (pip install 'surefoot[mpe]')",
+        "jaxmarl:MPE_simple_spread_v3": "JaxMARL's environments (pip install 'surefoot[jaxmarl]')",
     }
     sizes = dict.fromkeys(("observations", "actions", "steps", "constraint"))
     return [{"name": name, "gymnasium_id": name, "what": what, **sizes} for name, what in examples.items()]
@@ -244,8 +256,11 @@ def _finite(value: float) -> float | None:
 
 def _describe(env_id: str) -> dict[str, Any]:
     from surefoot.envs import describe
+    from surefoot.envs.make import is_team
     from surefoot.envs.training import gaps_of
 
+    if is_team(env_id):
+        return _describe_team(env_id)
     found = describe(env_id)
     gaps = gaps_of(found.env_id)
     arrays = [{"key": key, "shape": str(a.shape), "dtype": a.dtype} for key, a in found.observations.items()]
@@ -260,6 +275,29 @@ def _describe(env_id: str) -> dict[str, Any]:
         "simulator": found.simulator,
         **({"gaps": [{"gap": name, "what": what} for name, what in gaps.items()]} if gaps else {}),
     }
+
+
+def _describe_team(env_id: str) -> dict[str, Any]:
+    """Of an environment in which several agents act: what each observes and does."""
+    from surefoot.core.base.spec import in_words
+    from surefoot.envs.agents import RowView
+    from surefoot.envs.spaces import arrays_of
+    from surefoot.envs.training import make_training
+
+    env: Any = make_training(env_id, 1, view=RowView(state=True))
+    try:
+        single, team = env.single_action_space, env.agents_team
+        alone = arrays_of(make_training(env_id, 1).single_observation_space)
+        return {
+            "name": env_id,
+            "agents": ", ".join(team.names),
+            "each_observes": in_words(alone) + (", its one-hot number among them" if team.agents > 1 else ""),
+            "each_does": str(single),
+            "state": f"{team.state_dim} numbers, for critics and mixing networks alone",
+            "steps": env.max_episode_steps,
+        }
+    finally:
+        env.close()
 
 
 def check(arguments: argparse.Namespace) -> int:

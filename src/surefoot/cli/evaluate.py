@@ -200,6 +200,7 @@ def _say_known(
 
 def _say_seeds(judged: Judged, row: Row, found: Sequence[Episodes]) -> None:
     """A line for each seed, then safety and smoothness of all."""
+    from surefoot.envs.make import is_team
     from surefoot.evaluation import tables
 
     for seed, episodes in zip(judged.policies, found, strict=True):
@@ -210,6 +211,9 @@ def _say_seeds(judged: Judged, row: Row, found: Sequence[Episodes]) -> None:
             f"{name}: mean return {episodes.returns.mean():.1f} over {len(episodes.returns)} episodes of {lengths}"
             f"{solved}"
         )
+        if is_team(judged.env_id) and episodes.reward_terms:
+            each = ", ".join(f"{agent} {values.mean():.1f}" for agent, values in episodes.reward_terms.items())
+            output.say(f"  its agents' own returns: {each}")
     if row.safety is not None:
         output.say(row.safety.sentence())
     if row.smoothness is not None and row.smoothness["jacobian"] is not None:

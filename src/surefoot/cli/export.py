@@ -21,6 +21,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-o", "--output", required=True, help="policy.onnx, .pt2, .hpp (a C++ header) or .safetensors")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
     output.add_renamed(parser, "--seed", "--policy-seed")
+    parser.add_argument("--agent", metavar="NAME", help="of several that share RUN's policy: that agent's own alone")
     parser.add_argument("--sampling", action="store_true", help="with noise as an input, to draw random actions")
     parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
     parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
@@ -53,6 +54,19 @@ def _filter(arguments: argparse.Namespace, policy: Any, path: pathlib.Path) -> S
     return filters.shield_of(arguments, str(env))
 
 
+def _of_agent(policy: Any, arguments: argparse.Namespace) -> Any:
+    """The policy of the agent that --agent names."""
+    from surefoot.core.policy.one_agent import of_agent
+    from surefoot.runs.run import Run
+
+    team = Run.open(arguments.folder).spec.team if pathlib.Path(arguments.folder).is_dir() else None
+    if team is None:
+        raise ConfigError(
+            f"--agent: {arguments.folder} is no run in which several agents act: leave it out, or name the run folder"
+        )
+    return of_agent(policy, team, arguments.agent)
+
+
 def export(arguments: argparse.Namespace) -> int:
     """Write one policy in the format that the file's ending names."""
     import warnings
@@ -71,6 +85,8 @@ def export(arguments: argparse.Namespace) -> int:
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
     policy: Any = surefoot.load_policy(arguments.folder, arguments.policy_seed)
+    if arguments.agent is not None:
+        policy = _of_agent(policy, arguments)
     shield = _filter(arguments, policy, path)
     if path.suffix == ".safetensors":
         if arguments.sampling:

@@ -22,6 +22,7 @@ from surefoot.envs.acting.interventions import speaks_of, taken_over
 from surefoot.envs.acting.steps import Step
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
+from surefoot.envs.make import is_team
 from surefoot.envs.names import gymnasium_id
 from surefoot.envs.spaces import arrays_of
 from surefoot.envs.vector import make_vec
@@ -130,6 +131,8 @@ def record(
     rows = min(ROWS, episodes)
     vector = make_vec(where, len(policies) * rows, **dict(env_kwargs or {}))
     try:
+        if is_team(where):
+            raise ConfigError(f"{where}: several agents act in it, and a dataset has the steps of one: record another")
         memories = [policy.begin(rows, seed) for policy in policies]
         dataset = recorded(vector, policies, memories, where, episodes, seed, progress)
     finally:

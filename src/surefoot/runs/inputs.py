@@ -15,8 +15,9 @@ from surefoot.data.checks import OUTSIDE, refuse_oddities
 from surefoot.data.dataset import NO_TASK, REWARDS, Array, Dataset
 from surefoot.data.rewards import rewarded
 from surefoot.envs.acting import spec_of
+from surefoot.envs.agents import RowView
 from surefoot.envs.interface import VectorEnvironment
-from surefoot.envs.make import without_objective
+from surefoot.envs.make import is_team, without_objective
 from surefoot.envs.mujoco.step_margins import step_margins, velocity_task
 from surefoot.envs.mujoco.tasks import VELOCITY_LIMITS
 from surefoot.envs.names import OBJECTIVE, device_scheme, gymnasium_id
@@ -25,7 +26,7 @@ from surefoot.envs.snapshots import Snapshots
 from surefoot.envs.suites.names import is_benchmark, parse
 from surefoot.envs.training import make_training
 from surefoot.envs.vector import action_bounds, check_spaces
-from surefoot.runs.algorithms import check_parts
+from surefoot.runs.algorithms import ALGORITHMS, check_parts
 from surefoot.runs.embedded import load
 from surefoot.runs.machine import at_once, cores
 from surefoot.runs.objective_data import for_environment
@@ -84,15 +85,21 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         else:
             spec = _of_choices(plan, dataset)
         say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
+        if kind.acts and is_team(plan.environment):
+            raise ConfigError(
+                f"{plan.environment} is acted in by several agents, which learn from their own steps alone: leave out "
+                "dataset="
+            )
     else:
         if plan.reward is not None and not is_run(plan.reward):
             raise ConfigError(
                 f"reward={plan.reward}: a function rewards a dataset's steps, and there is none; what one acts in is "
                 "rewarded by the folder of a run of algo=classifier, and there is no such folder"
             )
-        env = make_training(str(plan.environment), 1, gap=plan.gap)
+        env = make_training(str(plan.environment), 1, gap=plan.gap, view=row_view(kind))
         spec = spec_of(env)
         env.close()
+        check_team(kind, spec, plan.environment)
     say(notify, *locked_notes(spec))
     if plan.environment is not None and device_scheme(plan.environment) is not None:
         from surefoot.envs.adapters.named import notes_on_device
@@ -299,7 +306,8 @@ def training_environment(
     """
     threads = max(1, cores() // at_once(len(plan.seeds), cores()))
     rows = getattr(agent.config, "num_envs", 1)
-    env = make_training(str(plan.environment), rows * seeds, gap=plan.gap, threads=threads)
+    count, view = rows // agent.spec.agents * seeds, row_view(type(agent))
+    env = make_training(str(plan.environment), count, gap=plan.gap, threads=threads, view=view)
     return with_reward(starting(shaped(env, plan), plan, snapshots, rows), plan)
 
 
@@ -320,6 +328,25 @@ def shaped(env: VectorEnvironment, plan: Plan) -> VectorEnvironment:
             )
         env.shape(plan.shaping, float(discount))
     return env
+
+
+def row_view(kind: type[Agent]) -> RowView:
+    """What an algorithm's rows show where several agents act in an environment."""
+    return RowView(state=kind.teams.reads_state, team_ends=kind.teams.ends_together)
+
+
+def check_team(kind: type[Agent], spec: Spec, environment: str | None) -> None:
+    """Refuse an algorithm that can't train teams, where several agents act in the environment.
+
+    Raises:
+        ConfigError: it can't.
+    """
+    if spec.team is None or kind.teams.trains:
+        return
+    raise ConfigError(
+        f"{spec.agents} agents act in {environment}, and {kind.name} trains one: take an algorithm that trains teams, "
+        f"{', '.join(name for name, other in ALGORITHMS.items() if other.teams.trains)} (docs/agents.md)"
+    )
 
 
 def with_margins(dataset: Dataset, environment: str | None) -> tuple[Dataset, list[str]]:

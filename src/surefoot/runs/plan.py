@@ -262,7 +262,17 @@ class Plan(Settings):
         kind = agent_class(self.algorithm)
         for name, word in self.functions.items():
             require_trust(word, f"the option {name}")
-        return kind(spec, kind.configure(**options_from_json(kind, self.config)))
+        config = kind.configure(**options_from_json(kind, self.config))
+        if spec.team is not None and hasattr(config, "num_envs"):  # the plan counts environments, loops count rows
+            config = dataclasses.replace(config, num_envs=config.num_envs * spec.agents)
+        return kind(spec, config)
+
+    def resolved(self, agent: Agent) -> Plan:
+        """The plan with every option as the agent that it made has it; `num_envs` counts environments, not agents."""
+        config = dataclasses.asdict(agent.config)
+        if "num_envs" in config:
+            config["num_envs"] //= agent.environment_spec.agents
+        return dataclasses.replace(self, config=config)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""

@@ -160,7 +160,7 @@ def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
     check_tf32(plan.tf32, resolve_device(plan.device))
     plan = settled(plan)
     agent = plan.agent(spec)
-    plan = dataclasses.replace(plan, config=dataclasses.asdict(agent.config))  # all options, so that none is missing
+    plan = plan.resolved(agent)  # all options, so that none is missing
     if plan.jacobian_penalty > 0:
         check_penalty(agent)
     if agent.needs().run and plan.init is None:
@@ -334,9 +334,10 @@ def _check_learning(plan: Plan, agent: Agent) -> None:
         raise ConfigError(f"compiled=true is not there for {agent.name}, which steps natively: leave it out")
     if isinstance(agent, OnPolicyAgent) and agent.config.rows * agent.chunk > plan.steps:
         block, chunk = agent.config, agent.chunk
+        rows = "environments" if agent.spec.team is None else f"agents of {agent.spec.agents} in each environment"
         raise ConfigError(
             f"steps is {plan.steps:,}, and a block is {block.rows * chunk:,}: algo.horizon {block.length} in each of "
-            f"{block.num_envs} environments{f', {chunk} steps each' if chunk > 1 else ''}. Raise steps, or lower envs "
+            f"{block.num_envs} {rows}{f', {chunk} steps each' if chunk > 1 else ''}. Raise steps, or lower envs "
             "or algo.horizon"
         )
 

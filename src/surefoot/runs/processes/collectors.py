@@ -36,7 +36,7 @@ from surefoot.online.loops.on_policy import OnPolicyLoop
 from surefoot.online.remote.collector import fill_for, restore_acting, steps_for
 from surefoot.online.remote.team import STATE, Elsewhere, LostError, Team, packed, unpacked
 from surefoot.runs import trust
-from surefoot.runs.inputs import shaped
+from surefoot.runs.inputs import row_view, shaped
 from surefoot.runs.plan import Plan
 from surefoot.runs.processes import cluster
 from surefoot.runs.processes.stopping import leave_interrupts, signals_wait
@@ -62,7 +62,7 @@ def check_plan(plan: Plan, agent: Agent) -> None:
             f"collectors={plan.collectors}: of runs that learn online, alone or with a part of each batch from data "
             "(algo.offline_fraction); leave out dataset="
         )
-    rows = agent.config.num_envs
+    rows = int(plan.config["num_envs"])
     if rows % plan.workers:
         raise ConfigError(
             f"workers={plan.workers}: {rows} environments can't be shared equally among them; set envs= to a multiple"
@@ -98,7 +98,7 @@ def team_environment(plan: Plan, agent: Agent, seed: int, notify: Callable[[str]
     team = Team(
         connect, lambda worker: {**recipe, "worker": worker}, plan.workers, plan.staleness, plan.patience, notify
     )
-    like = make_training(str(plan.environment), 1, gap=plan.gap)
+    like = make_training(str(plan.environment), 1, gap=plan.gap, view=row_view(type(agent)))
     try:
         return Elsewhere(like, agent.config.num_envs, team)
     finally:
@@ -154,8 +154,9 @@ class Collector:
         seed = collector_seed(int(meta["seed"]), worker)
         agent = own.agent(spec).fresh(seed)
         agent.normalizer.fixed = bool(meta["fixed"])  # as the learner's, whose statistics come with its weights
-        env = with_reward(shaped(make_training(str(plan.environment), rows, gap=plan.gap), plan), plan)
-        held = plan.collect_steps * rows  # of the replay buffer, which no one learns from
+        made = make_training(str(plan.environment), rows, gap=plan.gap, view=row_view(type(agent)))
+        env = with_reward(shaped(made, plan), plan)
+        held = plan.collect_steps * env.num_envs  # of the replay buffer, which no one learns from
         steps = held if isinstance(agent, OffPolicyAgent) else plan.steps
         self.loop = make_loop([agent], [seed], env, planned_steps=steps, batch_size=1, kernels=plan.kernels)
         if worker == 0 and int(meta["seed"]) == plan.seeds[0]:  # one says it for all
