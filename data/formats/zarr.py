@@ -177,13 +177,13 @@ class StoredArray:
         shape, chunks = (_lengths(where, key, found.get(key)) for key in ("shape", "chunks"))
         if len(shape) != len(chunks) or not shape or 0 in chunks:
             raise DataError(f"{where}: chunks {list(chunks)} do not fit the shape {list(shape)}")
-        text = found.get("dtype")
+        kind = found.get("dtype")
         try:
-            dtype = np.dtype(text) if isinstance(text, str) else None
+            dtype = np.dtype(kind) if isinstance(kind, str) else None
         except TypeError:
             dtype = None
         if dtype is None or dtype.kind not in "biuf":
-            raise DataError(f"{where}: dtype {shown(text)} is not read: arrays must be of numbers")
+            raise DataError(f"{where}: dtype {shown(kind)} is not read: arrays must be of numbers")
         compressor, known = found.get("compressor"), (*BUILT_IN, *OTHERS)
         codec = compressor.get("id") if isinstance(compressor, dict) else compressor
         if (codec is not None and codec not in known) or found.get("filters"):
@@ -198,8 +198,8 @@ class StoredArray:
         fill = found.get("fill_value")
         if not isinstance(fill, int | float | bool | None):
             fill = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(fill)
-        kind = compressor if isinstance(compressor, dict) else None
-        return cls(path, name, shape, chunks, dtype, kind, order, fill, separator)
+        packed = compressor if isinstance(compressor, dict) else None
+        return cls(path, name, shape, chunks, dtype, packed, order, fill, separator)
 
     @property
     def pictures(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from surefoot.core.base.errors import ConfigError, DataError, MissingExtraError
-from surefoot.data import info, load, save
+from surefoot.data import convert, info, load, pack, save
 from surefoot.data.dataset import SCALED_BY
 
 Array = np.ndarray[Any, Any]
@@ -133,6 +133,22 @@ def test_it_is_converted_and_told_of(tmp_path: pathlib.Path) -> None:
     assert "keypoint" in str(facts)  # what is left out is named
 
 
+def test_convert_and_pack_scale_pictures_as_load_does(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path / "cache" / "data"))
+    source = tmp_path / "pusht.zarr"
+    pusht(source)
+    expected = load(source, image_size=[6, 5])
+    convert(source, tmp_path / "small.hdf5", image_size=[6, 5])
+    told: list[str] = []
+    pack([source], tmp_path / "small.store", image_size=[6, 5], cameras=["img"], tell=told.append)
+    assert any("pictures scaled" in text for text in told)
+    for found in (load(tmp_path / "small.hdf5"), load(tmp_path / "small.store")):
+        np.testing.assert_array_equal(found.extras["observations/img"][:], expected.extras["observations/img"][:])
+        np.testing.assert_array_equal(found.extras["observations/state"], expected.extras["observations/state"])
+        assert found.arrays["img"].scaled == "box"
+        assert found.transitions.tolist() == expected.transitions.tolist()
+
+
 @pytest.mark.parametrize("codec", ["blosc", "zstd", "lz4"])
 def test_other_compressors_are_those_of_numcodecs(codec: str, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     numcodecs = pytest.importorskip("numcodecs", reason="pip install 'surefoot[zarr]'")
@@ -173,7 +189,8 @@ def test_a_compressor_that_is_not_installed_names_the_extra(tmp_path: pathlib.Pa
 def test_what_is_not_read_is_refused_in_a_sentence(
     where: str, change: dict[str, Any], message: str, tmp_path: pathlib.Path
 ) -> None:
-    pusht(tmp_path / "pusht.zarr", **{where: change})
+    changes: dict[str, Any] = {where: change}
+    pusht(tmp_path / "pusht.zarr", **changes)
     with pytest.raises(DataError, match=message):
         load(tmp_path / "pusht.zarr", cameras="img", frames=tmp_path / "frames")
 

@@ -202,7 +202,7 @@ def test_windows_gather_pictures_at_the_steps_that_are_read_and_train_as_whole_o
     batch, wide = ours.learner.sources[MAIN].gather(rows), source.gather(rows)
     assert batch["observations/image"].shape[:2] == batch["observations/velocity"].shape[:2] == (10, 1)
     assert wide["observations/image"].shape[:2] == batch["next_observations/image"].shape[:2] == (10, SIZES["length"])
-    keys = ours.agent.keys  # type: ignore[attr-defined]
+    keys: Any = ours.agent.keys
     for name, value in window_of(wide, keys).observed.items():
         assert torch.equal(window_of(batch, keys).observed[name], value), name
     for name, value in whole.learner.agents_parameters(0).items():
