@@ -38,6 +38,7 @@ KINDS: dict[type[Agent], dict[str, Any]] = {
 def seen(size: int = SIZE) -> Dataset:
     """Two cameras and a state that has large numbers, of two episodes; what followed their last steps is known."""
     source, extras = np.random.default_rng(0), dict[str, Any]()
+    whole: Any
     for key, shape in {"front": (size, size, 3), "wrist": (size, size, 3), "state": (2,)}.items():
         for length in LENGTHS:
             if key == "state":
@@ -108,7 +109,7 @@ def test_features_take_two_bytes_each_and_vectors_keep_their_digits() -> None:
     np.testing.assert_array_equal(found.extras["next_observations/~vectors"], data.extras["next_observations/state"])
     assert not any("front" in name or "wrist" in name for name in found.extras)
     with torch.no_grad():
-        agent.encoder.images["front"].linear.weight.mul_(1e7)  # type: ignore[union-attr]
+        agent.encoder.images["front"].linear.weight.mul_(1e7)
     wide = with_features(data, agent.encoder, torch.device("cpu"), False)
     assert wide.extras["observations/~features"].dtype == np.float32
     assert "next_observations/~features" not in wide.extras
