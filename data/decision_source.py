@@ -6,8 +6,6 @@ history of L observations these are L each: those before an episode's first step
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -58,9 +56,9 @@ class DecisionSource(WindowSource):
         """
         super().__init__(store, segment_ids, Windows(length))
         self.length, self.chunk, self.history = length, chunk, history
-        self._seen = columns_of(store, lambda name: name.startswith(OBSERVATIONS))
-        self._next = columns_of(store, lambda name: name.startswith(NEXT + OBSERVATIONS))
-        self._rest = columns_of(store, lambda name: OBSERVATIONS not in name)
+        self._seen = store.columns(lambda name: name.startswith(OBSERVATIONS))
+        self._next = store.columns(lambda name: name.startswith(NEXT + OBSERVATIONS))
+        self._rest = store.columns(lambda name: OBSERVATIONS not in name)
 
     def gather(self, indices: Tensor, out: object = None) -> Batch:
         """The decisions at `indices` (...,)."""
@@ -87,15 +85,3 @@ class DecisionSource(WindowSource):
     def _before(self, rows: Tensor, length: int) -> Tensor:
         """(..., L) the last rows of each one's episode up to it; the first is repeated."""
         return Windows(length, "left")(rows, self.chain).rows
-
-
-def columns_of(store: Store, wanted: Callable[[str], bool]) -> Store:
-    """A store of the same rows and memory with the columns alone whose names are wanted."""
-    fields = {name: field for name, field in store.fields.items() if wanted(name)}
-    groups = {field.group for field in fields.values()}
-    return Store(
-        {name: value for name, value in store.groups.items() if name in groups},
-        fields,
-        len(store),
-        {name: value for name, value in store.frames.items() if name in groups},
-    )

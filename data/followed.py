@@ -8,6 +8,7 @@ it begins with it, and what followed the last steps of episodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ ASIDE, FURTHER = "aside.", "further."
 SHARE = 16
 """Of so many rows one has room aside at first."""
 
+Array = np.ndarray[Any, Any]
 Part = Callable[[Tensor], Tensor]
 
 
@@ -51,6 +53,7 @@ class Followed:
         self._head = torch.zeros((), dtype=torch.int64, device=own.device)  # pictures kept aside so far
         self._tail = self._head.clone()  # of them, those whose rows have been replaced
         self._most = 0  # at least head - tail
+        self.in_numpy = own.device.type == "cpu"
 
     @property
     def frames(self) -> Frames:
@@ -66,6 +69,9 @@ class Followed:
             following: (E, ...).
             replaces: whether the rows were written before.
         """
+        if self.in_numpy:
+            self._add_here(rows, before, following.numpy(), replaces)
+            return
         count = self.num_envs
         newest = self.aside[:count]
         if replaces:
@@ -82,6 +88,25 @@ class Followed:
             self._most += count
         newest.copy_(following)
         self.numbers[rows] = -1 - torch.arange(count, device=self.numbers.device)
+
+    def _add_here(self, rows: slice, before: slice | None, following: Array, replaces: bool) -> None:
+        """As `add` on a CPU: numpy compares in a fifth of the time, and only what is kept aside is copied."""
+        count, aside, numbers = self.num_envs, self.aside.numpy(), self.numbers.numpy()
+        newest = aside[:count]
+        if replaces:
+            self._tail += int((numbers[rows] < -count).sum())
+        if before is not None:
+            same = (newest == self.own[rows].numpy()).reshape(count, -1).all(1)
+            numbers[before] = np.arange(rows.start, rows.stop)
+            alone, head = np.flatnonzero(~same), int(self._head)
+            for number, env in enumerate(alone.tolist()):
+                place = count + (head + number) % self.room
+                aside[place] = newest[env]
+                numbers[before.start + env] = -1 - place
+            self._head += len(alone)
+            self._most += len(alone)
+        newest[...] = following
+        numbers[rows] = -1 - np.arange(count)
 
     def make_room(self) -> bool:
         """Make sure that the pictures of a step can be kept aside.

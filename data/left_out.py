@@ -59,22 +59,25 @@ def notes(dataset: Dataset) -> list[str]:
         if mapping is not None
         else f"name them in a mapping, which `surefoot datasets draft {dataset.name} -o map.yaml` begins"
     )
+    kind = dataset.attributes.get("kind")
+    alone = kind == "diffusion_policy"  # no mapping reads it
     found = []
     if cameras:
-        example = f"images: {{{key_of(cameras[0][0])}: {cameras[0][0]}}}"
-        if dataset.attributes.get("kind") == "lerobot" and mapping is None:
-            example = f"{example}; or give image_size=96, or cameras=[{key_of(cameras[0][0])}]"
+        key = key_of(cameras[0][0])
+        asked, example = f"give image_size=96, or cameras=[{key}]", f"{where}: images: {{{key}: {cameras[0][0]}}}"
+        if mapping is None and kind in ("lerobot", "robomimic"):
+            example = f"{example}; or {asked}"
         found.append(
             f"{dataset.name}: cameras are left out: {', '.join(_told(*one) for one in cameras)}; to take them in, "
-            f"{where}: {example} (docs/images.md)"
+            f"{asked if alone else example} (docs/images.md)"
         )
     if others:
         names = ", ".join(_told(*one) for one in others[:MOST])
         more = f" and {len(others) - MOST} more (`surefoot datasets info` lists them)" if len(others) > MOST else ""
-        found.append(
-            f"{dataset.name}: also left out: {names}{more}; to take one in, {where}, under observations, actions, "
-            "reward, cost or extras (docs/own_data.md)"
-        )
+        how = f"{where}, under observations, actions, reward, cost or extras"
+        if alone:
+            how = "write it into the array 'state'"
+        found.append(f"{dataset.name}: also left out: {names}{more}; to take one in, {how} (docs/own_data.md)")
     return found
 
 

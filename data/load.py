@@ -18,7 +18,7 @@ from surefoot.data.checks import refuse_oddities
 from surefoot.data.dataset import Dataset
 from surefoot.data.download import fetch
 from surefoot.data.files import sha256_of
-from surefoot.data.formats import bags, csv, d4rl, lerobot, minari, npz, on_disk, parquet
+from surefoot.data.formats import bags, csv, d4rl, lerobot, minari, npz, on_disk, parquet, zarr
 from surefoot.data.formats.flat import VIEWS, Source
 from surefoot.data.formats.hdf5 import is_hdf5
 from surefoot.data.formats.mapping import SUFFIXES
@@ -52,8 +52,9 @@ def load(
 
     Args:
         source: any existing path (HDF5 of D4RL, robomimic or d3rlpy, NPZ, Parquet, CSV, a folder of Minari or LeRobot,
-            a store, which is mapped and not read into memory; recognised by content; a mapping file, .yaml, which names
-            its logs), else `d4rl/<id>` such as `d4rl/hopper-medium-v2`, or `minari/<id>`.
+            a Zarr folder of Diffusion Policy, a store, which is mapped and not read into memory; recognised by content;
+            a mapping file, .yaml, which names its logs), else `d4rl/<id>` such as `d4rl/hopper-medium-v2`, or
+            `minari/<id>`.
         strict: refuse what is otherwise accepted and counted in `Dataset.warnings`.
         view: `corrected`, or `d4rl` for the rows of D4RL's `qlearning_dataset` (`formats.flat`).
         max_episode_steps: the time limit, for sources that don't mark time-outs; known for most catalogue
@@ -64,8 +65,8 @@ def load(
         keep, files_done: as of `logs.read`, of logs that are read by a mapping.
         image_size: height and width that pictures are scaled to, one number or two: each new pixel is the mean of those
             that it covers. They are kept in a cache on disk, which is mapped; None: as they are.
-        cameras: keys of the cameras that are read; None: all. Those of a LeRobot folder are read where this or
-            `image_size` is given.
+        cameras: keys of the cameras that are read; None: all. Those of LeRobot, robomimic and Diffusion Policy are read
+            where this or `image_size` is given, or where there is nothing else.
         frames: folder of the cache; None: `frames` in SUREFOOT_CACHE or ~/.cache/surefoot.
         frames_done: called with the pictures of a camera that are in the cache, and all.
 
@@ -134,13 +135,16 @@ def _load_path(path: pathlib.Path, source: Source, view: str, seen: Cameras | No
     try:
         if path.is_dir() and on_disk.is_store(path):
             return _load_store(path, source, view)
+        asked = seen if seen is not None and seen.asked else None
         if path.is_dir() and lerobot.is_lerobot(path):
-            return lerobot.read(path, source, view, seen if seen is not None and seen.asked else None)
+            return lerobot.read(path, source, view, asked)
+        if path.is_dir() and zarr.is_zarr(path):
+            return zarr.read(path, source, view, asked)
         if path.is_dir():
             return minari.read_folder(path, source, view)
         if not path.is_file():
             raise DataError(f"{path}: is neither a file nor a folder")
-        return _load_file(path, source, view)
+        return _load_file(path, source, view, asked)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror or error}") from error
 
@@ -153,12 +157,12 @@ def _load_store(path: pathlib.Path, source: Source, view: str) -> Dataset:
     return on_disk.read(path, source.name)
 
 
-def _load_file(path: pathlib.Path, source: Source, view: str) -> Dataset:
+def _load_file(path: pathlib.Path, source: Source, view: str, cameras: Cameras | None) -> Dataset:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: is empty (0 bytes); fetch or write it again")
     known = Source(**{**vars(source), "sha256": sha256_of(path)})
     if is_hdf5(path):
-        return d4rl.read(path, known, view)
+        return d4rl.read(path, known, view, cameras)
     if npz.is_npz(path):
         return npz.read(path, known, view)
     if parquet.is_parquet(path):

@@ -19,6 +19,7 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.unpacking import ALWAYS, EXPANSION, VARIABLE
 from surefoot.data.building import Building, row_bytes
+from surefoot.data.cameras import cameras_of
 from surefoot.data.checks import flags, refuse_oddities
 from surefoot.data.choices import CHOICES
 from surefoot.data.dataset import Dataset
@@ -35,6 +36,7 @@ from surefoot.data.formats.flat import (
 )
 from surefoot.data.formats.hdf5 import check_seal, is_hdf5, read_hdf5
 from surefoot.data.formats.named import PREFIXES
+from surefoot.data.frame_cache import size_of
 from surefoot.data.load import load, require_there
 from surefoot.data.pictures import Pictures
 from surefoot.data.rewards import Reward, name_of
@@ -94,6 +96,8 @@ def pack(
     max_episode_steps: int | None = None,
     mapping: str | os.PathLike[str] | None = None,
     reward: Reward | None = None,
+    image_size: int | Sequence[int] | None = None,
+    cameras: str | Sequence[str] | None = None,
     block_bytes: int = BLOCK_BYTES,
     tell: Tell = lambda text: None,
     progress: Done = lambda done, total: None,
@@ -103,8 +107,8 @@ def pack(
     Args:
         sources: as of `load`, one or several, whose columns are the same; their episodes stand one after another.
         destination: a folder that does not exist.
-        strict, view, max_episode_steps, mapping, reward: as of `load`; the last two read each source whole, as does
-            another view than `corrected`.
+        strict, view, max_episode_steps, mapping, reward, image_size, cameras: as of `load`; the last four read each
+            source whole, as does another view than `corrected`.
         block_bytes: of the store that are made at once.
         tell: called with sentences: what it will take, and what is read whole and why.
         progress: called with the rows that are on the disk, and all that are known of.
@@ -122,8 +126,11 @@ def pack(
     for name in names:
         require_there(name)
     options = {"strict": strict, "view": view, "max_episode_steps": max_episode_steps, "mapping": mapping}
+    options |= {"image_size": image_size, "cameras": cameras}
     reader = _Reader({**options, "reward": reward})
     settings = [view, max_episode_steps, strict, _identity(mapping), None if reward is None else name_of(reward)]
+    if image_size is not None or cameras is not None:  # part of what tells one build from another
+        settings += [size_of(image_size), cameras_of(cameras)]
     request = [[_identity(name) for name in names], [str(one) for one in settings], block_bytes]
     with Building(path, request) as building:
         if building.rows:
@@ -216,6 +223,8 @@ class _Reader:
                 return self._in_memory(name, "store")
             if self.options["mapping"] is not None or self.options["reward"] is not None:
                 raise _Whole("a mapping or a reward function is given")
+            if self.options["image_size"] is not None or self.options["cameras"] is not None:
+                raise _Whole("cameras are chosen, or their pictures scaled, which the cache on disk holds")
             if self.options["view"] != "corrected":
                 raise _Whole(f"view={self.options['view']} is of a whole file")
             if path.is_file() and path.stat().st_size and is_hdf5(path):

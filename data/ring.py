@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -231,6 +231,10 @@ class RingBuffer:
     def gather_groups(self, indices: Tensor) -> dict[str, Tensor]:
         """Packed rows at `indices`, as `Store.gather_groups`."""
         return self._store.gather_groups(indices)
+
+    def columns(self, wanted: Callable[[str], bool]) -> Store:
+        """The columns whose names are wanted, as `Store.columns`; ask again after rows were added."""
+        return self._store.columns(wanted)
 
     def split(self, groups: Mapping[str, Tensor]) -> Batch:
         """Columns of packed rows, as `Store.split`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.files import remove_asides_of_the_dead
@@ -122,6 +122,8 @@ def convert(
     reward: Reward | None = None,
     fps: float | None = None,
     files_done: logs.Done | None = None,
+    image_size: int | Sequence[int] | None = None,
+    cameras: str | Sequence[str] | None = None,
 ) -> Dataset:
     """Load `source` and store it as `destination`: a file or folder, or `minari/<id>`; gives what was loaded.
 
@@ -135,6 +137,7 @@ def convert(
         layout: as of `save`.
         fps: steps a second that the data were recorded at, which LeRobot's layout holds.
         files_done: called with the number of log files that are read, and of all.
+        image_size, cameras: as of `load`.
 
     Raises:
         ConfigError: the source is unknown, the destination exists or names no format, or `fps` is no such number.
@@ -156,6 +159,7 @@ def convert(
     if not to_minari and (mapping is not None or pathlib.Path(os.fspath(source)).suffix.lower() in MAPPINGS):
         keep = logs.parts_folder(path)
     options = {"mapping": mapping, "reward": reward, "keep": keep, "files_done": files_done}
+    options |= {"image_size": image_size, "cameras": cameras}
     dataset = load(source, strict=strict, view=view, max_episode_steps=max_episode_steps, **options)  # type: ignore[arg-type]
     if fps is not None:
         dataset = dataset.replace(attributes={**dataset.attributes, "fps": fps})

@@ -265,6 +265,17 @@ class Store:
         """Group -> a tensor of its rows' shape, dtype and device."""
         return self.groups | {key: frames.pictures for key, frames in self.frames.items()}
 
+    def columns(self, wanted: Callable[[str], bool]) -> Store:
+        """A store of the same rows and memory with the columns alone whose names are wanted."""
+        fields = {name: field for name, field in self.fields.items() if wanted(name)}
+        groups = {field.group for field in fields.values()}
+        return Store(
+            {name: value for name, value in self.groups.items() if name in groups},
+            fields,
+            self.length,
+            {name: value for name, value in self.frames.items() if name in groups},
+        )
+
     def workspace(self, shape: int | tuple[int, ...]) -> Workspace:
         """Buffers for `gather` with indices of this shape: no allocation per batch, fixed addresses."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)

@@ -280,14 +280,18 @@ def check_spaces(
     observations: int | Mapping[str, NamedArray],
     action_dim: int,
     discrete: bool = False,
+    scales: bool = True,
 ) -> None:
     """Make sure that a dataset or policy of these dimensions fits an environment (an id, or one made).
+
+    Images of another height and width fit where they are scaled by a rule (`Array.scaled`), as policies do.
 
     Args:
         env: id of an environment, or one that is made.
         observations: width of an observation, or its arrays as in `Spec.observations`.
         action_dim: width of an action, or the number of choices.
         discrete: actions are choices.
+        scales: images of another size fit; not to those who learn from what the environment shows.
 
     Raises:
         EnvironmentMismatchError: it doesn't fit; the message gives both shapes.
@@ -296,7 +300,7 @@ def check_spaces(
     if isinstance(env, str):
         made = _probe(env, {})
         try:
-            check_spaces(made, observations, action_dim, discrete)
+            check_spaces(made, observations, action_dim, discrete, scales)
         finally:
             close(made)
         return
@@ -317,15 +321,28 @@ def check_spaces(
         width = len(_action_bounds(name, action_space)[0])
     given = {VECTOR: NamedArray((observations,))} if isinstance(observations, int) else observations
     found = arrays_of(observation_space, name)
+    taken = {
+        key: given[key] if scales and key in given and given[key].scales(one) else one for key, one in found.items()
+    }
     for what, wanted, has in (
-        ("observations", in_words(given), in_words(found)),
+        ("observations", in_words(given), in_words(taken)),
         ("actions", f"{action_dim} numbers", f"{width} numbers"),
     ):
         if wanted != has:
+            resized = [key for key, one in found.items() if key in given and given[key].differs_in_size(one)]
             raise EnvironmentMismatchError(
-                f"{what} don't fit: {name} has {has}, the dataset or policy {wanted}; "
-                "choose the environment that the data was recorded in with env=ID"
+                f"{what} don't fit: {name} has {in_words(found) if what == 'observations' else has}, the dataset or "
+                f"policy {wanted}; choose the environment that the data was recorded in with env=ID"
+                + (_of_sizes(resized[0], found[resized[0]], scales) if resized and what == "observations" else "")
             )
+
+
+def _of_sizes(key: str, image: NamedArray, scales: bool) -> str:
+    """What to do about images of another size."""
+    height, width = image.image_size[1:]
+    if not scales:
+        return f", or read the data with image_size=[{height},{width}]: who acts learns from {key!r} as it is shown"
+    return f", or train with image_size=: a policy scales {key!r} where its data were scaled"
 
 
 def check_actions(name: str, space: gymnasium.Space[Any]) -> int:

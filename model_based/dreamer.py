@@ -148,8 +148,8 @@ class Dreamer(OffPolicyAgent):
         return self.actor.step(observations, memory, noise)
 
     def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """Windows of L steps."""
-        return {MAIN: ReplayWindows(stores.replay, self.config.length)}
+        """Windows of L steps; of several arrays, what each step began with is what followed the one before."""
+        return {MAIN: ReplayWindows(stores.replay, self.config.length, at_first=f"{VECTOR}/")}
 
     def world_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, States, Metrics]:
         """Reconstruction, rewards, continuations and the two KLs along windows, and the states there."""

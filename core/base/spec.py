@@ -140,6 +140,18 @@ class Array:
             return first == middle
         return first >= last
 
+    def differs_in_size(self, other: Array) -> bool:
+        """Whether both are uint8 images that differ in height or width and in nothing else."""
+        shape, dtypes = other.shape, {self.dtype, other.dtype}
+        if not self.image or len(shape) != len(self.shape) or shape == self.shape or dtypes != {"uint8"}:
+            return False
+        height = len(shape) - (3 if self.channels_last else 2)
+        return all(a == b for place, (a, b) in enumerate(zip(self.shape, shape)) if place not in (height, height + 1))
+
+    def scales(self, other: Array) -> bool:
+        """Whether it takes images of another height and width, which it scales by its rule to its own."""
+        return self.scaled is not None and self.differs_in_size(other)
+
 
 @dataclasses.dataclass(frozen=True)
 class Team:

@@ -38,6 +38,8 @@ MOVES = (SHIFT, CROP)
 """Noises that images are moved by: for each camera two numbers of its present image, then two of its next one."""
 MOVED = "moved/"
 """What names of columns begin with that hold such numbers, of rows whose view is drawn once."""
+ENCODED = ("~features", "~vectors")
+"""Keys of columns that hold features by an encoder that is not trained (`data.frozen_features`), in their order."""
 TRAINED_WITH = ("critic", "value", "actor", "velocity", "noise_network", "classifier")
 """Networks that the encoder is trained along with: the first of them that the agent trains."""
 
@@ -56,6 +58,11 @@ def encoded(agent: Agent, batch: Batch, noise: Mapping[str, Tensor], twice: bool
         return batch
     found = dict(batch)
     for name in OBSERVATIONS:
+        parts = [batch[f"{name}/{key}"] for key in ENCODED if f"{name}/{key}" in batch]
+        if parts:
+            features = torch.cat([part.to(torch.float32) for part in parts], -1)
+            found[name] = features.flatten(-2) if agent.frames > 1 else features
+            continue
         arrays = named(batch, agent.encoder, name)
         if not arrays:
             continue
@@ -98,6 +105,12 @@ def move_noise(agent: Agent) -> dict[str, Noise]:
         return {}
     asked = {SHIFT: agent.config.shift > 0, CROP: agent.config.crop < 1}
     return {name: Noise("uniform", 4 * len(agent.encoder.views)) for name in MOVES if asked[name]}
+
+
+def encodes_once(agent: Agent) -> bool:
+    """Whether features are the same in all training steps: of images, by an encoder that is not trained."""
+    seen = agent.encoder is not None and bool(agent.encoder.views)
+    return seen and not agent.encoder_learns and not agent.encodes_itself
 
 
 def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Update | Rule]:

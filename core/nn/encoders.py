@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.scaling import scaled as scaled_picture
 from surefoot.core.base.spec import MASK, Array, in_words, vectors_of
 from surefoot.core.nn.image_encoders import NAMES as NAMES
 from surefoot.core.nn.image_encoders import ImageEncoder, MapEncoder, encoder_class, orthogonal
@@ -20,8 +22,18 @@ from surefoot.core.nn.pictures import random_shift as random_shift
 from surefoot.core.nn.pictures import scaled as scaled
 
 
+def resized(images: Tensor, array: Array) -> Tensor:
+    """(B, *shape) uint8 images, those of another height and width scaled by the array's rule, if it has one."""
+    if images.dim() != len(array.shape) + 1 or not array.scales(Array(tuple(images.shape[1:]), "uint8")):
+        return images
+    each = (scaled_picture(one, array.image_size[1:]) for one in images.cpu().numpy())
+    return torch.from_numpy(np.stack(list(each))).to(images.device)
+
+
 def by_key(observations: Any, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     """The (B, *shape) tensors that a policy of these `arrays` reads, vectors as float32; further ones are left out.
+
+    Images of another height and width are scaled where the array says by which rule.
 
     Args:
         observations: key -> tensor, or the tensor of a lone array.
@@ -38,6 +50,8 @@ def by_key(observations: Any, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
         if value is not None and not isinstance(value, Tensor):
             words = f"{key} is {type(value).__name__}, must be a tensor: torch.as_tensor makes it one"
             raise EnvironmentMismatchError(words)
+        if value is not None and value.dtype == torch.uint8 and array.image:
+            value = resized(value, array)
         if value is None or tuple(value.shape[1:]) != array.shape:
             shape = "missing" if value is None else tuple(value.shape[1:])
             raise EnvironmentMismatchError(

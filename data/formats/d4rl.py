@@ -20,6 +20,7 @@ import numpy as np
 
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import written_aside
+from surefoot.data.cameras import Cameras
 from surefoot.data.checks import require_keys, validate
 from surefoot.data.dataset import Dataset
 from surefoot.data.formats import d3rlpy, robomimic
@@ -41,8 +42,14 @@ Array = np.ndarray[Any, Any]
 EXTRAS = "extras/"
 
 
-def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset:
+def read(path: pathlib.Path, source: Source, view: str = "corrected", cameras: Cameras | None = None) -> Dataset:
     """The dataset in a D4RL HDF5 file; facts that `source` lacks are taken from the file's attributes.
+
+    Args:
+        path: of the file.
+        source: what else is known.
+        view: as `formats.flat`.
+        cameras: as of `robomimic.read`.
 
     Raises:
         DataError: the file is damaged, incomplete, inconsistent or holds values that are not finite.
@@ -51,7 +58,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     if any(name.startswith("episode_0/") for name in contents.names):
         raise DataError(f"{path}: is the inside of a Minari dataset; give the dataset's folder (two levels up) instead")
     if robomimic.fits(contents.names):
-        return robomimic.read(path, source.with_attributes(contents.attributes), view, names=contents.names)
+        return robomimic.read(path, source.with_attributes(contents.attributes), view, None, contents.names, cameras)
     if d3rlpy.fits(contents.names):
         return d3rlpy.read(path, source.with_attributes(contents.attributes), view)
     arrays, named = take_named(contents.arrays, str(path))

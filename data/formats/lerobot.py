@@ -30,7 +30,7 @@ from surefoot.data.dataset import ACTION_NAMES, NO_REWARDS, OBSERVATION_NAMES, R
 from surefoot.data.files import digest_of
 from surefoot.data.formats import columns, pictures
 from surefoot.data.formats.flat import Source, dataset_from_arrays
-from surefoot.data.formats.named import followed
+from surefoot.data.formats.named import beside_state
 from surefoot.data.frame_cache import cached
 from surefoot.data.left_out import key_of, stated
 
@@ -65,8 +65,6 @@ INFO = Record(
     },
     others=True,
 )
-STATE_KEY = "/state"
-"""Behind `observations` and `next_observations`: the state beside pictures."""
 CELLS = 8
 """Pictures as PNG or JPEG that are read at once."""
 _KEY = re.compile(r"[\w.\-]+")
@@ -241,7 +239,7 @@ def _seen(
 ) -> tuple[dict[str, Array], dict[str, Any]]:
     """Flat arrays without the state, and named ones: pictures from the cache, and the state."""
     rows, size = len(arrays["actions"]), cameras.size
-    named: dict[str, Any] = {}
+    frames: dict[str, Array] = {}
     for key, name in taken.items():
         video = info["features"][name]["dtype"] == "video"
 
@@ -249,19 +247,8 @@ def _seen(
             return _from_videos(folder, name, info, size, rows) if video else _from_cells(folder, name, size)
 
         where = f"{folder}, {name!r}"
-        named[f"observations/{key}"] = cached(where, str(digest), name, rows, size, each, cameras.folder, cameras.done)
-    states = {
-        f"{which}{STATE_KEY}": arrays.pop(which) for which in ("observations", "next_observations") if which in arrays
-    }
-    named |= states
-    ends = arrays["terminals"] | arrays["timeouts"]
-    empty = np.zeros((rows, 0), np.float32)
-    arrays = {**arrays, "observations": empty, "next_observations": empty}
-    known = ~arrays["timeouts"]
-    arrays["next_known"] = (
-        known & flags(str(folder), "next_known", arrays["next_known"]) if "next_known" in arrays else known
-    )
-    return arrays, followed(named, ends)
+        frames[key] = cached(where, str(digest), name, rows, size, each, cameras.folder, cameras.done)
+    return beside_state(arrays, frames, str(folder))
 
 
 def _names(features: Sequence[dict[str, Any]]) -> list[str] | None:

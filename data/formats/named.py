@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 
 NAMES = ("observations", "next_observations")
 NEXT_KNOWN = "next_known"
+STATE = "state"
+"""Key of the vector that stands beside cameras."""
 PREFIXES = (*(f"{name}/" for name in NAMES), FURTHER)
 
 
@@ -95,6 +97,25 @@ def followed(columns: Mapping[str, Any], ends: Array) -> dict[str, Any]:
             value = found[key]
         found[f"next_{key}"] = value.select_rows(after) if isinstance(value, Pictures) else value[after]
     return found
+
+
+def beside_state(
+    arrays: Mapping[str, Array], frames: Mapping[str, Array], name: str
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Flat arrays without the vector of observations, and named arrays: cameras, and that vector as `STATE`.
+
+    Args:
+        arrays: under D4RL's names, with `terminals` and `timeouts`; perhaps without observations.
+        frames: camera -> (N, ...) pictures that steps begin with. What followed is the next step's, and of an
+            episode's last step it is not known.
+        name: of the data, for errors.
+    """
+    left, ends = dict(arrays), arrays["terminals"] | arrays["timeouts"]
+    named: dict[str, Any] = {f"{NAMES[0]}/{key}": value for key, value in frames.items()}
+    named |= {f"{which}/{STATE}": left.pop(which) for which in NAMES if which in left}
+    known = ~arrays["timeouts"]
+    left[NEXT_KNOWN] = known & flags(name, NEXT_KNOWN, left[NEXT_KNOWN]) if NEXT_KNOWN in left else known
+    return left | {which: np.zeros((len(ends), 0), np.float32) for which in NAMES}, followed(named, ends)
 
 
 def file_columns(columns: Mapping[str, Array], dataset: Dataset, extras: str) -> dict[str, Array]:

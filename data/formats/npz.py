@@ -65,7 +65,7 @@ def read(path: pathlib.Path, source: Source, view: str = "corrected") -> Dataset
     attributes = {} if text is None else _attributes(path, text)
     if set(dppo.MARKS) <= set(found):
         return dppo.from_arrays(found, source, path, view)
-    if set(ogbench.MARKS) & set(found):
+    if ogbench.fits(found):
         return ogbench.from_arrays(found, source.with_attributes(attributes), view)
     if set(neorl2.MARKS) <= set(found) and not set(REQUIRED) & set(found):
         return neorl2.from_arrays(found, source.with_attributes(attributes), path, view)

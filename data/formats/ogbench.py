@@ -5,6 +5,9 @@ OGBench: `observations`, `actions`, `terminals`, and the simulator's state befor
 only supplies the observation after the row before. OCBench: `observations` has one row more than `actions` in each
 recording, `terminals` marks its last action, and `observation_interval` must be 1.
 
+Visual datasets: `observations` are pictures (N, H, W, C) of bytes. Each is held once, under the key `image`, as a lone
+picture of an environment. In the compact form `valids` is 0 in the last row of each recording, in place of `terminals`.
+
 `masks` is 0 where the task is solved and bootstrapping stops, though the recording runs on. In a `Dataset` such a row
 is a termination, so that an episode ends with it and another begins with the next row
 (`data.dataset.recording_ends` joins them again).
@@ -24,20 +27,33 @@ import numpy as np
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.core.base.files import written_aside
 from surefoot.core.base.precision import warnings_of
+from surefoot.core.base.spec import IMAGE
+from surefoot.core.base.unpacking import is_picture
 from surefoot.data.checks import check_extra, flags, matrix, require_keys, validate, vector
 from surefoot.data.dataset import NO_TASK, REWARDS, RUNS_ON, Dataset, recording_ends
 from surefoot.data.formats.chained import need_chain, with_known_ends
 from surefoot.data.formats.flat import LAYOUT_VERSION, OWN_MARK, Source
 from surefoot.data.formats.named import need_one_vector
+from surefoot.data.pictures import column_of
 
 Array = np.ndarray[Any, Any]
 
 INTERVAL = "observation_interval"
 STATES = ("qpos", "qvel", "button_states")
 """Simulator states that come along as extras: a task's rewards are made of them."""
-KEYS = ("observations", "actions", "terminals", "rewards", "masks", INTERVAL, *STATES)
-MARKS = ("masks", "qpos", INTERVAL)
+VALIDS = "valids"
+KEYS = ("observations", "actions", "terminals", "rewards", "masks", INTERVAL, VALIDS, *STATES)
+MARKS = ("masks", "qpos", INTERVAL, VALIDS)
 """An NPZ file with one of these is of this layout."""
+
+
+def fits(arrays: Mapping[str, Array]) -> bool:
+    """Whether arrays are of this layout: by one of `MARKS`, or pictures whose rewards and next ones are nowhere."""
+    if set(MARKS) & set(arrays):
+        return True
+    seen = arrays.get("observations")
+    pictured = seen is not None and is_picture(seen.shape, seen.dtype)
+    return pictured and "actions" in arrays and not {"rewards", "next_observations", "timeouts"} & set(arrays)
 
 
 def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "corrected") -> Dataset:
@@ -52,8 +68,12 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "correc
         raise ConfigError(
             f"view={view!r} is of D4RL's files, and {name} is of OGBench or OCBench: use view='corrected'"
         )
+    if VALIDS in arrays:
+        arrays = {**arrays, "terminals": ~flags(name, VALIDS, arrays[VALIDS])}
     require_keys(name, arrays, ("observations", "actions", "terminals"), arrays)
-    observations = matrix(name, "observations", arrays["observations"])
+    given = arrays["observations"]
+    pictured = is_picture(given.shape, given.dtype)
+    observations = given if pictured else matrix(name, "observations", given)
     actions = matrix(name, "actions", arrays["actions"])
     ends = flags(name, "terminals", arrays["terminals"])
     if len(actions) == 0 or len(actions) != len(ends):
@@ -63,24 +83,32 @@ def from_arrays(arrays: Mapping[str, Array], source: Source, view: str = "correc
     if not ends[-1]:
         raise DataError(f"{name}: 'terminals' is false in the last row, {len(ends) - 1}: the file was cut off")
     apart = INTERVAL in arrays
-    rows, before, after = _apart(name, arrays, observations, ends) if apart else _shared(name, observations, ends)
+    rows, first = _apart(name, arrays, observations, ends) if apart else _shared(name, observations, ends)
     columns = _columns(name, arrays, len(ends))
     unsolved = columns.pop("masks", np.ones(len(ends), np.float32))
     if len(odd := np.flatnonzero((unsolved != 0) & (unsolved != 1))):
         raise DataError(f"{name}: 'masks' holds {unsolved[odd[0]]} in row {odd[0]}; each must be 0 or 1")
-    reported = warnings_of({key: arrays[key] for key in ("observations", "actions", "rewards") if key in arrays})
+    of_numbers = ("actions", "rewards") if pictured else ("observations", "actions", "rewards")
+    reported = warnings_of({key: arrays[key] for key in of_numbers if key in arrays})
     rewards = columns.pop("rewards", np.zeros(len(ends), np.float32))
     attributes = dict(source.attributes)
     if "rewards" not in arrays:
         attributes.setdefault(REWARDS, NO_TASK)
     terminations, last = unsolved[rows] == 0, (ends if apart else np.append(ends[1:], True))[rows]
+    extras: dict[str, Any] = {key: np.ascontiguousarray(value[rows]) for key, value in columns.items()}
+    if pictured:
+        whole = column_of(observations)
+        extras |= {f"observations/{IMAGE}": whole.select_rows(first)}
+        extras |= {f"next_observations/{IMAGE}": whole.select_rows(first + 1)}
+        before = after = np.zeros((len(rows), 0), np.float32)
+    else:
+        before, after = observations[first], observations[first + 1]
     return cut(
         Dataset(
             observations=before, actions=actions[rows], rewards=rewards[rows], next_observations=after,
             terminations=terminations, truncations=last, episode_ids=np.zeros(len(rows), np.int64),
             valid=np.ones(len(rows), bool), env_id=source.env_id, name=name, sha256=source.sha256,
-            attributes=attributes, extras={key: np.ascontiguousarray(value[rows]) for key, value in columns.items()},
-            warnings=reported,
+            attributes=attributes, extras=extras, warnings=reported,
         )
     )  # fmt: skip
 
@@ -142,8 +170,9 @@ def write(dataset: Dataset, path: pathlib.Path) -> None:
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
-def _shared(name: str, observations: Array, ends: Array) -> tuple[Array, Array, Array]:
-    """Rows that are transitions, and the observations before and after them, where a recording has as many of both."""
+def _shared(name: str, observations: Array, ends: Array) -> tuple[Array, Array]:
+    """Rows that are transitions, and the numbers of their observations, where a recording has as many of both; what
+    followed is the observation behind."""
     if len(observations) != len(ends):
         raise DataError(
             f"{name}: 'observations' has {len(observations)} rows but 'terminals' has {len(ends)}; one row per step is "
@@ -153,10 +182,10 @@ def _shared(name: str, observations: Array, ends: Array) -> tuple[Array, Array, 
     if len(alone):
         raise DataError(f"{name}: the recording in row {alone[0]} has one row, so nothing follows its observation")
     rows = np.flatnonzero(~ends)
-    return rows, observations[rows], observations[rows + 1]
+    return rows, rows
 
 
-def _apart(name: str, arrays: Mapping[str, Array], observations: Array, ends: Array) -> tuple[Array, Array, Array]:
+def _apart(name: str, arrays: Mapping[str, Array], observations: Array, ends: Array) -> tuple[Array, Array]:
     """The same of OCBench's files, whose recordings have one observation more than actions."""
     interval = int(arrays[INTERVAL].reshape(-1)[0]) if arrays[INTERVAL].size == 1 else 0
     if interval != 1:
@@ -171,8 +200,7 @@ def _apart(name: str, arrays: Mapping[str, Array], observations: Array, ends: Ar
             f"{len(ends) + count}"
         )
     rows = np.arange(len(ends))
-    first = rows + np.concatenate([[0], np.cumsum(ends)[:-1]])
-    return rows, observations[first], observations[first + 1]
+    return rows, rows + np.concatenate([[0], np.cumsum(ends)[:-1]])
 
 
 def _columns(name: str, arrays: Mapping[str, Array], count: int) -> dict[str, Array]:

@@ -85,7 +85,8 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
     """The (H, W, 3) uint8 pictures of a video that are shown at these times, which increase.
 
     Where the video has as many pictures as there are times, these are its pictures in their order, whatever their
-    times: those that are written down drift from those of long videos that were joined of many.
+    times: those that are written down drift from those of long videos that were joined of many. Where only the last
+    time has none, as of clocks that run a little past a video's end, the last picture is repeated, with a warning.
 
     Args:
         path: of the video.
@@ -107,6 +108,7 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
     wanted = iter(seconds)
     target = next(wanted, None)
     count, before = 0, -math.inf
+    last: Array | None = None
     most = {"max_pixels": str(PICTURE_BYTES // COLORS)}  # the decoder takes no memory for more, whatever the head says
     try:
         with av.open(f"file:{path}", options=ALONE | most) as container:
@@ -131,9 +133,10 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
                     yield scaled(frame.to_ndarray(format="rgb24"), size)
                     continue
                 picture = None
+                before = -math.inf if frame.time is None else frame.time
                 while target is not None and frame.time is not None and abs(frame.time - target) <= tolerance:
                     if picture is None:
-                        picture = scaled(frame.to_ndarray(format="rgb24"), size)
+                        picture = last = scaled(frame.to_ndarray(format="rgb24"), size)
                     yield picture
                     target = next(wanted, None)
                 if target is None:
@@ -146,4 +149,11 @@ def frames(path: pathlib.Path, seconds: Sequence[float], tolerance: float, size:
     if by_number and count < len(seconds):
         raise DataError(f"{path}: its head tells of {len(seconds)} pictures, and it has {count}; fetch it again")
     if target is not None and not by_number:
-        raise DataError(f"{path}: has no picture at {target:.3f} s")
+        one_behind = before < target <= before + 3 * tolerance
+        if last is None or next(wanted, None) is not None or not one_behind:
+            raise DataError(f"{path}: has no picture at {target:.3f} s")
+        warnings.warn(
+            f"{path}: ends at {before:.3f} s, one picture before {target:.3f} s: its last picture is taken twice",
+            stacklevel=2,
+        )
+        yield last

@@ -14,7 +14,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -22,12 +22,17 @@ import numpy as np
 
 from surefoot.core.base.errors import DataError
 from surefoot.core.base.files import written_aside
+from surefoot.core.base.scaling import RULE, scaled
+from surefoot.core.base.unpacking import is_picture
+from surefoot.data.cameras import CAMERAS, Cameras
 from surefoot.data.checks import concatenated, exact_matrix, exact_vector, flags, validate
-from surefoot.data.dataset import NO_REWARDS, REWARDS, Dataset
+from surefoot.data.dataset import NO_REWARDS, REWARDS, SCALED_BY, Dataset
+from surefoot.data.files import sha256_of
 from surefoot.data.formats.columns import Table
 from surefoot.data.formats.flat import Source, dataset_from_arrays, flag_columns
-from surefoot.data.formats.hdf5 import read_hdf5
-from surefoot.data.formats.named import need_one_vector
+from surefoot.data.formats.hdf5 import check_seal, read_hdf5
+from surefoot.data.formats.named import beside_state, need_one_vector
+from surefoot.data.frame_cache import cached
 from surefoot.data.left_out import stated
 
 Array = np.ndarray[Any, Any]
@@ -40,6 +45,8 @@ DONES = "surefoot_dones"
 """Attribute of files that we wrote: their `dones` are terminations and nothing else."""
 ALONE = "flat"
 """Key of an observation that is one vector, as robomimic's gym environments give it."""
+STEPS_AT_ONCE = 4_000
+"""Of demonstrations whose pictures are read at once: 85 MB of 84 x 84 pixels."""
 _ROW = re.compile(r"data/demo_(\d+)/(?:(obs|next_obs)/)?([^/]+)")
 
 
@@ -54,6 +61,7 @@ def read(
     view: str = "corrected",
     keys: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
+    cameras: Cameras | None = None,
 ) -> Dataset:
     """The dataset in a robomimic file.
 
@@ -65,8 +73,11 @@ def read(
         source: what is known of it.
         view: as `formats.flat`.
         keys: of observations; None: those that robomimic's configurations read, or else all vectors in alphabetical
-            order. Pictures are left out: a mapping can name them (docs/own_data.md).
+            order.
         names: of the file's datasets, where they have been read before.
+        cameras: that are read too, by their keys, as `agentview_image`, into the cache of frames, and the vectors as
+            `state`; None: none, unless there are no vectors. What followed a picture is the next step's; `next_obs` of
+            pictures are not read, so that of a demonstration's last step none is known.
 
     Raises:
         DataError: a demonstration lacks something that others have, or is inconsistent; names it.
@@ -78,17 +89,19 @@ def read(
         raise DataError(
             f"{path}: 'data/demo_{first}' has no observations ('obs'); extract them with robomimic's scripts"
         )
+    shapes = read_hdf5(path, [f"data/demo_{first}/obs/{key}" for key in held], shapes_alone=True).arrays
+    there = {name.split("/")[-1]: array for name, array in shapes.items()}
+    pictured = [key for key, array in there.items() if is_picture(array.shape, array.dtype)]
     if keys is None:
-        shapes = read_hdf5(path, [f"data/demo_{first}/obs/{key}" for key in held if not key.endswith("_image")]).arrays
-        vectors = [name.split("/")[-1] for name, array in shapes.items() if array.ndim <= 2 and array.dtype != np.uint8]
+        vectors = [key for key, array in there.items() if array.ndim <= 2 and array.dtype != np.uint8]
         keys = USUAL if set(USUAL) <= set(vectors) else sorted(vectors)
-    if not keys:
-        raise DataError(
-            f"{path}: 'data/demo_{first}' has no vectors as observations, only {', '.join(held)}; name pictures in a "
-            "mapping (docs/own_data.md)"
-        )
-    escaped = "|".join(map(re.escape, keys))
-    wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|next_known|(next_)?obs/({escaped}))"
+    if not keys and not pictured:
+        raise DataError(f"{path}: 'data/demo_{first}' has neither vectors nor pictures, only {', '.join(held)}")
+    if cameras is None and not keys:
+        cameras = Cameras()
+    taken = [] if cameras is None else cameras.chosen(str(path), pictured)
+    observed = "|".join(map(re.escape, keys)) if keys else "(?!)"
+    wanted = rf"data/demo_\d+/(actions|rewards|dones|costs|valid|next_known|(next_)?obs/({observed}))"
     contents = read_hdf5(path, [], pattern=wanted)
     demonstrations: dict[int, dict[str, Array]] = {}
     for name, array in contents.arrays.items():
@@ -103,13 +116,62 @@ def read(
             raise DataError(f"{path}: 'data/demo_{k}' has {min(odd)!r}, and another demonstration has not")
     arrays = {key: concatenated(str(path), key, [part[key] for part in parts]) for key in shared}
     attributes: dict[str, Any] = {"kind": "robomimic", "observation_keys": ",".join(keys)}
+    if pictured:
+        attributes[CAMERAS] = json.dumps({key: list(there[key].shape[1:]) for key in pictured})
     if "rewards" not in arrays:
         arrays["rewards"], attributes[REWARDS] = np.zeros(len(arrays["actions"]), np.float32), NO_REWARDS
     read = {"actions", "rewards", "dones", "costs", "valid", "next_known", *(f"obs/{key}" for key in keys)}
-    read |= {f"next_obs/{key}" for key in held}
+    read |= {f"next_obs/{key}" for key in held} | {f"obs/{key}" for key in taken}
     attributes |= stated({name: "an array" for name in _features(names) if name not in read})
+    extras: dict[str, Any] = {}
+    if taken and cameras is not None:
+        lengths = {k: len(part["actions"]) for k, part in zip(sorted(demonstrations), parts, strict=True)}
+        frames = {key: _pictures(path, source, key, lengths, cameras) for key in taken}
+        arrays, extras = beside_state(arrays, frames, str(path))
+        if cameras.size is not None:
+            attributes[SCALED_BY] = RULE
     known = dataclasses.replace(source, attributes={**source.attributes, **attributes})
-    return dataset_from_arrays(arrays, known, view)
+    return dataset_from_arrays(arrays, known, view, extras)
+
+
+def _pictures(path: pathlib.Path, source: Source, key: str, lengths: Mapping[int, int], cameras: Cameras) -> Array:
+    """(N, ...) pictures of a camera from the cache, into which some demonstrations at a time are read.
+
+    Args:
+        path: of the file.
+        source: with its SHA-256.
+        key: of the camera.
+        lengths: number of a demonstration -> its steps, in order.
+        cameras: size and place.
+    """
+
+    def each() -> Iterator[Array]:
+        sealed = check_seal(path)
+        for some in _at_once(lengths):
+            numbers = "|".join(map(str, some))
+            arrays = read_hdf5(path, [], pattern=rf"data/demo_({numbers})/obs/{re.escape(key)}", sealed=sealed).arrays
+            for k in some:
+                held = arrays.get(f"data/demo_{k}/obs/{key}")
+                if held is None or len(held) != lengths[k]:
+                    found = "is missing" if held is None else f"has {len(held)} rows and 'actions' {lengths[k]}"
+                    raise DataError(f"{path}, data/demo_{k}: 'obs/{key}' {found}")
+                for picture in held:
+                    yield scaled(picture, cameras.size)
+
+    count, digest = sum(lengths.values()), str(source.sha256 or sha256_of(path))
+    return cached(str(path), digest, key, count, cameras.size, each, cameras.folder, cameras.done)
+
+
+def _at_once(lengths: Mapping[int, int]) -> Iterator[list[int]]:
+    """Demonstrations that are read together, of about `STEPS_AT_ONCE` steps."""
+    some: list[int] = []
+    for k in lengths:
+        some.append(k)
+        if sum(lengths[one] for one in some) >= STEPS_AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def table(path: pathlib.Path, names: Iterable[str]) -> Table:
@@ -150,9 +212,9 @@ def _episode(name: str, held: dict[str, Array], keys: Sequence[str], exact: bool
     missing = [key for key in ("actions", *(f"obs/{key}" for key in keys)) if key not in held]
     if missing:
         raise DataError(f"{name}: {missing[0]!r} is missing")
-    found = {"actions": exact_matrix(name, "actions", held["actions"])}
+    found: dict[str, Array] = {"actions": exact_matrix(name, "actions", held["actions"])}
     for prefix, key in (("obs", "observations"), ("next_obs", "next_observations")):
-        if all(f"{prefix}/{one}" in held for one in keys):
+        if keys and all(f"{prefix}/{one}" in held for one in keys):
             parts = [exact_matrix(name, f"{prefix}/{one}", held[f"{prefix}/{one}"]) for one in keys]
             if odd := [one for one, part in zip(keys, parts, strict=True) if len(part) != len(found["actions"])]:
                 raise DataError(f"{name}: '{prefix}/{odd[0]}' has another number of rows than 'actions'")

@@ -127,15 +127,33 @@ class ReplayWindows(Replay):
     episodes under way, are cut off in the same way.
     """
 
-    def __init__(self, buffer: TransitionBuffer, length: int, stream: str = MAIN) -> None:
+    def __init__(self, buffer: TransitionBuffer, length: int, stream: str = MAIN, at_first: str = "") -> None:
+        """Draw from a buffer.
+
+        Args:
+            buffer: of transitions.
+            length: L steps.
+            stream: of random numbers.
+            at_first: what names of columns begin with that are read at a window's first step alone; empty: none.
+        """
         super().__init__(buffer, stream)
-        self.windows = Windows(length)
+        self.windows, self.at_first = Windows(length), at_first
 
     def gather(self, indices: Tensor, out: object = None) -> Batch:
-        """The windows that begin at `indices` (...,): (..., L, ...) columns and the mask."""
+        """The windows that begin at `indices` (...,): (..., L, ...) columns and the mask.
+
+        Columns that are read at the first step alone are (..., 1, ...).
+        """
         window = self.windows(indices, self.buffer.chain)
-        batch = self.buffer.gather(window.rows)
-        return {**batch, "mask": window.mask.to(torch.float32)}
+        mask = {"mask": window.mask.to(torch.float32)}
+        alone = self.buffer.columns(self._is_first)
+        if not self.at_first or not alone.fields:
+            return self.buffer.gather(window.rows) | mask
+        rest = self.buffer.columns(lambda name: not self._is_first(name))
+        return rest.gather(window.rows) | alone.gather(indices.unsqueeze(-1)) | mask
+
+    def _is_first(self, name: str) -> bool:
+        return bool(self.at_first) and name.startswith(self.at_first)
 
     def longest(self) -> tuple[int, bool]:
         """Steps of the longest episode in the buffer, as far as it is there, and whether any episode is over."""

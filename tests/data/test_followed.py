@@ -74,11 +74,13 @@ def assert_equal(ours: TransitionBuffer, plain: TransitionBuffer) -> None:
 @pytest.mark.parametrize("ends", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize(("steps", "envs"), [(1, 1), (2, 1), (40, 1), (5, 3), (24, 2)])
 @pytest.mark.parametrize("inserts", [False, True])
+@pytest.mark.parametrize("in_numpy", [False, True])  # on a GPU; on a CPU
 def test_batches_are_those_of_a_buffer_with_two_pictures_in_each_row(
-    steps: int, envs: int, ends: float, inserts: bool
+    steps: int, envs: int, ends: float, inserts: bool, in_numpy: bool
 ) -> None:
     source = Frames(envs, seed=steps + envs, ends=ends, inserts=inserts)
     ours, plain = once(steps * envs, envs), twice(steps * envs, envs)
+    ours._followed[CAMERA].in_numpy = in_numpy
     for time in range(3 * steps + 2):
         if time == steps // 2:  # a reset in the middle of an episode: what followed is nowhere else
             source.seen = source.pictures()

@@ -187,3 +187,55 @@ def test_layouts_and_views_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -
         save(found, tmp_path / "x.npz", layout="ogbensch")
     with pytest.raises(ConfigError, match=r"is of \.npz files"):
         save(found, tmp_path / "x.hdf5", layout="ogbench")
+
+
+def seen(rows: int = 12) -> dict[str, Any]:
+    """As `arrays`, of pictures."""
+    pictures = np.random.default_rng(1).integers(0, 256, (rows, 8, 8, 3), dtype=np.uint8)
+    return arrays(rows) | {"observations": pictures}
+
+
+def test_pictures_are_held_once_and_the_one_behind_followed(tmp_path: pathlib.Path) -> None:
+    given = seen()
+    found = load(write(tmp_path / "visual-scene-play-v0.npz", **given))
+    rows = np.array([0, 1, 2, 3, 4, 6, 7, 8, 9, 10])
+    own, after = found.extras["observations/image"], found.extras["next_observations/image"]
+    np.testing.assert_array_equal(own[:], given["observations"][rows])
+    np.testing.assert_array_equal(after[:], given["observations"][rows + 1])
+    assert own.shares(after)
+    assert (len(own.pictures), len(own.further)) == (12, 0)
+    assert found.arrays["image"].shape == (8, 8, 3)  # the key of a lone picture of an environment
+    assert found.observation_dim == 0
+    assert found.transitions.all()
+    np.testing.assert_array_equal(found.extras["qpos"], given["qpos"][rows])
+
+
+def test_pictures_need_no_other_mark_and_the_compact_form_says_which_rows_are_valid(tmp_path: pathlib.Path) -> None:
+    given = seen()
+    bare = {key: given[key] for key in ("observations", "actions", "terminals")}
+    plain = load(write(tmp_path / "bare.npz", **bare))
+    ends = given["terminals"]
+    compact = bare | {"valids": 1 - ends.astype(np.float32), "terminals": np.append(ends[1:], True)}
+    other = load(write(tmp_path / "compact.npz", **compact))
+    for one in (plain, other):
+        assert one.episode_lengths.tolist() == [5, 5]
+        assert one.attributes[REWARDS] == NO_TASK
+        np.testing.assert_array_equal(one.extras["observations/image"][5], given["observations"][6])
+
+
+def test_recordings_of_pictures_are_cut_where_a_task_is_solved(tmp_path: pathlib.Path) -> None:
+    given = seen() | {"rewards": np.arange(12, dtype=np.float32), "masks": np.ones(12, np.float32)}
+    given["masks"][2] = 0
+    found = load(write(tmp_path / "labelled.npz", **given))
+    assert found.episode_lengths.tolist() == [3, 2, 5]
+    assert found.terminations.tolist() == [False, False, True] + [False] * 7
+    np.testing.assert_array_equal(found.extras["next_observations/image"][2], given["observations"][3])
+
+
+def test_pictures_are_scaled_where_it_is_asked_for(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "visual.npz", **seen())
+    found = load(path, image_size=4, frames=tmp_path / "frames")
+    assert found.extras["observations/image"].shape == (10, 4, 4, 3)
+    again = load(path)
+    expected = again.extras["next_observations/image"][0].reshape(4, 2, 4, 2, 3).mean((1, 3))
+    assert np.abs(found.extras["next_observations/image"][0] - expected).max() <= 1

@@ -17,8 +17,9 @@ from test_formats import assert_same, made
 
 from surefoot.core.base.errors import ConfigError, DataError
 from surefoot.data import convert, load, save, verify
+from surefoot.data.dataset import SCALED_BY
 from surefoot.data.files import sha256_of
-from surefoot.data.formats import lerobot, lerobot_write, pictures
+from surefoot.data.formats import lerobot, lerobot_write, pictures, robomimic
 from surefoot.data.formats.lerobot_write import USUAL_FPS, fps_of
 
 
@@ -244,17 +245,6 @@ def test_an_end_whose_kind_lerobot_does_not_say_is_cut_off_and_counted(tmp_path:
     assert data.warnings[lerobot.UNKNOWN_ENDS] == 6
 
 
-def test_robomimic_with_pictures_alone_is_refused(tmp_path: pathlib.Path) -> None:
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        demonstration = file.create_group("data/demo_0")
-        demonstration["actions"] = np.zeros((5, 2), np.float32)
-        demonstration["obs/agentview_image"] = np.zeros((5, 4, 4, 3), np.uint8)
-    with pytest.raises(
-        DataError, match=r"no vectors as observations, only agentview_image; name pictures in a mapping"
-    ):
-        load(tmp_path / "a.hdf5")
-
-
 def test_a_parquet_file_with_both_names_of_a_column_is_refused(tmp_path: pathlib.Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
     import pyarrow as pa
@@ -390,3 +380,61 @@ def test_videos_of_version_2_are_those_of_each_episode(tmp_path: pathlib.Path, m
     found = load(tmp_path / "m.yaml")
     np.testing.assert_array_equal(found.extras["observations/top"][:, 0, 0, 0], found.episode_ids)
     assert asked[1] == ("videos/chunk-000/observation.images.top/episode_000001.mp4", 50, 1 / held["fps"])
+
+
+def filmed_demonstrations(path: pathlib.Path, vectors: bool = True) -> dict[int, dict[str, np.ndarray]]:
+    """Three demonstrations with two cameras; those of demo 10 come last."""
+    source, made = np.random.default_rng(0), dict[int, dict[str, np.ndarray]]()
+    with h5py.File(path, "w") as file:
+        for k, length in ((0, 4), (2, 3), (10, 5)):
+            front, wrist = (source.integers(0, 256, (length + 1, 8, 8, 3), dtype=np.uint8) for _ in range(2))
+            state = source.normal(size=(length + 1, 7)).astype(np.float32)
+            done = np.arange(length) == length - 1
+            columns = {"actions": source.uniform(-1, 1, (length, 2)).astype(np.float32), "dones": done.astype(np.uint8)}
+            columns["rewards"] = done.astype(np.float32) * (k != 2)
+            for which, rows in (("obs", slice(0, -1)), ("next_obs", slice(1, None))):
+                columns |= {f"{which}/front_image": front[rows], f"{which}/wrist_image": wrist[rows]}
+                columns |= {f"{which}/robot0_eef_pos": state[rows]} if vectors else {}
+            for name, column in columns.items():
+                file.create_dataset(f"data/demo_{k}/{name}", data=column)
+            made[k] = columns
+    return made
+
+
+def test_robomimics_cameras_are_read_where_they_are_asked_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(robomimic, "STEPS_AT_ONCE", 6)  # two files' reads
+    made = filmed_demonstrations(tmp_path / "demos.hdf5")
+    plain = load(tmp_path / "demos.hdf5")
+    assert (plain.observation_dim, list(plain.arrays)) == (7, ["observations"])
+    found = load(tmp_path / "demos.hdf5", cameras=["front_image"], frames=tmp_path / "frames")
+    assert set(found.arrays) == {"front_image", "state"}
+    whole = np.concatenate([made[k]["obs/front_image"] for k in (0, 2, 10)])
+    np.testing.assert_array_equal(found.extras["observations/front_image"][:], whole)
+    np.testing.assert_array_equal(found.extras["observations/state"], plain.observations)
+    np.testing.assert_array_equal(found.actions, plain.actions)
+    after = found.extras["next_observations/front_image"]
+    np.testing.assert_array_equal(after[[0, 1, 2, 4, 5]], whole[[1, 2, 3, 5, 6]])
+    # what followed the last step of a demonstration that failed is not read; of one that ended it does not matter
+    assert found.transitions.tolist() == [True] * 6 + [False] + [True] * 5
+    assert found.terminations.tolist() == plain.terminations.tolist()
+    both = load(tmp_path / "demos.hdf5", image_size=4, frames=tmp_path / "frames")
+    assert both.extras["observations/wrist_image"].shape == (12, 4, 4, 3)
+    assert both.attributes[SCALED_BY] == "box"
+    with pytest.raises(ConfigError, match="has no camera 'side'"):
+        load(tmp_path / "demos.hdf5", cameras="side")
+
+
+def test_a_robomimic_file_of_pictures_alone_is_read_with_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path / "cache"))
+    filmed_demonstrations(tmp_path / "demos.hdf5", vectors=False)
+    found = load(tmp_path / "demos.hdf5")
+    assert set(found.arrays) == {"front_image", "wrist_image"}
+    assert len(found) == 12
+    with h5py.File(tmp_path / "demos.hdf5", "a") as file:
+        del file["data/demo_2/obs/wrist_image"]
+    with pytest.raises(DataError, match=r"data/demo_2: 'obs/wrist_image' is missing"):
+        load(tmp_path / "demos.hdf5")

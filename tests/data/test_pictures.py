@@ -272,6 +272,20 @@ def test_some_of_a_videos_pictures_are_those_shown_at_their_times(tmp_path: path
         list(pictures.frames(tmp_path / "a.mp4", [0.2, 0.56], 0.03))
 
 
+def test_a_video_that_is_one_picture_short_repeats_its_last_with_a_warning_and_two_short_is_refused(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Clocks of robots run a little past the end of what was filmed."""
+    av = pytest.importorskip("av", reason=VIDEO)
+    encoded(av, tmp_path / "a.mp4", 6, 64, 96, 10)
+    with pytest.warns(UserWarning, match=r"a\.mp4: ends at 0\.500 s, one picture before 0\.600 s"):
+        found = list(pictures.frames(tmp_path / "a.mp4", (np.arange(7) / 10).tolist(), 0.05))
+    assert len(found) == 7
+    np.testing.assert_array_equal(found[6], found[5])
+    with pytest.raises(DataError, match=r"has no picture at 0\.600 s"):
+        list(pictures.frames(tmp_path / "a.mp4", (np.arange(8) / 10).tolist(), 0.05))
+
+
 def test_a_video_of_pictures_above_64_mib_is_refused(tmp_path: pathlib.Path) -> None:
     av = pytest.importorskip("av", reason=VIDEO)
     encoded(av, tmp_path / "a.mp4", 1, 4_800, 4_704, 10)

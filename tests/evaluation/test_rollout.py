@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import pathlib
 from typing import Any
 
 import gymnasium
@@ -13,10 +14,11 @@ from gymnasium import spaces
 from surefoot.core.actors.heads import GaussianActor
 from surefoot.core.actors.memory import Memory, Reactive
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
+from surefoot.core.base.spec import Array
 from surefoot.core.engine.agent import Spec
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.policy import Policy
-from surefoot.envs import make_vec
+from surefoot.envs import check_spaces, make_vec
 from surefoot.envs.systems.pendulum import Pendulum
 from surefoot.evaluation import Episodes, RandomPolicy, ScriptedPolicy, evaluate
 from surefoot.online import SAC, TD3, spec_of
@@ -334,3 +336,46 @@ def test_the_native_loop_refuses_what_stepping_refuses() -> None:
         weight.copy_(weight.sign() * 3e38)  # finite, and the sums of their products are not
     with pytest.raises(EnvironmentMismatchError, match="non-finite action for policy 0 in episode 0, step 0"):
         evaluate([policy], "native/pendulum", episodes=2)
+
+
+CAMERA = "native/pendulum-camera"
+
+
+def camera_policy(scaled: str | None) -> Policy:
+    """Of an agent whose pictures had half the size that the environment's have."""
+    spec = spec_of(make_vec(CAMERA, 1))
+    half = Array((32, 32), "uint8", scaled=scaled)
+    small = Spec({**spec.observations, "image": half}, 1, spec.action_low, spec.action_high)
+    return SAC(small, encoder="small", encoder_features=4, hidden=(8,)).fresh(0).policy()
+
+
+def test_a_policy_whose_data_were_scaled_acts_where_pictures_are_larger(tmp_path: pathlib.Path) -> None:
+    policy = camera_policy("box")
+    policy.save(tmp_path / "policy")
+    policy = Policy.load(tmp_path / "policy")
+    check_spaces(CAMERA, policy.arrays, policy.action_dim)
+    seen, _ = make_vec(CAMERA, 3).reset(seed=0)
+    large = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in seen.items()}
+    own = {**large, "image": large["image"].view(3, 32, 2, 32, 2).float().mean((2, 4)).round()}
+    own["image"] = own["image"].to(torch.uint8)
+    found, expected = (policy.act(rows, policy.begin(3))[0] for rows in (large, own))
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0)  # grey levels may differ by 1
+    for row in range(3):
+        one = {key: value[row] for key, value in seen.items()}
+        np.testing.assert_allclose(policy.select_action(one), found[row].numpy(), atol=1e-6)
+    assert len(evaluate([policy], CAMERA, 2, num_envs=2)[0].returns) == 2
+
+
+def test_what_to_do_about_pictures_of_another_size_is_in_the_refusal() -> None:
+    policy = camera_policy(None)
+    with pytest.raises(EnvironmentMismatchError, match=r"or train with image_size=: a policy scales 'image' where"):
+        check_spaces(CAMERA, policy.arrays, policy.action_dim)
+    scaled = camera_policy("box")
+    with pytest.raises(EnvironmentMismatchError, match=r"read the data with image_size=\[64,64\]: who acts"):
+        check_spaces(CAMERA, scaled.arrays, scaled.action_dim, scales=False)
+    seen, _ = make_vec(CAMERA, 2).reset(seed=0)
+    rows = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in seen.items()}
+    with pytest.raises(EnvironmentMismatchError, match="this policy was trained on image"):
+        policy.act(rows, policy.begin(2))
+    with pytest.raises(EnvironmentMismatchError, match="this policy was trained on image"):  # frames are no size
+        scaled.act({**rows, "image": rows["image"][:, None].expand(-1, 3, -1, -1)}, scaled.begin(2))

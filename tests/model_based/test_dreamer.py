@@ -15,7 +15,7 @@ from torch import Tensor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Spec
 from surefoot.core.engine.learner import Learner
-from surefoot.core.engine.sources import Batch, Uniform
+from surefoot.core.engine.sources import MAIN, Batch, Uniform
 from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.evaluation import evaluate
@@ -189,6 +189,24 @@ def test_vectors_images_and_both_are_learned_from_and_a_killed_run_goes_on_bit_f
         assert torch.equal(value, other.state(0)[name]), name
     still = {n for n, v in whole.learner.agents_parameters(0).items() if torch.equal(v, before[n])}
     assert all("bins" in name or name.startswith(("normalizer", "action_", "reward_s")) for name in still), still
+
+
+def test_windows_gather_pictures_at_the_steps_that_are_read_and_train_as_whole_ones() -> None:
+    """A window of L steps shows L + 1 pictures, not 2 L."""
+    ours, whole = (loop("native/pendulum-camera", windows=8) for _ in range(2))
+    source = whole.learner.sources[MAIN]
+    source.at_first = ""  # type: ignore[attr-defined]
+    for trained in (ours, whole):
+        trained.run(30)
+    rows = torch.arange(10)
+    batch, wide = ours.learner.sources[MAIN].gather(rows), source.gather(rows)
+    assert batch["observations/image"].shape[:2] == batch["observations/velocity"].shape[:2] == (10, 1)
+    assert wide["observations/image"].shape[:2] == batch["next_observations/image"].shape[:2] == (10, SIZES["length"])
+    keys: Any = ours.agent.keys
+    for name, value in window_of(wide, keys).observed.items():
+        assert torch.equal(window_of(batch, keys).observed[name], value), name
+    for name, value in whole.learner.agents_parameters(0).items():
+        assert torch.equal(ours.learner.agents_parameters(0)[name], value), name
 
 
 @KINDS

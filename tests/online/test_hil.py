@@ -175,3 +175,30 @@ def test_it_learns_from_tapes() -> None:
         for kernels in (True, False)
     ]
     assert_taped_equals_plain(made, 60)
+
+
+class Graspy(Grip):
+    """Tells a penalty of a number of its own at each step."""
+
+    def step(self, actions: Any) -> Any:
+        *numbers, info = super().step(actions)
+        self.told = getattr(self, "told", 0) + 1
+        return *numbers, {**info, "grasp_penalty": np.full(1, -0.001 * self.told)}
+
+
+def test_penalties_reach_every_update_with_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One update a step is where another library prepares its only batch without them."""
+    seen: list[torch.Tensor] = []
+    whole = HIL.choice_loss
+
+    def watched(self: Any, batch: Any, noise: Any) -> Any:
+        seen.append(batch["penalties"].clone())
+        return whole(self, batch, noise)
+
+    monkeypatch.setattr(HIL, "choice_loss", watched)
+    trained = loop("hil", Graspy(), choices=3, updates_per_step=1.0, initial_steps=20, critic_steps=1, kernels=False)
+    trained.run(40)
+    assert len(seen) >= 20
+    assert all(bool((one < 0).all()) for one in seen)
+    held = trained.experience.buffer["penalties"][:40]
+    np.testing.assert_allclose(held.numpy(), -0.001 * np.arange(1, 41), atol=1e-6)

@@ -316,3 +316,22 @@ def test_the_tasks_of_neorl2_are_listed_with_what_they_hide(capsys: Capture) -> 
     (damper,) = [row for row in rows if row["environment"] == "neorl2:DMSD"]
     assert "hidden: each mass's second target" in damper["note"]
     assert "best edac 78.7" in damper["note"]
+
+
+def test_convert_and_pack_scale_the_cameras_that_they_are_asked_for(
+    tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path / "cache" / "data"))
+    source = tmp_path / "visual.npz"
+    pictures = np.random.default_rng(0).integers(0, 256, (12, 12, 10, 3), dtype=np.uint8)
+    ends = np.arange(12) % 6 == 5
+    np.savez(source, observations=pictures, actions=np.zeros((12, 2), np.float32), terminals=ends)
+    options = ("--image-size", "6", "5", "--cameras", "image")
+    shown(capsys, "convert", str(source), str(tmp_path / "small.hdf5"), *options)
+    shown(capsys, "pack", str(source), "-o", str(tmp_path / "small.store"), *options)
+    expected = data.load(source, image_size=[6, 5])
+    for name in ("small.hdf5", "small.store"):
+        found = data.load(tmp_path / name)
+        assert (found.arrays["image"].shape, found.arrays["image"].scaled) == ((6, 5, 3), "box")
+        for which in ("observations/image", "next_observations/image"):
+            np.testing.assert_array_equal(found.extras[which][:], expected.extras[which][:])

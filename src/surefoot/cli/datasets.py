@@ -200,6 +200,8 @@ def convert(arguments: argparse.Namespace) -> int:
             reward=reward_of(arguments.reward),
             fps=arguments.fps,
             files_done=files_done,
+            image_size=arguments.image_size,
+            cameras=arguments.cameras,
         )
     report_left_out(dataset)
     report_lost(dataset, arguments.destination, arguments.layout)
@@ -238,6 +240,8 @@ def pack(arguments: argparse.Namespace) -> int:
                 max_episode_steps=arguments.max_episode_steps,
                 mapping=arguments.mapping,
                 reward=reward_of(arguments.reward),
+                image_size=arguments.image_size,
+                cameras=arguments.cameras,
                 tell=lambda text: output.say(text, stderr=True),
                 progress=progress,
             )

@@ -113,7 +113,7 @@ def _of_choices(plan: Plan, dataset: Dataset) -> Spec:
     if plan.action_low is not None:
         raise ConfigError(f"actions of {dataset.name} are discrete, without a range: leave out action_low, action_high")
     if plan.environment is not None:
-        check_spaces(plan.environment, dataset.arrays, dataset.action_dim, discrete=True)
+        check_spaces(plan.environment, dataset.arrays, dataset.action_dim, True, not agent_class(plan.algorithm).acts)
     return Spec.of(dataset)
 
 
@@ -204,7 +204,8 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
         DataError: actions outside the bounds and `plan.strict`, or a damaged statement of the data's.
     """
     if plan.environment is not None:
-        check_spaces(plan.environment, dataset.arrays, dataset.action_dim)
+        scales = not agent_class(plan.algorithm).acts
+        check_spaces(plan.environment, dataset.arrays, dataset.action_dim, scales=scales)
         low, high = action_bounds(plan.environment)
     elif plan.action_low is not None and plan.action_high is not None:
         low, high = _stated(plan.action_low, plan.action_high, dataset)

@@ -11,13 +11,14 @@ import torch
 from surefoot.core.base.counter import CounterGenerator
 from surefoot.core.base.errors import DataError, DivergenceError
 from surefoot.core.engine.agent import Agent, Rule
-from surefoot.core.engine.features import encoded
+from surefoot.core.engine.features import ENCODED, encoded, encodes_once
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
+from surefoot.data.frozen_features import with_features
 from surefoot.data.sources import Added, BesideAdded
-from surefoot.data.store import store_from_dataset
+from surefoot.data.store import NEXT, store_from_dataset
 from surefoot.offline.evaluation.fitted_q import Estimate, fitted_q_estimate
 from surefoot.runs.finishing import FITTED_Q, MISSING, MODEL, VALIDATION, attempted, why
 from surefoot.runs.machine import as_begun
@@ -43,10 +44,25 @@ class DataTrainer(SeedTrainer):
         if not self.plan.evaluates:
             self.dataset, self.held_out = split(self.dataset, agent_class(self.plan.algorithm).required_columns)
         agents = [self.fresh(seed) for seed in self.seeds]
-        ready = self.prepared(agents, self.dataset)
-        store = store_from_dataset(ready, agents[0].required_columns, self.device)
+        ready = self._encoded_once(agents, self.prepared(agents, self.dataset))
+        store = store_from_dataset(ready, agents[0].reads, self.device)
         self.sources = agents[0].sources(Stores(ready, store))
         self.learner = as_begun(self._learner(agents), self.run.folder)
+
+    def _encoded_once(self, agents: list[Agent], ready: Dataset) -> Dataset:
+        """With features in place of pictures, where the encoder of a lone agent stays as it is."""
+        agent = agents[0]
+        if len(agents) > 1 or not encodes_once(agent):
+            return ready
+        assert agent.encoder is not None
+        following = any(key.startswith(NEXT) for key in agent.reads)
+        found = with_features(ready, agent.encoder, self.device, following)
+        columns = [found.extras[name] for name in found.extras if name.rpartition("/")[2] in ENCODED]
+        self.send({"kind": "note", "text": (
+            f"seed {self.seeds[0]}: the encoder is not trained: features of {len(ready):,} observations were computed "
+            f"once, {sum(column.nbytes for column in columns) / 1e6:,.1f} MB as {columns[0].dtype}"
+        )})  # fmt: skip
+        return found
 
     def _learner(self, agents: list[Agent]) -> Learner:
         sources, rows = self.sources, self.plan.batch_size
