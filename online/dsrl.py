@@ -15,6 +15,7 @@ from surefoot.core.actors.steered import SteeredActor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, algorithm_of, require
 from surefoot.core.policy.policy import Policy
+from surefoot.online.base.frozen import check_frozen
 from surefoot.online.base.pretrained import STEPS, FlowOptions, settle, take_clone, velocity_network
 from surefoot.online.sac import SAC, SoftConfig
 
@@ -40,8 +41,7 @@ class DSRLConfig(FlowOptions, SoftConfig):
         who = algorithm_of(self)
         fraction = self.offline_fraction
         require(fraction == 0, who, "offline_fraction", fraction, "0: the actions of data are no noise")
-        why = "false: the clone reads these features, and stays as it is"
-        require(not self.encoder_trains, who, "encoder_trains", self.encoder_trains, why)
+        check_frozen(self)
         require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")
 
 

@@ -18,7 +18,7 @@ from surefoot.core.actors.residual_actor import StepResidualActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, Batch, require
-from surefoot.online.base.frozen import described, head_of, seen_as, take_base
+from surefoot.online.base.frozen import check_frozen, described, head_of, seen_as, take_base
 from surefoot.online.base.on_policy_agent import in_parts, kept_of
 from surefoot.online.ppo import PPO, PPOConfig
 
@@ -35,11 +35,13 @@ class ResidualPPOConfig(PPOConfig):
     discount: float = 0.999
     target_kl: float | None = 0.1
     normalise_observations: bool = False  # the base's normaliser stays
+    encoder_trains: bool = False  # always: the base reads these features
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
         require(self.chunk in (None, 1), "residual_ppo", "chunk", self.chunk, "1: each step's action is changed")
+        check_frozen(self)
 
 
 class ResidualPPO(PPO):
@@ -62,7 +64,6 @@ class ResidualPPO(PPO):
     obeys_masks = False
     chooses = False
     by_rows = False
-    trains_encoder = False
     config: ResidualPPOConfig
 
     def build_actor(self) -> None:

@@ -205,8 +205,6 @@ class Agent(nn.Module):
     """Whether its sources give histories of several arrays, so that `history` may be above 1 there."""
     encodes_itself: ClassVar[bool] = False
     """Whether its losses call `encoder` on the arrays of their batches, and train it (else: `core.engine.features`)."""
-    trains_encoder: ClassVar[bool] = True
-    """Whether one of its updates trains the encoder; else it stays as it came with the run that is gone on from."""
     needs_init: ClassVar[bool] = False
     """Whether it makes no sense without a run that it starts from."""
     cost_window: int | None = None
@@ -441,7 +439,6 @@ class Agent(nn.Module):
         """Whether training changes the encoder: it has parameters, and `encoder_trains` does not hold them."""
         return (
             self.encoder is not None
-            and self.trains_encoder
             and getattr(self.config, "encoder_trains", True)
             and any(True for _ in self.encoder.parameters())
         )
