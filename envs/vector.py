@@ -316,7 +316,7 @@ def check_spaces(
     given = {VECTOR: NamedArray((observations,))} if isinstance(observations, int) else observations
     found = arrays_of(observation_space, name)
     for what, wanted, has in (
-        ("observations", in_words(given), in_words(found)),
+        ("observations", in_words(dict(sorted(given.items()))), in_words(dict(sorted(found.items())))),
         ("actions", f"{action_dim} numbers", f"{width} numbers"),
     ):
         if wanted != has:
