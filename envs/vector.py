@@ -325,7 +325,7 @@ def check_spaces(
         key: given[key] if scales and key in given and given[key].scales(one) else one for key, one in found.items()
     }
     for what, wanted, has in (
-        ("observations", in_words(given), in_words(taken)),
+        ("observations", in_words(dict(sorted(given.items()))), in_words(dict(sorted(taken.items())))),
         ("actions", f"{action_dim} numbers", f"{width} numbers"),
     ):
         if wanted != has:

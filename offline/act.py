@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from surefoot.core.actors.act_actor import ACTActor
@@ -14,14 +12,13 @@ from surefoot.core.actors.actor import Actor
 from surefoot.core.actors.chunks import in_chunks
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update
 from surefoot.core.engine.encoder_config import EncoderConfig
-from surefoot.core.engine.sources import MAIN, Drawn, Source, Stores
+from surefoot.core.nn.act_network import ACTNetwork
 from surefoot.core.policy.policy import Policy
 from surefoot.data.dataset import Dataset
-from surefoot.data.prepare import NORMALIZATIONS, prepare
-from surefoot.data.sources import chunk_source
-from surefoot.data.store import store_from_dataset
+from surefoot.data.prepare import NORMALIZATIONS
+from surefoot.offline.chunked import ChunkedAgent
 
 SHORT = 4
 """Times that an episode should be as long as a chunk; with shorter ones much of what is planned is padding."""
@@ -53,7 +50,7 @@ class ACTConfig(EncoderConfig):
     normalization: str = option("observations", "normalization of observations", choices=NORMALIZATIONS)
 
 
-class ACT(Agent):
+class ACT(ChunkedAgent):
     r"""Zhao, Kumar, Levine and Finn, "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware" (RSS 2023).
 
     A conditional VAE of chunks :math:`a_{1:C}`: an encoder that only training has gives each a style z, which tells the
@@ -98,13 +95,11 @@ class ACT(Agent):
             self.encoder = self.encoder.of_maps()
             self.features, maps = self.encoder.width, self.encoder.map_sizes
         self.actor: ACTActor = ACTActor(
-            self.features, self.decision_dim, c.chunk, maps, c.width, c.heads, c.feed_forward, c.style_layers,
-            c.layers, c.decoder_layers, c.latent_dim,
+            ACTNetwork(
+                self.features, self.spec.action_dim, c.chunk, maps, c.width, c.heads, c.feed_forward, c.style_layers,
+                c.layers, c.decoder_layers, c.latent_dim,
+            )
         )  # fmt: skip
-
-    def prepare(self, dataset: Dataset) -> Dataset:
-        """Scale actions, normalise vectors."""
-        return prepare(self, dataset, normalization=self.config.normalization)
 
     def notes(self, dataset: Dataset) -> list[str]:
         """Whether episodes are hardly longer than a chunk."""
@@ -116,15 +111,12 @@ class ACT(Agent):
             "behind their ends, which is not learned; lower algo.chunk where the policy should see more often"
         ]
 
-    def sources(self, stores: Stores) -> Mapping[str, Source]:
-        """What is seen at a row, and the actions of the C steps from it on."""
-        return {MAIN: ChunksFrom(stores, self.chunk)}
-
     def loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Distance on the steps that are there, and the divergence of styles."""
         c, network = self.config, self.actor.network
-        seen, there = batch["observations"], batch["mask"]
-        actions = batch["actions"].unflatten(-1, (c.chunk, -1))
+        seen = batch["observations"]
+        actions, counted = (batch[name].unflatten(-1, (c.chunk, -1)) for name in ("actions", "mask"))
+        there = counted[..., 0]
         mean, log_variance = network.styles(seen, actions, there, noise.get("dropout"))
         latent = mean + (0.5 * log_variance).exp() * noise["latent"]
         distance = masked_distance(network(seen, latent, noise.get("dropout")), actions, there)
@@ -158,26 +150,3 @@ def masked_distance(predicted: Tensor, actions: Tensor, there: Tensor) -> Tensor
 def style_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
     """(B,) KL divergence of normals of (B, Z) mean and log variance from the standard one, in nats."""
     return -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(-1)
-
-
-class ChunksFrom(Drawn):
-    """Rows of the data, and the actions of the C steps that begin at each: pictures of one step only are gathered."""
-
-    def __init__(self, stores: Stores, chunk: int) -> None:
-        super().__init__(MAIN)
-        self.data = stores.data
-        actions = store_from_dataset(stores.dataset, ("actions",), stores.data.device)
-        self.windows: Any = chunk_source(Stores(stores.dataset, actions, None), chunk)
-        self.chunk = chunk
-
-    def rows(self, step: int) -> Tensor:
-        """(S, rows) int64 rows of training step `step`."""
-        return (self.drawn(step) * len(self.data)).long().clamp(max=len(self.data) - 1)
-
-    def gather(self, indices: Tensor, out: object = None) -> Batch:
-        """Observations (..., *shape) at `indices`, `actions` (..., C A) from there on, and `mask` (..., C)."""
-        batch, ahead = dict(self.data.gather(indices)), self.windows.gather(indices)
-        actions = ahead["actions"]
-        if self.chunk == 1:
-            return {**batch, "actions": actions, "mask": torch.ones_like(actions[..., :1])}
-        return {**batch, "actions": actions.flatten(-2), "mask": ahead["mask"]}

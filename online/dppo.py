@@ -92,9 +92,7 @@ class DPPOConfig(EpochsConfig, EncoderConfig):
     )
     target_kl: float | None = option(1.0, "divergence (k3) of a step that ends a block's epochs", range="> 0")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
-    encoder_trains: bool = option(
-        False, "train the encoder with the policy; false: it stays the clone's, and images are not moved"
-    )
+    encoder_trains: bool = False
 
 
 class DPPO(OnPolicyAgent):

@@ -16,6 +16,7 @@ from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, algorithm_of, require
 from surefoot.core.engine.traits import Acting, Requires, WarmStart
 from surefoot.core.policy.policy import Policy
+from surefoot.online.base.frozen import check_frozen
 from surefoot.online.base.pretrained import STEPS, FlowOptions, inherit_options, take_clone, velocity_network
 from surefoot.online.sac import SAC, SoftConfig
 
@@ -41,8 +42,7 @@ class DSRLConfig(FlowOptions, SoftConfig):
         who = algorithm_of(self)
         fraction = self.offline_fraction
         require(fraction == 0, who, "offline_fraction", fraction, "0: the actions of data are no noise")
-        why = "false: the clone reads these features, and stays as it is"
-        require(not self.encoder_trains, who, "encoder_trains", self.encoder_trains, why)
+        check_frozen(self)
         require(self.chunk is None or self.chunk >= 1, who, "chunk", self.chunk, "None or >= 1")
 
 

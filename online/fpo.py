@@ -62,10 +62,7 @@ class FPOConfig(FlowOptions, EpochsConfig, EncoderConfig):
     )
     target_kl: float | None = option(None, "divergence (k3) that ends a block's epochs", range="> 0")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
-    encoder_trains: bool = option(
-        True, "train the encoder with the policy; false: it stays the clone's, and images are not moved"
-    )
-    normalize_observations: bool = option(
+    normalise_observations: bool = option(
         True, "normalize observations by running statistics; a clone's stay as they are"
     )
 

@@ -96,9 +96,6 @@ class ReinFlowConfig(FlowOptions, EpochsConfig, EncoderConfig):
         1.0, "k3 of the ratio, of that normalisation, that ends a block's epochs", range="> 0"
     )
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
-    encoder_trains: bool = option(
-        True, "train the encoder with the policy; false: it stays the clone's, and images are not moved"
-    )
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""

@@ -19,11 +19,11 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Agent, Batch, Metrics, Rule, Update, algorithm_of, require
-from surefoot.core.engine.traits import Acting, Requires, Vision, WarmStart
+from surefoot.core.engine.traits import Acting, Requires, WarmStart
 from surefoot.core.nn import ensembles
 from surefoot.core.policy.policy import Policy
 from surefoot.online.base.agents import bootstrapped
-from surefoot.online.base.frozen import described, head_of, seen_as, take_base
+from surefoot.online.base.frozen import check_frozen, described, head_of, seen_as, take_base
 from surefoot.online.sac import SAC, SoftConfig
 
 LAST_LAYER = 0.01
@@ -53,7 +53,7 @@ class ResidualConfig(SoftConfig):
     critic_learning_rate: float = 1e-4
     temperature_learning_rate: float = 1e-4
     hidden: tuple[int, ...] = (256, 256, 256)
-    shift: int = option(0, "largest shift of images; the base's encoder stays as it is, and saw its own pictures")
+    encoder_trains: bool = False  # always: the base reads these features
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -63,6 +63,7 @@ class ResidualConfig(SoftConfig):
         require(fraction == 0, who, "offline_fraction", fraction, "0: this algorithm keeps no data")
         started = self.initial_actions == "policy"
         require(started, who, "initial_actions", self.initial_actions, "policy: random ones are no change of the base")
+        check_frozen(self)
 
 
 class Residual(SAC):
@@ -100,7 +101,6 @@ class Residual(SAC):
     requires = Requires(data="refused")
     warm_start = WarmStart(networks=("actor", "normalizer", "base"), counters=("decisions",))
     acting = Acting(acts_in_chunks=True)
-    vision = Vision(trains=False)
     config: ResidualConfig
     decisions: Tensor
 

@@ -18,8 +18,8 @@ from surefoot.core.actors.residual_actor import StepResidualActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Agent, Batch, require
-from surefoot.core.engine.traits import Requires, Vision, WarmStart
-from surefoot.online.base.frozen import described, head_of, seen_as, take_base
+from surefoot.core.engine.traits import Requires, WarmStart
+from surefoot.online.base.frozen import check_frozen, described, head_of, seen_as, take_base
 from surefoot.online.base.on_policy_agent import in_parts, kept_of
 from surefoot.online.ppo import PPO, PPOConfig
 
@@ -35,12 +35,14 @@ class ResidualPPOConfig(PPOConfig):
     initial_log_std: float = option(-1.0, "log standard deviation of the change at first")
     discount: float = 0.999
     target_kl: float | None = 0.1
-    normalize_observations: bool = False  # the base's normaliser stays
+    normalise_observations: bool = False  # the base's normaliser stays
+    encoder_trains: bool = False  # always: the base reads these features
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
         require(self.chunk in (None, 1), "residual_ppo", "chunk", self.chunk, "1: each step's action is changed")
+        check_frozen(self)
 
 
 class ResidualPPO(PPO):
@@ -62,7 +64,6 @@ class ResidualPPO(PPO):
     corrects_staleness = False
     requires = Requires(masks=False, discrete=False)
     row_separable = False
-    vision = Vision(trains=False)
     config: ResidualPPOConfig
 
     def build_actor(self) -> None:

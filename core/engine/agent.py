@@ -418,7 +418,6 @@ class Agent(nn.Module, Described):
         """Whether training changes the encoder: it has parameters, and `encoder_trains` does not hold them."""
         return (
             self.encoder is not None
-            and self.vision.trains
             and getattr(self.config, "encoder_trains", True)
             and any(True for _ in self.encoder.parameters())
         )

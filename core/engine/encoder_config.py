@@ -75,10 +75,13 @@ def followed(kind: type, config: Mapping[str, Any], source: Any) -> dict[str, An
     if not (issubclass(kind, EncoderConfig) and isinstance(source, EncoderConfig)):
         return {}
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    found = {name: getattr(source, name) for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
-    if "encoder" in found and source.encoder_weights:  # which the run's own tensors have
-        found["encoder"] = FOLDED
-    return found
+    theirs = without_file(vars(source))  # the run's own tensors have the weights
+    return {name: theirs[name] for name in FOLLOWED if config.get(name, defaults[name]) == defaults[name]}
+
+
+def without_file(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config whose encoder is the one that `encoder_weights` gives, but for its weights: the file is not read."""
+    return {**config, "encoder": FOLDED, "encoder_weights": ""} if config.get("encoder_weights") else dict(config)
 
 
 def reads_pictures(config: type) -> bool:

@@ -102,8 +102,6 @@ class Vision(Traits):
     """Networks that the encoder is trained along with, the first that there is; (): `core.engine.features` says."""
     encodes_itself: bool = False
     """Whether its losses call `encoder` on the arrays of their batches, and train it (else: `core.engine.features`)."""
-    trains: bool = True
-    """Whether one of its updates trains the encoder; else it stays as it came with the run that is continued."""
     fixed_views: bool = False
     """Whether its loop draws how images are moved, once for each row, and not each training step anew."""
     annotates: bool = True
@@ -166,7 +164,6 @@ EARLIER: dict[str, tuple[str, str]] = {
     "wants_gap": ("requires", "gap"),
     "encoder_with": ("vision", "encoder_with"),
     "encodes_itself": ("vision", "encodes_itself"),
-    "trains_encoder": ("vision", "trains"),
     "fixes_views": ("vision", "fixed_views"),
     "annotates_features": ("vision", "annotates"),
     "remembers_frames": ("vision", "histories"),

@@ -8,11 +8,13 @@ part, places added to queries and keys in every layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from surefoot.core.base.described import Described
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.transformer import HIDDEN, dropped_out
 
@@ -81,7 +83,7 @@ class DecoderLayer(nn.Module):
         return self.norms[2](tokens + dropped_out(self.narrow(torch.relu(self.widen(tokens))), masks[2]))
 
 
-class ACTNetwork(nn.Module):
+class ACTNetwork(Described, nn.Module):
     """A chunk of actions from a style z and what is seen; and the style of a chunk that is known.
 
     What is seen is one row of numbers: the maps of all cameras, each (channels, height, width) flattened, then the
@@ -137,6 +139,8 @@ class ACTNetwork(nn.Module):
         if len({size[0] for size in sizes}) > 1:
             raise ConfigError(f"maps have {[size[0] for size in sizes]} channels; all cameras need as many")
         self.sizes, self.chunk, self.action_dim, self.latent_dim = sizes, chunk, action_dim, latent_dim
+        self.maps, self.width, self.heads, self.feed_forward = tuple(maps), width, heads, feed_forward
+        self.style_layers, self.layers, self.decoder_layers = style_layers, layers, decoder_layers
         self.first = nn.Parameter(torch.randn(1, 1, width))
         self.style_vector = nn.Linear(self.vector_dim, width) if self.vector_dim else None
         self.style_action, self.style_out = nn.Linear(action_dim, width), nn.Linear(width, 2 * latent_dim)
@@ -160,6 +164,19 @@ class ACTNetwork(nn.Module):
                 if isinstance(layer, nn.Linear):
                     nn.init.xavier_uniform_(layer.weight)
                     nn.init.zeros_(layer.bias)
+
+    @classmethod
+    def write(cls, part: ACTNetwork, name: str) -> dict[str, Any]:
+        """As `Part.write`: the description as it is, among its holder's."""
+        return part.description()
+
+    @classmethod
+    def read(cls, name: str, observation_dim: int, action_dim: int, options: Mapping[str, Any]) -> ACTNetwork:
+        """As `Part.read`, for `action_dim` numbers of all C actions together."""
+        chunk = options["chunk"]
+        if not isinstance(chunk, int) or chunk < 1 or action_dim % chunk:
+            raise ConfigError(f"{action_dim} numbers are no {chunk} actions of as many numbers each")
+        return cls.from_description(observation_dim, action_dim // chunk, options)
 
     def _parted(self, masks: Tensor | None) -> list[list[Tensor | None]]:
         """The dropout masks of each layer, (B, 1, W) for each part, of (B, `masks_dim`)."""

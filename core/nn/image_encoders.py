@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.pictures import View
 
+NORM_EPSILON = 1e-5
+"""Added to variances, as torch's norms add it."""
+
 
 class ImageEncoder(nn.Module):
     """Features of one camera's images; `convolutions` is the trunk, which several cameras can share."""
@@ -32,6 +35,8 @@ class ImageEncoder(nn.Module):
     """How vectors beside images become features: mapped to as many as an image has, or joined as they are."""
     reads_vectors: ClassVar[bool] = False
     """Whether it reads the vectors itself, too."""
+    trunk_norms: ClassVar[bool] = False
+    """Whether the trunk has norms of its own: then what changes in a picture is as large in its map as what stays."""
     convolutions: nn.Module | None
 
     def __init__(self, view: View, features: int, vectors: int, trunk: bool = True) -> None:
@@ -104,8 +109,19 @@ def trunk_and_map(kind: type[ImageEncoder], view: View) -> tuple[nn.Module, tupl
         ) from error
 
 
+def normed_places(mapped: Tensor) -> Tensor:
+    """(B, C, H, W) maps whose channels have mean 0 and variance 1 over the places of each image."""
+    centred = mapped - mapped.mean((-2, -1), keepdim=True)
+    return centred * (centred.square().mean((-2, -1), keepdim=True) + NORM_EPSILON).rsqrt()
+
+
 class MapEncoder(nn.Module):
-    """The trunk alone: what the places of an image's map say, for networks that attend to places."""
+    """The trunk alone: what the places of an image's map say, for networks that attend to places.
+
+    Maps of trunks without norms are normed here, without parameters. They are mostly what all images have in common,
+    such as the table: a small thing on it changes one number in forty by little, and attention, which begins as a mean
+    over places, would learn from the vectors alone.
+    """
 
     size: tuple[int, int, int]
     """Channels, height and width of the map."""
@@ -121,6 +137,12 @@ class MapEncoder(nn.Module):
         made, mapped = trunk_and_map(kind, view)
         if len(mapped) != len(view.shape):
             raise ConfigError(f"the {kind.kind} encoder has no map of places: take resnet18, small or another")
+        if not kind.trunk_norms and mapped[1] * mapped[2] < 2:
+            _, height, width = view.shape
+            raise ConfigError(
+                f"images of {height} x {width} leave the {kind.kind} encoder's map one place: none can be "
+                "distinguished from another. Take larger images, or another encoder"
+            )
         self.size = (mapped[0], mapped[1], mapped[2])
         self.convolutions = made if trunk else None
 
@@ -133,7 +155,8 @@ class MapEncoder(nn.Module):
         """(B, C' H' W') of (B, *shape) images; arguments as of `ImageEncoder.forward`."""
         own = self.convolutions if trunk is None else trunk
         assert own is not None
-        return own(self.view(images)).flatten(1)
+        mapped = own(self.view(images))
+        return (mapped if self.kind_of.trunk_norms else normed_places(mapped)).flatten(1)
 
 
 @torch.no_grad()

@@ -86,6 +86,7 @@ class ResNet18(ImageEncoder):
     own_features = 64
     own_pixels = "unit"
     vectors = "joined"
+    trunk_norms = True
 
     @classmethod
     def trunk_of(cls, view: View) -> nn.Module:

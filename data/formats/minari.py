@@ -95,7 +95,8 @@ def read_folder(path: pathlib.Path, source: Source, view: str = "corrected") -> 
     if not (folder / "metadata.json").is_file():
         raise DataError(
             f"{path}: is a folder without a Minari dataset (data/metadata.json is missing); give a file, or a "
-            "mapping whose `files` name the logs in it (docs/own_data.md)"
+            "mapping whose `files` name the logs in it, which `surefoot datasets draft LOG ... -o log.yaml` writes "
+            "(docs/own_data.md)"
         )
     minari = _minari()
     with held_output(path):

@@ -48,7 +48,11 @@ def take_named(arrays: Mapping[str, Array], name: str) -> tuple[dict[str, Array]
     if both := [which for which in NAMES if which in left]:
         raise DataError(f"{name}: holds {both[0]!r} beside {next(iter(found))!r}; keep one of them")
     if "timeouts" not in left:
-        raise DataError(f"{name}: the key 'timeouts' is missing, and images do not show where an episode is cut off")
+        raise DataError(
+            f"{name}: the key 'timeouts' is missing, and images do not show where an episode is cut off; where a file "
+            "is an episode, as ALOHA's are, `surefoot datasets draft FILE ... -o log.yaml` writes a mapping that says "
+            "so (docs/own_data.md)"
+        )
     for key, value in found.items():
         if value.ndim == 0:
             raise DataError(f"{name}: {key!r} is a single number; it must have a row for each step")

@@ -10,11 +10,15 @@ from typing import Any
 from surefoot.core.actors.actor import Actor, actor_class
 from surefoot.core.base.described import as_argument
 from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.options import algorithm_of, require
 from surefoot.core.engine.agent import Agent
-from surefoot.core.engine.encoder_config import EncoderConfig
+from surefoot.core.engine.encoder_config import FOLLOWED, EncoderConfig, without_file
 
-SEEN = ("encoder", "encoder_features", "image_channels", "image_range")
-"""Options that say how the base reads pictures."""
+
+def check_frozen(config: EncoderConfig) -> None:
+    """Refuse that the encoder is trained, by whose features a policy acts that stays as it is."""
+    why = "false: the policy that it starts from reads these features, and stays as it is"
+    require(not config.encoder_trains, algorithm_of(config), "encoder_trains", config.encoder_trains, why)
 
 
 def described(head: Actor, width: int) -> str:
@@ -42,21 +46,24 @@ def seen_as(cls: type[Agent], config: Mapping[str, Any], source: Agent) -> dict[
     """Options of the encoder, which are the base's; none where it has none.
 
     Raises:
-        ConfigError: the config asks for another.
+        ConfigError: the config asks for another; the base reads maps of images, and not features.
     """
     if source.encoder is None or not isinstance(source.config, EncoderConfig):
         return {}
-    usual, found = cls.Config(), {}
-    for name in SEEN:
-        theirs = getattr(source.config, name)
-        if as_argument(config.get(name, theirs)) not in (theirs, getattr(usual, name)):
-            raise ConfigError(f"{cls.name}.{name} is {config[name]!r}, and the base's {theirs!r}: leave it out")
-        found[name] = theirs
-    return found
+    if source.encoder.maps:
+        raise ConfigError(
+            f"{cls.name} reads features of images, and the policy of {source.name} reads their maps: start from a "
+            "clone by bc, flow_bc or diffusion_bc"
+        )
+    usual, of_base = cls.Config(), without_file(vars(source.config))
+    for name in FOLLOWED:
+        if as_argument(config.get(name, of_base[name])) not in (of_base[name], getattr(usual, name)):
+            raise ConfigError(f"{cls.name}.{name} is {config[name]!r}, and the base's {of_base[name]!r}: leave it out")
+    return {name: of_base[name] for name in FOLLOWED}
 
 
 def take_base(agent: Any, source: Agent, head: Actor) -> list[str]:
-    """Copy a head's weights into `agent.base`, and those of its encoder; names of what came along.
+    """Copy a head's weights into `agent.base`; names of what came along.
 
     Raises:
         ConfigError: the head is another than the agent was built for.
@@ -69,7 +76,4 @@ def take_base(agent: Any, source: Agent, head: Actor) -> list[str]:
             "leave algo.base out"
         )
     agent.base.load_state_dict(copy.deepcopy(theirs))
-    if agent.encoder is None or source.encoder is None:
-        return ["base"]
-    agent.encoder.load_state_dict(copy.deepcopy(source.encoder.state_dict()))
-    return ["base", "encoder"]
+    return ["base"]

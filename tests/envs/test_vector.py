@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
+from surefoot.core.base.spec import Array as NamedArray
 from surefoot.data.formats import minari
 from surefoot.envs import action_bounds, check_spaces, describe, make_vec
 from surefoot.envs import vector as vector_module
@@ -147,6 +148,9 @@ def test_spaces_that_do_not_fit_are_refused_with_both_shapes() -> None:
     check_spaces(gymnasium.make("Pendulum-v1"), 3, 1)
     with pytest.raises(EnvironmentMismatchError, match=r"observations.*3 numbers.*11 numbers"):
         check_spaces("Pendulum-v1", 11, 1)
+    for keys in (("front", "state", "wrist"), ("state", "wrist", "front")):  # a log may name them in another order
+        arrays = {key: NamedArray((11,)) if key == "state" else NamedArray((64, 64, 3), "uint8") for key in keys}
+        check_spaces("gantry-pick", arrays, 4)
     with pytest.raises(EnvironmentMismatchError, match=r"actions.*1 numbers.*4 numbers"):
         check_spaces("Pendulum-v1", 3, 4)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from refusals import refused
 
 from surefoot.core.actors.heads import TanhGaussianActor
 from surefoot.core.actors.residual_actor import ResidualActor
@@ -19,8 +20,9 @@ from surefoot.core.engine.agent import Spec
 from surefoot.core.policy.policy import Policy
 from surefoot.envs import make_vec
 from surefoot.envs.adapters import adapt
-from surefoot.offline import BC, FlowBC
-from surefoot.online import SAC, Residual, spec_of
+from surefoot.offline import ACT, BC, FlowBC
+from surefoot.online import SAC, Residual, ResidualPPO, spec_of
+from surefoot.online.base.pretrained import take_encoder
 from surefoot.online.loops.off_policy import OffPolicyLoop
 
 PROBLEM = Spec(3, 2, (-1.0, -1.0), (1.0, 1.0))
@@ -34,6 +36,7 @@ def started(source: Any, spec: Spec, **options: Any) -> Any:
         spec, **{**config, **Residual.inherit_options({**{"chunk": None, "base": None}, **config}, source)}
     )
     agent.load_from(source)
+    take_encoder(agent, source)
     agent.normalizer.load_state_dict(source.normalizer.state_dict())
     return agent
 
@@ -219,6 +222,25 @@ def test_a_base_that_sees_keeps_its_encoder_and_nothing_trains_it() -> None:
     made.run(30)
     assert all(torch.equal(value, before[name]) for name, value in agent.encoder.state_dict().items())
     assert not all(map(torch.equal, critic, agent.critic.parameters()))
+
+
+def test_a_residual_sees_as_the_clone_s_average_does() -> None:
+    """Its crop, range and shared trunk too; ACT's maps are no features; the encoder is not trained, whoever asks."""
+    spec = spec_of(make_vec("native/pendulum-camera", 2))
+    source: Any = FlowBC(spec, hidden=(8, 8), encoder="small", encoder_features=6, crop=0.9, pixels="unit").fresh(4)
+    with torch.no_grad():
+        next(source.average_encoder.parameters()).add_(0.1)
+    agent = started(source, spec, num_envs=2, hidden=(8,))
+    assert agent.encoder.description() == source.encoder.description()
+    theirs = source.average_encoder.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in agent.encoder.state_dict().items())
+    sizes = {"width": 8, "heads": 2, "feed_forward": 8, "style_layers": 1, "layers": 1, "chunk": 2}
+    with pytest.raises(ConfigError, match="reads their maps: start from a clone by bc"):
+        started(ACT(spec, **sizes, encoder="small"), spec)
+    with refused("encoder_trains", "conflict"):
+        Residual.configure(encoder_trains=True)
+    with refused("encoder_trains", "conflict"):
+        ResidualPPO.configure(encoder_trains=True)
 
 
 class Reach(gymnasium.Env[Any, Any]):

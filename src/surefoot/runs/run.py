@@ -40,6 +40,7 @@ from surefoot.core.base.random import generator
 from surefoot.core.base.schema import MOST_BYTES, Many, Maybe, Number, Plain, Record, Table, Text, check
 from surefoot.core.base.spec import PROBLEM
 from surefoot.core.engine.agent import Agent, Spec
+from surefoot.core.engine.encoder_config import without_file
 from surefoot.core.policy.policy import Policy
 from surefoot.data.checks import same_length, validate
 from surefoot.data.dataset import Dataset
@@ -173,14 +174,20 @@ class Run:
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error}") from error
 
-    def agent(self) -> Agent:
+    def agent(self, new: bool = False) -> Agent:
         """An agent of the plan, its weights drawn anew.
 
+        Args:
+            new: it is trained from these weights: those of `encoder_weights` are read. Else they are a checkpoint's,
+                and the run does not need that file any more.
+
         Raises:
-            CheckpointError: this version's algorithm does not take the options of the run.
+            CheckpointError: this version's algorithm does not take the options of the run; with `new`, the file of
+                weights is not there or damaged.
         """
         try:
-            return as_made(self.plan, agent_class(self.plan.algorithm)).agent(self.spec)
+            made = as_made(self.plan, agent_class(self.plan.algorithm))
+            return (made if new else dataclasses.replace(made, config=without_file(made.config))).agent(self.spec)
         except ConfigError as error:
             raise CheckpointError(f"{self.folder}/config.json: {error}{self._other_version()}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -258,9 +258,10 @@ def start_notes(agent: Agent, plan: Plan) -> list[str]:
     notes = _without_limit(agent, plan)
     if plan.init is None:
         alone = f"no init=: {agent.name} fine-tunes a policy that was cloned, and begins with an untrained one here"
-        return [*notes, alone] if fine_tunes(type(agent)) else notes
+        return [*notes, *_frozen_as_drawn(agent, ()), *([alone] if fine_tunes(type(agent)) else [])]
     run = Run.open(plan.init)
     taken = initialise_from(agent, run, plan.seeds[0])
+    notes += _frozen_as_drawn(agent, taken)
     networks = {name.split(".")[0] for name, _ in agent.named_parameters()}
     new = sorted(networks - set(taken) - set(agent.copies()))
     moving = sorted({name.split("/")[2] for name in moments_from(agent, run, plan.seeds[0])})
@@ -279,6 +280,18 @@ def start_notes(agent: Agent, plan: Plan) -> list[str]:
         notes += elsewhere(run.plan.environment, plan.environment, f"the policy of {run.folder.name}")
         notes += advice(run, plan)
     return notes
+
+
+def _frozen_as_drawn(agent: Agent, taken: Sequence[str]) -> list[str]:
+    """That an encoder which stays as it is has the weights that it was drawn with; `taken` came from another run."""
+    config = agent.config
+    drawn = agent.encoder is not None and bool(agent.encoder.views) and "encoder" not in taken
+    if not drawn or config.encoder_trains or config.encoder_weights:
+        return []
+    return [
+        f"{agent.name}.encoder_trains is false, and neither encoder_weights nor init= gives the encoder: it stays as "
+        "it was drawn, at random; start from a run whose policy sees, or set algo.encoder_trains=true"
+    ]
 
 
 def _without_limit(agent: Agent, plan: Plan) -> list[str]:

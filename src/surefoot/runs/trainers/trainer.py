@@ -167,8 +167,11 @@ class SeedTrainer:
     # -- for subclasses ----------------------------------------------------------------------------------
 
     def fresh(self, seed: int) -> Agent:
-        """An untrained agent of the plan, or one that starts from the run that the plan names."""
-        agent = self.run.agent().fresh(seed)
+        """An untrained agent of the plan, or one that starts from the run that the plan names.
+
+        One that continues from a checkpoint is restored later, and needs no file of weights.
+        """
+        agent = self.run.agent(new=not self.run.checkpoint_path(seed).is_file()).fresh(seed)
         if self.plan.init is not None:
             initialise_from(agent, self.started_from(), seed)
         return agent
