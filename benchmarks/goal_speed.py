@@ -1,4 +1,4 @@
-"""Updates of HIQL, FB, VC-FB and HILP per second beside the authors' codes, in turn, in one run, on one core.
+"""Updates of HIQL, FB and HILP per second beside the authors' codes, in turn, in one run, on one core.
 
     benchmarks/peers/setup.sh paired_jax corl
     python benchmarks/goal_speed.py --updates 12 --checkout DIR --checkout DIR --checkout DIR
@@ -48,11 +48,9 @@ class Beside(NamedTuple):
 
 
 GOALS = ("goals_official.py", "paired_jax", 1024, {"hidden": (512, 512, 512)})
-MAPS = ("agents/fb/agent.py", "zero_shot_official.py", "corl", 512, dict[str, Any]())
 ALL = {
     "hiql": Beside("impls/agents/hiql.py", *GOALS),
-    "fb": Beside(*MAPS),
-    "vc_fb": Beside(*MAPS),
+    "fb": Beside("agents/fb/agent.py", "zero_shot_official.py", "corl", 512, {}),
     "hilp": Beside("hilp_zsrl/url_benchmark/agent/sf.py", "zero_shot_official.py", "corl", 1024, {}),
 }
 PEER = "Official: the authors' agents and updates on batches that were drawn before, where ours draws its own."

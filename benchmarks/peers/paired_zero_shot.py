@@ -228,7 +228,7 @@ class ForwardBackward(ZeroShot):
         losses = {"representation_loss": "forward_backward_total_loss", "actor_loss": "actor_loss"}
         if self.algorithm != "fb":
             losses["penalty_weight_loss"] = "alpha_loss"
-        return {ours: float(found[f"train/{theirs}"]) for ours, theirs in losses.items()}
+        return {ours: float(torch.as_tensor(found[f"train/{theirs}"]).detach()) for ours, theirs in losses.items()}
 
     def rates(self) -> dict[str, float]:
         """Of its optimisers."""
