@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
-from surefoot.core.engine.agent import Batch, Metrics, Update, algorithm_of, require
+from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_of, require
 from surefoot.core.losses.successor_measures import measure_penalty, value_penalty
 from surefoot.core.nn.networks import pairs
 from surefoot.core.nn.temperature import Temperature
@@ -60,12 +60,15 @@ class VCFB(FB):
         "fixed": {"learn_penalty_weight": False, "penalty_weight": 0.01},
     }
     config: ConservativeFBConfig
+    penalty_seen: Tensor
+    """() C of the step's batch, where its weight is learned."""
 
     def build(self) -> None:
         """FB's networks and, where it is learned, the penalty's weight."""
         super().build()
         if self.config.learn_penalty_weight:
             self.penalty_weight = Temperature(self.config.penalty_weight, "exp")
+            self.register_buffer("penalty_seen", torch.zeros(()))
 
     def penalty(self, sampled: Tensor, own: Tensor, tasks: Tensor, embedded: Tensor) -> Tensor:
         """() C, of F at considered actions (2, K, B, D) and the data's (2, B, D), tasks and B (B, D)."""
@@ -91,31 +94,37 @@ class VCFB(FB):
         return found.unflatten(1, chosen.shape[:2])
 
     def representation_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
-        """FB's loss and the weighted penalty; the penalty's weight where it is learned."""
+        """FB's loss and the weighted penalty."""
         c = self.config
         loss, metrics, (tasks, forward, embedded) = self._representation_loss(batch, noise)
         penalty = self.penalty(self._considered(batch, tasks, noise), forward, tasks, embedded)
         metrics = {**metrics, "penalty": penalty}
         if not c.learn_penalty_weight:
             return loss + c.penalty_weight * penalty, metrics
-        weight = self.penalty_weight().clamp(0, HIGHEST)
-        multiplier = -0.5 * weight * (penalty.detach() - c.penalty_target)
-        return loss + weight.detach() * penalty + multiplier, {**metrics, "penalty_weight": weight}
+        return loss + self._weight() * penalty, metrics
+
+    def _weight(self) -> Tensor:
+        return self.penalty_weight().clamp(0, HIGHEST)
+
+    def penalty_weight_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """The multiplier, which rises while the penalty of the batch is above its target."""
+        weight = self._weight()
+        return -0.5 * weight * (self.penalty_seen - self.config.penalty_target), {"penalty_weight": weight}
 
     def updates(self) -> list[Update]:
-        """FB's, with the weight of the penalty among what the first trains."""
+        """FB's with the penalty and, behind the first, that of its weight."""
         c, size = self.config, self.spec.action_dim
         first, *others = super().updates()
-        trained = ("penalty_weight",) if c.learn_penalty_weight else ()
         noise = {
             "uniform_action": Noise("uniform", c.uniform_actions * size),
             "policy_action": Noise("normal", c.policy_actions * size),
             "next_policy_action": Noise("normal", c.policy_actions * size),
         }
-        more = dataclasses.replace(
-            first, loss=self.representation_loss, trains=(*first.trains, *trained), noise={**first.noise, **noise}
-        )
-        return [more, *others]
+        more = dataclasses.replace(first, loss=self.representation_loss, noise={**first.noise, **noise})
+        if not c.learn_penalty_weight:
+            return [more, *others]
+        seen = dataclasses.replace(more, follows={**more.follows, "penalty_seen": ("penalty", 1.0)})
+        return [seen, Update(self.penalty_weight_loss, ("penalty_weight",), Adam(c.learning_rate)), *others]
 
 
 class MCFB(VCFB):

@@ -62,6 +62,7 @@ class FB(ZeroShotAgent):
     name = "fb"
     Config: ClassVar[type] = FBConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}, "maze": {"latent": 100, "discount": 0.99}}
+    max_gradient: ClassVar[float | None] = 1.0
     config: FBConfig
 
     def build(self) -> None:
@@ -80,6 +81,11 @@ class FB(ZeroShotAgent):
         found: Tensor = (network or self.forward_map)(first, second)
         return found
 
+    def directions(self, batch: Batch) -> Tensor:
+        """As of the base: B of the row's state."""
+        found: Tensor = self.backward_map(batch["observations"])
+        return found
+
     def representation_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Both maps, towards where the averages say that the policies go."""
         return self._representation_loss(batch, noise)[:2]
@@ -90,7 +96,7 @@ class FB(ZeroShotAgent):
         """Loss and metrics, and what they were made of: tasks (B, D), F (2, B, D) and B of the next states (B, D)."""
         following = batch["next_observations"]
         with torch.no_grad():
-            tasks = self.mixed_tasks(noise, self.backward_map(batch["observations"]))
+            tasks = self.mixed_tasks(noise, batch["directions"])
             action = self.following_action(batch, tasks, noise["action"])
             ahead = self.successors(following, action, tasks, self.target_forward_map)
             target = ensembles.minimum(ahead @ self.target_backward_map(following).transpose(-1, -2))
@@ -109,14 +115,14 @@ class FB(ZeroShotAgent):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Ascend the smaller of the two values that F gives the policy's actions for its task."""
-        tasks = self.mixed_tasks(noise, self.backward_map(batch["observations"]))
+        tasks = self.mixed_tasks(noise, batch["directions"])
         action = self.noisy_action(batch["observations"], tasks, noise["action"])
         q = ensembles.minimum((self.successors(batch["observations"], action, tasks) * tasks).sum(-1))
         return -q.mean(), {"q_policy": q}
 
     def updates(self) -> list[Update]:
         """The maps, the actor at the new ones, then the averages."""
-        c, adam = self.config, Adam(self.config.learning_rate)
+        c, adam = self.config, Adam(self.config.learning_rate, max_gradient=self.max_gradient)
         targets = {
             "target_forward_map": ("forward_map", c.target_rate),
             "target_backward_map": ("backward_map", c.target_rate),

@@ -15,7 +15,8 @@ from surefoot.core.engine.agent import Adam, Batch, Metrics, Update, algorithm_o
 from surefoot.core.engine.sources import MAIN, Source, Stores
 from surefoot.core.losses.successor_measures import reward_direction
 from surefoot.core.nn import ensembles
-from surefoot.core.nn.networks import MLP
+from surefoot.core.nn.first_norm import FirstNormMLP
+from surefoot.core.nn.networks import MLP, initialise
 from surefoot.core.nn.two_streams import TwoStreams
 from surefoot.data.goals import GoalRows, GoalShares, episodes_of, goal_shares
 from surefoot.offline.gcivl import implicit_value_loss
@@ -30,15 +31,17 @@ class HILPConfig(ZeroShotConfig):
     """Settings of HILP with successor features; the defaults are the authors'."""
 
     expectile: float = option(0.5, "tau of the features' value loss", range="(0, 1)")
-    feature_discount: float = option(
-        0.98, "discount factor of the features' values, and of how far ahead goals lie", range="(0, 1)"
-    )
+    feature_discount: float = option(0.98, "discount factor of the features' values", range="(0, 1)")
+    goal_discount: float = option(0.99, "of how many steps ahead the features' goals lie", range="(0, 1)")
     feature_learning_rate: float = option(5e-4, "learning rate of the features", range="> 0")
     feature_target_rate: float = option(
         0.005, "rate of the features' average, and of the mean that is taken off them", range="(0, 1]"
     )
+    hidden: tuple[int, ...] = (1024,)
     feature_hidden: tuple[int, ...] = option((512, 512), "widths of the features' hidden layers")
-    value_goals: tuple[float, ...] = option((0.0, 1.0, 0.0), "shares of own, later (geometric) and any observations")
+    value_goals: tuple[float, ...] = option(
+        (0.0, 0.625, 0.375), "shares of own, later (geometric) and any observations"
+    )
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -71,6 +74,7 @@ class HILP(ZeroShotAgent):
     name = "hilp"
     Config: ClassVar[type] = HILPConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
+    actor_normed: ClassVar[str] = "inputs"
     config: HILPConfig
     feature_mean: Tensor
     """(D,) running mean of the first features."""
@@ -83,10 +87,13 @@ class HILP(ZeroShotAgent):
         """The policy, features and successor features, and their averages."""
         super().build()
         c, spec = self.config, self.spec
-        self.features_of = MLP(spec.observation_dim, c.latent, c.feature_hidden, members=2, layer_norm=True)
-        self.target_features_of = copy.deepcopy(self.features_of).requires_grad_(False)
+        self.features_of = FirstNormMLP(spec.observation_dim, c.latent, c.feature_hidden, members=2)
         pair, with_task = spec.observation_dim + spec.action_dim, spec.observation_dim + c.latent
-        self.successor = TwoStreams(pair, with_task, c.latent, c.hidden, c.width, members=2)
+        self.successor = TwoStreams(pair, with_task, c.latent, c.hidden, c.width, 2, self.actor_normed)
+        for network in self.modules():
+            if isinstance(network, MLP):
+                initialise(network, "unit_orthogonal")
+        self.target_features_of = copy.deepcopy(self.features_of).requires_grad_(False)
         self.target_successor = copy.deepcopy(self.successor).requires_grad_(False)
         self.register_buffer("feature_mean", torch.zeros(c.latent))
         self.register_buffer("moment", torch.eye(c.latent))
@@ -98,7 +105,7 @@ class HILP(ZeroShotAgent):
         value = goal_shares(self.name, c.value_goals, True, "value_goals")
         own = GoalShares(1.0, 0.0, 0.0)
         ids = episodes_of(stores)
-        return {MAIN: GoalRows(stores.data, ids, value=value, actor=own, discount=c.feature_discount)}
+        return {MAIN: GoalRows(stores.data, ids, value=value, actor=own, discount=c.goal_discount)}
 
     def phi(self, states: Tensor) -> Tensor:
         """(B, D) the first features of normalised states, less their mean."""
@@ -123,15 +130,19 @@ class HILP(ZeroShotAgent):
         loss, _ = implicit_value_loss(values, target, ahead, rewards, masks, c.feature_discount, c.expectile)
         return loss, {"feature_value": values, "feature_mean": features[0].mean(0)}
 
-    def _tasks(self, batch: Batch, noise: dict[str, Tensor]) -> Tensor:
-        """(B, D) mixed tasks."""
-        return self.mixed_tasks(noise, torch.linalg.solve(self.moment, self.phi(batch["observations"]).mT).mT)
+    def directions(self, batch: Batch) -> Tensor:
+        """As of the base: features of the row's next state, whitened.
+
+        By the running moment, not by the batch's as in the authors' code: the pseudo-inverse of few rows, of features
+        that are next to dependent, hangs on rounding.
+        """
+        return torch.linalg.solve(self.moment, self.phi(batch["next_observations"]).mT).mT
 
     def successor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Both successor features, by the values that they give their task."""
         following = batch["next_observations"]
         with torch.no_grad():
-            tasks, phi = self._tasks(batch, noise), self.phi(following)
+            tasks, phi = self.mixed_tasks(noise, batch["directions"]), self.phi(following)
             action = self.following_action(batch, tasks, noise["action"])
             ahead = ensembles.minimum(self.successors(following, action, tasks, self.target_successor))
             target = (phi * tasks).sum(-1) + self.config.discount * (1 - batch["terminations"]) * ahead
@@ -146,13 +157,13 @@ class HILP(ZeroShotAgent):
 
     def actor_loss(self, batch: Batch, noise: dict[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Ascend the smaller of the two values that psi gives the policy's actions for its task."""
-        tasks = self._tasks(batch, noise)
+        tasks = self.mixed_tasks(noise, batch["directions"])
         action = self.noisy_action(batch["observations"], tasks, noise["action"])
         q = ensembles.minimum(self.successors(batch["observations"], action, tasks))
         return -q.mean(), {"q_policy": q}
 
     def updates(self) -> list[Update]:
-        """Features, successor features, the actor at the new ones, and the averages."""
+        """Successor features of the features as they are, the features, the actor at the new ones, and the averages."""
         c, noise = self.config, self.task_noise()
         means = {"feature_mean": ("feature_mean", c.feature_target_rate)}
         running = {
@@ -164,9 +175,9 @@ class HILP(ZeroShotAgent):
         targets = {"target_successor": ("successor", c.target_rate)}
         features, psi = Adam(c.feature_learning_rate), Adam(c.learning_rate)
         return [
-            Update(self.feature_loss, ("features_of",), features, target_updates=slow, follows=means),
             Update(self.successor_loss, ("successor",), psi, noise=noise, follows=running),
-            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, target_updates=targets),
+            Update(self.feature_loss, ("features_of",), features, lagging=slow, follows=means),
+            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, then=targets),
         ]
 
     def task_from(self, states: Tensor, rewards: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Agent, Batch
 from surefoot.core.engine.traits import Requires
-from surefoot.core.losses.value_learning import smoothed_actions
 from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import NORMALIZATIONS, prepare
 
@@ -58,12 +57,17 @@ class ZeroShotAgent(Agent):
     )
     requires = Requires(rewards=False)
     config: ZeroShotConfig
+    actor_normed: ClassVar[str] = "last"
+    """Which of the actor's networks begin with layer norm and tanh (`TwoStreams`)."""
+    max_gradient: ClassVar[float | None] = None
+    """Largest size of each number of a gradient, of the maps and the actor; None: as it is."""
     actor: TaskActor
 
     def build(self) -> None:
         """The head of the policy; a subclass adds its maps."""
         c, spec = self.config, self.spec
-        inner = TaskReadingActor(spec.observation_dim + c.latent, spec.action_dim, c.latent, c.hidden, c.width)
+        width = spec.observation_dim + c.latent
+        inner = TaskReadingActor(width, spec.action_dim, c.latent, c.hidden, c.width, self.actor_normed)
         self.actor = TaskActor(inner, c.latent)
 
     def prepare(self, dataset: Dataset) -> Dataset:
@@ -78,18 +82,32 @@ class ZeroShotAgent(Agent):
             "action": Noise("normal", self.spec.action_dim),
         }
 
+    def directions(self, batch: Batch) -> Tensor:
+        """(B, D) towards a state of each row, of any length."""
+        raise TypeError(f"{type(self).__name__} must define directions")
+
+    def annotate(self, batch: Batch) -> Batch:
+        """With directions as they are before the training step, so that all its updates have the same tasks."""
+        return {**batch, "directions": self.directions(batch)}
+
     def mixed_tasks(self, noise: dict[str, Tensor], directions: Tensor) -> Tensor:
         """(B, D) tasks: of some rows any, uniform on the sphere, of others the direction of the row before.
 
         Rows are drawn independently, so that the row before is any of the data.
         """
-        ways = on_sphere(directions.detach().roll(1, 0))
+        ways = on_sphere(directions.roll(1, 0))
         return torch.where(noise["task_kind"] < self.config.task_share, ways, on_sphere(noise["task"]))
 
     def noisy_action(self, observations: Tensor, tasks: Tensor, noise: Tensor) -> Tensor:
-        """(B, A) the policy's actions for (B, D) tasks, with clipped noise."""
+        """(B, A) the policy's actions for (B, D) tasks, with clipped noise and within [-1, 1].
+
+        The gradient passes where the bound cuts, as in the authors' code: else an action near it would learn from half
+        of its noise alone.
+        """
         c = self.config
-        return smoothed_actions(self.actor(observations, tasks), noise, c.action_noise, c.action_noise_clip)
+        limit = c.action_noise_clip
+        action = self.actor(observations, tasks) + (c.action_noise * noise).clamp(-limit, limit)
+        return action + (action.clamp(-1, 1) - action).detach()
 
     def following_action(self, batch: Batch, tasks: Tensor, noise: Tensor) -> Tensor:
         """(B, A) the policy's actions at the next states."""
@@ -97,7 +115,7 @@ class ZeroShotAgent(Agent):
 
     def actor_adam(self) -> Adam:
         """The actor's optimiser."""
-        return Adam(self.config.actor_learning_rate)
+        return Adam(self.config.actor_learning_rate, max_gradient=self.max_gradient)
 
     def task_from(self, states: Tensor, rewards: Tensor) -> Tensor:
         """(D,) the task of (n,) rewards that are paid in (n, O) states, normalised as `prepare` leaves them."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from pairs import corl, goals, in_jax, in_torch, online, safe
+from pairs import corl, goals, in_jax, in_torch, online, safe, zero_shot
 from pairs.pair import Pair
 
-PAIRS: dict[str, Pair] = {**in_jax.PAIRS, **goals.PAIRS, **corl.PAIRS, **in_torch.PAIRS, **safe.PAIRS, **online.PAIRS}
+PAIRS: dict[str, Pair] = {
+    **in_jax.PAIRS,
+    **goals.PAIRS,
+    **zero_shot.PAIRS,
+    **corl.PAIRS,
+    **in_torch.PAIRS,
+    **safe.PAIRS,
+    **online.PAIRS,
+}

@@ -29,11 +29,13 @@ class TaskReadingActor(Actor):
         task_dim: int,
         hidden: Sequence[int] = (1024, 1024),
         width: int = 512,
+        normed: str = "none",
     ) -> None:
-        """Read `observation_dim` numbers, of which the last `task_dim` are the task."""
+        """Read `observation_dim` numbers, of which the last `task_dim` are the task; `normed` is of `TwoStreams`."""
         super().__init__()
-        self.task_dim, self.hidden, self.width = task_dim, tuple(hidden), width
-        self.network = TwoStreams(observation_dim - task_dim, observation_dim, action_dim, hidden, width)
+        self.task_dim, self.hidden, self.width, self.normed = task_dim, tuple(hidden), width, normed
+        state_dim = observation_dim - task_dim
+        self.network = TwoStreams(state_dim, observation_dim, action_dim, hidden, width, normed=normed)
 
     @property
     def noise_dim(self) -> int:

@@ -31,6 +31,7 @@ class Adam:
     )
     stride: int = 1  # cosine, linear and restarts: optimiser steps that are one step of the schedule
     max_gradient_norm: float | None = None  # per seed, over all that the update trains
+    max_gradient: float | None = None  # largest size of each number of the gradient
 
     def __post_init__(self) -> None:
         """Refuse an unknown schedule, or one that would be over at once."""
@@ -43,6 +44,8 @@ class Adam:
             raise ConfigError(f"epsilon is {self.epsilon}, must be > 0")
         if self.max_gradient_norm is not None and not self.max_gradient_norm > 0:
             raise ConfigError(f"max_gradient_norm is {self.max_gradient_norm}, must be None or > 0")
+        if self.max_gradient is not None and not self.max_gradient > 0:
+            raise ConfigError(f"max_gradient is {self.max_gradient}, must be None or > 0")
         if not self.decay_over > 0:
             raise ConfigError(f"decay_over is {self.decay_over}, must be > 0")
         if self.warm_up < 0 or self.stride < 1:

@@ -200,6 +200,9 @@ class Optimizer:
         gradients = [network.gradient for network in self.networks]
         if s.max_gradient_norm is not None:
             clip_per_seed(gradients, s.max_gradient_norm)
+        if s.max_gradient is not None:
+            for gradient in gradients:
+                gradient.clamp_(-s.max_gradient, s.max_gradient)
         if isinstance(s, LaProp):
             self._step_laprop(s, gradients)
         elif self.fused:

@@ -16,7 +16,9 @@ from surefoot.core.nn.activations import ACTIVATIONS as ACTIVATIONS
 from surefoot.core.nn.activations import SCALED, activated, scaled
 from surefoot.core.nn.native import kernels, native
 
-INITIALISATIONS = ("torch", "orthogonal", "edac", "corl", "xavier", "truncated")
+INITIALISATIONS = ("torch", "orthogonal", "unit_orthogonal", "edac", "corl", "xavier", "truncated")
+ORTHOGONAL = {"orthogonal": math.sqrt(2), "unit_orthogonal": 1.0}
+"""Initialisation with orthogonal weights -> gain."""
 NORM_EPSILON = 1e-5
 """What layer norms add to the variance, by default: torch's default."""
 AFTER_EPSILON = 1e-6
@@ -55,10 +57,11 @@ class MLP(nn.Module):
             hidden: widths of the hidden layers.
             members: E, or None for a single network without that dimension.
             initialization: "torch" (nn.Linear's), "orthogonal" (gain sqrt 2 everywhere, zero biases: IQL),
-                "xavier" (Glorot's uniform rule, zero biases: REDQ), "edac" (nn.Linear's kernels, biases 0.1, last
-                layer U(-3e-3, 3e-3): EDAC), "corl" (as "edac", but kernels bounded by the layer's outputs, as the
-                ensembles of CORL's and RIQL's code start: their rule reads a transposed kernel) or "truncated" (normal
-                of deviation 1 / (2 sqrt(inputs)), cut at two deviations, zero biases: MBPO's dynamics).
+                "unit_orthogonal" (gain 1, zero biases: HILP), "xavier" (Glorot's uniform rule, zero biases: REDQ),
+                "edac" (nn.Linear's kernels, biases 0.1, last layer U(-3e-3, 3e-3): EDAC), "corl" (as "edac", but
+                kernels bounded by the layer's outputs, as the ensembles of CORL's and RIQL's code start: their rule
+                reads a transposed kernel) or "truncated" (normal of deviation 1 / (2 sqrt(inputs)), cut at two
+                deviations, zero biases: MBPO's dynamics).
             activation: a name in `ACTIVATIONS`.
             layer_norm: normalise each hidden layer before its activation, or "after" it (FQL, QC, QAM; ReBRAC).
             norm_epsilon: what layer norms add to the variance; None for 1e-5, torch's, before the activation, and
@@ -287,8 +290,8 @@ def initialise(network: MLP, how: str) -> None:
     for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
         for matrix, vector in _each(weight, bias):
             bound = 1 / math.sqrt(matrix.shape[1])
-            if how == "orthogonal":
-                nn.init.orthogonal_(matrix, gain=math.sqrt(2))
+            if how in ORTHOGONAL:
+                nn.init.orthogonal_(matrix, gain=ORTHOGONAL[how])
                 vector.zero_()
             elif how == "xavier":
                 nn.init.xavier_uniform_(matrix)

@@ -116,6 +116,17 @@ def test_clip_per_seed_equals_torchs_clipping_of_each_seed() -> None:
             torch.testing.assert_close(gradient[seed], wanted)
 
 
+def test_each_number_of_a_gradient_is_clipped_by_itself() -> None:
+    """Of Adam without memory a step is rate g / (|g| + epsilon): at epsilon 1 and g cut at .5, .1 / 3."""
+    clipped = Adam(0.1, betas=(0.0, 0.0), epsilon=1.0, max_gradient=0.5)
+    plan = lambda s: [Update(s.steep_loss, ("a", "b"), clipped)]  # noqa: E731
+    one = learner([toy(plan, start=20.0)], torch.zeros(4, dtype=torch.float64))
+    before = [float(one.networks[name].value) for name in "ab"]
+    one.run(1)
+    for name, value in zip("ab", before, strict=True):
+        assert float(one.networks[name].value) == pytest.approx(value - 0.1 * 0.5 / 1.5, rel=1e-9)
+
+
 def test_gradients_are_clipped_over_all_networks_of_an_update_and_per_seed() -> None:
     clipped = Adam(0.1, max_gradient_norm=1.0)
     plan = lambda s: [Update(s.steep_loss, ("a", "b"), clipped)]  # noqa: E731
