@@ -31,6 +31,7 @@ examples:
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
   surefoot execute RUN --latency 0.08 --rate 50
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
+  surefoot label data.hdf5 -o labels.npz --pairs 100
   surefoot cliff RUN --noise 0.01 --retrain 3
   surefoot horizon table.npz --horizon 20
   surefoot plan native/cartpole-swingup --planner mppi --envs 64
@@ -161,6 +162,7 @@ def build_parser() -> Parser:
         export,
         horizon,
         import_sb3,
+        label,
         llm,
         new,
         plan,
@@ -207,6 +209,7 @@ def build_parser() -> Parser:
     envs.add_parser(commands)
     datasets.add_parser(commands)
     import_sb3.add_parser(commands)
+    label.add_parser(commands)
     algorithms.add_parser(commands)
     llm.add_parsers(commands)
     parser.commands = commands.choices

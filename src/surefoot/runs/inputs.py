@@ -29,7 +29,8 @@ from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
 from surefoot.runs.run import Run
-from surefoot.runs.success_reward import SuccessReward, is_run, with_reward
+from surefoot.runs.run_reward import reward_of_run
+from surefoot.runs.success_reward import is_run, with_reward
 from surefoot.runs.trust import demand, function_of, module_of
 from surefoot.safe.constraint.signal import MARGINS_FROM
 
@@ -147,7 +148,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     dataset, notes = with_rewards(dataset, plan.environment)
     if plan.reward is not None:  # in place of the task's too, whose terminations stay
         demand(plan.functions["reward"], "the option reward")
-        given = SuccessReward(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
+        given = reward_of_run(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
         dataset, notes = rewarded(dataset, given, plan.reward), []
     say(notify, *notes)
     if plan.strict:  # of data that were loaded already, or by rewards of the function's

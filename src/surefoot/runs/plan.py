@@ -62,7 +62,9 @@ class Settings(Options):
     )
     cameras: Any = option(None, "those of the dataset's cameras that are read, as [top,wrist]; null: all")
     init: str | None = option(None, "run folder whose trained networks are the start")
-    reward: str | None = option(None, "module:function that rewards the dataset's steps, or a run of algo=classifier")
+    reward: str | None = option(
+        None, "module:function that rewards the dataset's steps, or a run of algo=classifier or preferences"
+    )
     gap: str | None = option(None, "perturbed dynamics (training only), as gravity2")
     kernels: bool = option(True, "networks and updates in the native module, on a CPU; false: plain PyTorch")
     compiled: bool = option(False, "compile the training step with torch.compile")
