@@ -34,6 +34,7 @@ examples:
   surefoot label data.hdf5 -o labels.npz --pairs 100
   surefoot cliff RUN --noise 0.01 --retrain 3
   surefoot horizon table.npz --horizon 20
+  surefoot restless arms.npz --budget 10
   surefoot plan native/cartpole-swingup --planner mppi --envs 64
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
@@ -169,6 +170,7 @@ def build_parser() -> Parser:
         reach,
         report,
         reproduce,
+        restless,
         results,
         rollout,
         select,
@@ -203,6 +205,7 @@ def build_parser() -> Parser:
     certify.add_parser(commands)
     cliff.add_parser(commands)
     horizon.add_parser(commands)
+    restless.add_parser(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)
     reach.add_parser(commands)
