@@ -1,4 +1,4 @@
-"""`Around`: an environment around another one, which stays what it is but for what is said of the steps."""
+"""`Around`: an environment around another one, which stays what it is but for what is stated of the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from surefoot.core.base.spec import mapped
 from surefoot.envs.interface import Array, VectorEnvironment, as_numpy
 from surefoot.envs.side_by_side import name_of
 
-PASSED_ON = ("active", "max_episode_steps", "get_state", "set_state", "parameters", "set_parameters", "goals", "unsaved")
+PASSED_ON = (
+    "active",
+    "max_episode_steps",
+    "get_state",
+    "set_state",
+    "parameters",
+    "set_parameters",
+    "goals",
+    "unsaved",
+)
 
 
 class Around(VectorEnvironment):

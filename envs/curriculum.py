@@ -78,7 +78,7 @@ class Teacher:
         """(K,) of the next draw."""
         return np.full(self.tasks, 1 / self.tasks)
 
-    def hear(self, task: int, score: float) -> None:
+    def observe_outcome(self, task: int, score: float) -> None:
         """Take what an episode of a task returned; one that is not finite says nothing."""
         if not np.isfinite(score):
             return
@@ -174,7 +174,7 @@ class Lessons:
         """Tell the teachers what the episodes of rows returned that are over."""
         for row in rows.tolist():
             if self.task[row] >= 0:
-                self.teachers[row // self.rows_each].hear(int(self.task[row]), float(self.returns[row]))
+                self.teachers[row // self.rows_each].observe_outcome(int(self.task[row]), float(self.returns[row]))
         self.forget(rows)
 
     def forget(self, rows: Array) -> None:

@@ -253,9 +253,9 @@ def without_objective(name: str) -> str:
     ('my:Arm?gain=2', 'my:Arm')
     """
     base, options = split_options(name)
-    for prefix, said in AROUND.items():
+    for prefix, stated in AROUND.items():
         if base.startswith(prefix):
-            own = {key: value for key, value in options.items() if key not in said}
+            own = {key: value for key, value in options.items() if key not in stated}
             return without_objective(with_options(base.removeprefix(prefix), own))
     return name
 

@@ -313,10 +313,10 @@ def smooth_noise(observations: Array, actions: Array, noise: float, seed: int) -
     """
     generator = np.random.default_rng(seed)
     both = np.concatenate([observations, actions], -1).astype(np.float64)
-    spread = both.std(0)
-    standard = (both - both.mean(0)) / np.where(spread > 0, spread, 1.0)
+    spread: Array = both.std(0)
+    standard: Array = (both - both.mean(0)) / np.where(spread > 0, spread, 1.0)
     direction = generator.normal(size=both.shape[1])
-    direction *= math.pi / np.linalg.norm(direction)  # half a wave a standard deviation
+    direction *= math.pi / float(np.linalg.norm(direction))  # half a wave a standard deviation
     return np.asarray(noise * np.sin(standard @ direction + generator.uniform(0, 2 * math.pi)))
 
 

@@ -139,7 +139,8 @@ def effective_horizon(mdp: FiniteMDP, horizon: int | None = None) -> EffectiveHo
     if mdp.deterministic:
         worst = _values(mdp, steps, lambda q: q.min(-1))
         spread = (mean - worst) * (best - worst)
-    values, found = mean, []
+    values = mean
+    found: list[Backup] = []
     solved_by = None
     for k in range(1, steps + 1):
         if found and k >= min(one.horizon for one in found):

@@ -44,6 +44,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "mc_fb": f"{__name__}:MCFB",
         "mcq": f"{__name__}:MCQ",
         "msg": f"{__name__}:MSG",
+        "preferences": f"{__name__}:Preferences",
         "qam": f"{__name__}:QAM",
         "qam_e": f"{__name__}:QAME",
         "qam_f": f"{__name__}:QAMF",

@@ -39,6 +39,7 @@ from .ifql import IFQL as IFQL, IFQLConfig as IFQLConfig
 from .iql import IQL as IQL, IQLConfig as IQLConfig
 from .mcq import MCQ as MCQ, MCQConfig as MCQConfig
 from .msg import MSG as MSG, MSGConfig as MSGConfig
+from .preferences import Preferences as Preferences, PreferencesConfig as PreferencesConfig
 from .qam import QAM as QAM, QAMF as QAMF, QAMConfig as QAMConfig, QAMFConfig as QAMFConfig
 from .qam_e import QAME as QAME, QAMEConfig as QAMEConfig
 from .qc import QC as QC, QCFQL as QCFQL, QCConfig as QCConfig, QCFQLConfig as QCFQLConfig

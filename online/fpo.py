@@ -62,7 +62,7 @@ class FPOConfig(FlowOptions, EpochsConfig, EncoderConfig):
     )
     target_kl: float | None = option(None, "divergence (k3) that ends a block's epochs", range="> 0")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers of the critic")
-    normalise_observations: bool = option(
+    normalize_observations: bool = option(
         True, "normalize observations by running statistics; a clone's stay as they are"
     )
 

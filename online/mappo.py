@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from surefoot.core.actors.actor import Evaluation, Kept
+from surefoot.core.actors.actor import Evaluation, SampleAux
 from surefoot.core.engine.traits import Teams
 from surefoot.core.nn.networks import Value
 from surefoot.core.policy.policy import Policy
@@ -34,7 +34,7 @@ class MAPPO(PPO):
 
     The policy :math:`\pi(a | o^i, i)` reads what agent i observes, and is all that is deployed; the critic reads the
     team's state s and the agent's number. d is the end of the team's episode: an agent that left before has no
-    rewards and chooses nothing that counts, and what the team goes on to earn by others is not credited to it. The
+    rewards and chooses nothing that counts, and what the team continues to earn by others is not credited to it. The
     losses are PPO's. With one agent that observes the state it is PPO. The presets are JaxMARL's settings, whose
     networks are recurrent; these are not.
     """
@@ -51,8 +51,8 @@ class MAPPO(PPO):
             "hidden": (128, 128),
             "learning_rate": 2e-3,
             "entropy_coefficient": 0.01,
-            "normalise_observations": False,
-            "normalise_rewards": False,
+            "normalize_observations": False,
+            "normalize_rewards": False,
         },
         "smax": {
             "num_envs": 128,
@@ -64,8 +64,8 @@ class MAPPO(PPO):
             "clip": 0.05,
             "max_gradient_norm": 0.25,
             "entropy_coefficient": 0.0,
-            "normalise_observations": False,
-            "normalise_rewards": False,
+            "normalize_observations": False,
+            "normalize_rewards": False,
         },
     }
     config: MAPPOConfig
@@ -95,7 +95,7 @@ class MAPPO(PPO):
         """As `Agent.act`, by what the agents observe."""
         return super().act(self.own(observations), noise)
 
-    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Kept]:
+    def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, SampleAux]:
         """As `OnPolicyAgent.sample`, likewise."""
         return super().sample(self.own(observations), noise)
 

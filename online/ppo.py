@@ -194,7 +194,7 @@ class PPO(OnPolicyAgent):
         terms = 0.5 * (value - batch["bonus_returns"]).square()
         return self.config.value_coefficient * reduce(terms, batch.get("mask")), {"bonus_value": value}
 
-    def of_whole_batch(self, batch: Batch) -> Batch:
+    def prepare_full_batch(self, batch: Batch) -> Batch:
         """Advantages are normalised over all of a minibatch."""
         if self.config.advantage_scope != "minibatch":
             return batch

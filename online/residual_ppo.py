@@ -35,7 +35,7 @@ class ResidualPPOConfig(PPOConfig):
     initial_log_std: float = option(-1.0, "log standard deviation of the change at first")
     discount: float = 0.999
     target_kl: float | None = 0.1
-    normalise_observations: bool = False  # the base's normaliser stays
+    normalize_observations: bool = False  # the base's normaliser stays
     encoder_trains: bool = False  # always: the base reads these features
 
     def __post_init__(self) -> None:

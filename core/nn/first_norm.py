@@ -27,10 +27,10 @@ class FirstNormMLP(MLP):
         hidden: Sequence[int] = (1024, 1024),
         *,
         members: int | None = None,
-        initialisation: str = "torch",
+        initialization: str = "torch",
     ) -> None:
         """Build and initialise from torch's global generator; arguments as of `MLP`."""
-        super().__init__(inputs, outputs, hidden, members=members, initialisation=initialisation)
+        super().__init__(inputs, outputs, hidden, members=members, initialization=initialisation)
         lead = () if members is None else (members,)
         self.scales = nn.ParameterList([nn.Parameter(torch.ones(*lead, self.hidden[0]))])
         self.shifts = nn.ParameterList([nn.Parameter(torch.zeros(*lead, self.hidden[0]))])

@@ -29,10 +29,10 @@ class MonotoneMixing(nn.Module):
     def __init__(self, agents: int, state_dim: int, width: int = 32, hidden: int = 128, scale: float = 1.0) -> None:
         super().__init__()
         self.agents, self.width = agents, width
-        self.first = MLP(state_dim, agents * width, (hidden,), initialisation="orthogonal")
-        self.second = MLP(state_dim, width, (hidden,), initialisation="orthogonal")
+        self.first = MLP(state_dim, agents * width, (hidden,), initialization="orthogonal")
+        self.second = MLP(state_dim, width, (hidden,), initialization="orthogonal")
         self.first_bias = nn.Linear(state_dim, width)
-        self.last_bias = MLP(state_dim, 1, (width,), initialisation="orthogonal")
+        self.last_bias = MLP(state_dim, 1, (width,), initialization="orthogonal")
         with torch.no_grad():
             for network in (self.first, self.second):
                 network.weights[-1].mul_(scale)

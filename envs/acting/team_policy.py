@@ -35,10 +35,10 @@ class TeamPolicy:
         actions, memory = self.policy.act(own, memory)
         return actions.reshape(len(actions) // self.agents, -1), memory
 
-    def hear(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
+    def observe_outcome(self, memory: Memory, rewards: Tensor, costs: Tensor, ended: Tensor) -> Memory:
         """The memory after each team's reward, cost and end, which are those of its agents."""
         each = (value.repeat_interleave(self.agents) for value in (rewards, costs, ended))
-        return self.policy.hear(memory, *each)
+        return self.policy.observe_outcome(memory, *each)
 
 
 def for_team(policy: Any, vector: Any) -> Any:
@@ -49,7 +49,7 @@ def for_team(policy: Any, vector: Any) -> Any:
     return policy if isinstance(policy, TeamPolicy) else TeamPolicy(policy, team.agents)
 
 
-def begun(policy: PolicyLike, rows: int, first: int = 0) -> Memory:
+def started(policy: PolicyLike, rows: int, first: int = 0) -> Memory:
     """A policy's memory before the episodes `first` and after."""
     if isinstance(policy, ControlLoop | TeamPolicy):
         return policy.begin(rows, first)

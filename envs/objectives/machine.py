@@ -183,7 +183,7 @@ def machine_of(value: Any, source: str = "machine") -> Machine:
     for state in stated:
         if state not in names:
             raise ConfigError(
-                f"{source}: no transition leads to the state {state!r}, which is said to end episodes; "
+                f"{source}: no transition leads to the state {state!r}, which is stated to end episodes; "
                 f"{nearest(state, names)}"
             )
     if value["start"] in stated:

@@ -41,11 +41,11 @@ def named(env: str, stated: str, labels: str | None) -> str:
             code="missing",
         )
     if stated.strip().lower().endswith(ENDING):
-        said: dict[str, Any] = {"machine": read_machine(pathlib.Path(stated.strip()).expanduser())}
+        stated_text: dict[str, Any] = {"machine": read_machine(pathlib.Path(stated.strip()).expanduser())}
     else:
         objective(stated)
-        said = {"formula": " ".join(stated.split())}
-    return with_options(OBJECTIVE + settled(env), {**said, "labels": labels})
+        stated_text = {"formula": " ".join(stated.split())}
+    return with_options(OBJECTIVE + settled(env), {**stated_text, "labels": labels})
 
 
 @functools.lru_cache(maxsize=16)

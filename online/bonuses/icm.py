@@ -51,10 +51,10 @@ class ICM(Bonus):
         """Both models' losses, weighted."""
         first, second = self._both(batch, self.numbers)
         surprise = self._surprise(first, second, batch["actions"])
-        told = self.inverse_model(torch.cat([first, second], -1))
+        reported = self.inverse_model(torch.cat([first, second], -1))
         if self.discrete:
-            inverse = -(batch["actions"] * torch.log_softmax(told, -1)).sum(-1)
+            inverse = -(batch["actions"] * torch.log_softmax(reported, -1)).sum(-1)
         else:
-            inverse = 0.5 * (told - batch["actions"]).square().sum(-1)
+            inverse = 0.5 * (reported - batch["actions"]).square().sum(-1)
         loss = reduce(FORWARD * surprise + INVERSE * inverse, batch.get("mask"))
         return loss, {"novelty": surprise, "inverse_loss": inverse}

@@ -35,7 +35,7 @@ class RND(Bonus):
             self.register_buffer(f"fixed_{number}", weight)
         self.layers = len(sizes) - 1
         hidden = (*c.bonus_hidden, c.bonus_hidden[-1])
-        self.predictor = MLP(observation_dim, c.bonus_features, hidden, initialisation="orthogonal")
+        self.predictor = MLP(observation_dim, c.bonus_features, hidden, initialization="orthogonal")
 
     def fixed(self, inputs: Tensor) -> Tensor:
         """(..., K) what the fixed network gives for normalised observations."""

@@ -36,7 +36,7 @@ class ValueBonus(Bonus):
         """The fixed functions' layers as buffers, and their predictors."""
         c = self.config
         sizes = (observation_dim, action_dim, c.bonus_hidden)
-        fixed = MLP(*sizes, members=c.bonus_members, initialisation="orthogonal")
+        fixed = MLP(*sizes, members=c.bonus_members, initialization="orthogonal")
         for number, weight in enumerate(fixed.weights):
             self.register_buffer(f"fixed_{number}", weight.detach().clone())
         self.layers = len(fixed.weights)

@@ -60,7 +60,7 @@ def test_the_study_of_breadth_has_all_algorithms_that_learn_returns_from_data(mo
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("offline_breadth")
     goals = {"gcbc", "gcivl", "gciql", "crl", "qrl", "hiql"}  # they read no rewards
-    goals |= {"fb", "vc_fb", "mc_fb", "hilp", "act", "classifier"}  # these learn from none
+    goals |= {"fb", "vc_fb", "mc_fb", "hilp", "act", "classifier", "preferences"}  # these learn from none
     assert {name for name, _ in study.ALGORITHMS.values()} == ALGORITHMS.keys() - {"aligndiff", "discrete_cql"} - goals
 
 

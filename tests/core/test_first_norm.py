@@ -60,6 +60,6 @@ def test_which_of_the_streams_begin_with_a_norm(normed: str, kinds: tuple[int, .
 
 
 def test_orthogonal_weights_of_gain_one() -> None:
-    network = MLP(6, 6, (6,), initialisation="unit_orthogonal")
+    network = MLP(6, 6, (6,), initialization="unit_orthogonal")
     for weight in network.weights:
         torch.testing.assert_close(weight @ weight.T, torch.eye(6), atol=1e-5, rtol=0)

@@ -62,7 +62,7 @@ def test_algorithms_that_read_no_next_observation_are_these() -> None:
     }
     assert found == {
         *("bc", "bc_safe", "diffusion_bc", "flow_bc", "awr_flow", "raft_flow", "rcsl", "dt", "cdt", "aligndiff"),
-        *("trajectory_transformer", "gcbc", "crl", "act", "classifier"),
+        *("trajectory_transformer", "gcbc", "crl", "act", "classifier", "preferences"),
     }
 
 

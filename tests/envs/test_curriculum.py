@@ -24,7 +24,7 @@ def taught(kind: str, noise: float, episodes: int) -> np.ndarray:
         assert p.min() > 0
         task = int(generator.choice(3, p=p))
         done += task == 1
-        teacher.hear(task, [0.0, min(1.0, done / 400), 1.0][task] + noise * generator.normal())
+        teacher.observe_outcome(task, [0.0, min(1.0, done / 400), 1.0][task] + noise * generator.normal())
         shares.append(p[1])
     return np.array(shares)
 
@@ -41,25 +41,25 @@ def test_the_task_that_is_being_learned_is_drawn_most_until_it_is_solved(kind: s
 def test_progress_is_the_distance_of_two_means_by_hand() -> None:
     teacher = TEACHERS["progress"](2)
     for _ in range(5):  # of both, so that none is new
-        teacher.hear(0, 1.0)
-        teacher.hear(1, 0.0)
-    teacher.hear(1, 1.0)  # fast 0.1, slow 0.02
+        teacher.observe_outcome(0, 1.0)
+        teacher.observe_outcome(1, 0.0)
+    teacher.observe_outcome(1, 1.0)  # fast 0.1, slow 0.02
     changes = np.array([0.001, 0.081])  # each raised by a thousandth of the range, 1
     assert np.allclose(teacher.probabilities(), 0.9 * changes / changes.sum() + 0.05)
 
 
 def test_improvement_is_weighed_by_the_chance_of_its_task_by_hand() -> None:
     teacher = TEACHERS["improvement"](2)
-    teacher.hear(0, 0.0)
-    teacher.hear(0, 1.0)  # the mean moves by 0.1, the scale's square is 0.02 of its square, p is 1/2
+    teacher.observe_outcome(0, 0.0)
+    teacher.observe_outcome(0, 1.0)  # the mean moves by 0.1, the scale's square is 0.02 of its square, p is 1/2
     unit = np.sqrt(0.02) * 0.1
     assert teacher.weights.tolist() == [pytest.approx(min(1.0, 0.2 * 0.1 / unit / 0.5)), 0.0]
     first = float(teacher.weights[0])
-    teacher.hear(1, 0.0)  # no improvement: weights are forgotten
+    teacher.observe_outcome(1, 0.0)  # no improvement: weights are forgotten
     assert teacher.weights[0] == pytest.approx(0.99 * first)
     share = 0.9 / (1 + np.exp(-0.99 * first)) + 0.05
     assert teacher.probabilities()[0] == pytest.approx(share)
-    teacher.hear(0, float("nan"))
+    teacher.observe_outcome(0, float("nan"))
     assert teacher.counts.tolist() == [2, 1]
 
 

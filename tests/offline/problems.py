@@ -17,7 +17,9 @@ from surefoot.offline import ALGORITHMS
 
 SMALL: dict[str, Any] = {"hidden": (8, 6)}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in ALGORITHMS if name not in ("act", "classifier")},  # their own tests have them
+    **{
+        name: (name, {}) for name in ALGORITHMS if name not in ("act", "classifier", "preferences")
+    },  # their own tests have them
     "iql-corl": ("iql", {"preset": "corl"}),
     "iql-deterministic": ("iql", {"actor": "deterministic"}),
     "iql-dropout": ("iql", {"dropout": 0.25}),

@@ -182,8 +182,8 @@ class Graspy(Grip):
 
     def step(self, actions: Any) -> Any:
         *numbers, info = super().step(actions)
-        self.told = getattr(self, "told", 0) + 1
-        return *numbers, {**info, "grasp_penalty": np.full(1, -0.001 * self.told)}
+        self.reported = getattr(self, "told", 0) + 1
+        return *numbers, {**info, "grasp_penalty": np.full(1, -0.001 * self.reported)}
 
 
 def test_penalties_reach_every_update_with_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

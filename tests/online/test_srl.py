@@ -154,7 +154,7 @@ def test_it_plays_a_sequence_and_reads_the_action_that_was_carried_out() -> None
     assert not torch.equal(again, actor.sequence(seen[3], planned[:, 2])[:, 0])
     longer = actor.playing(5)
     assert torch.allclose(longer.sequence(seen[0], torch.zeros(2, 2))[:, :3], planned)
-    ended = actor.hear(memory, torch.zeros(2), torch.zeros(2), torch.tensor([True, False]))
+    ended = actor.observe_outcome(memory, torch.zeros(2), torch.zeros(2), torch.tensor([True, False]))
     assert ended["previous"][0].tolist() == [0, 0]
     assert torch.equal(ended["previous"][1], memory["previous"][1])
     with pytest.raises(ConfigError):

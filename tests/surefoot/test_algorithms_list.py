@@ -40,7 +40,9 @@ def test_the_list_has_the_algorithms_of_each_family_in_100_columns(capsys: Captu
 
 def test_filters_leave_those_that_have_all_of_their_words(capsys: Capture) -> None:
     assert names(capsys, "--needs", "run") == {"wsrl"}
-    assert names(capsys, "--takes", "discrete", "--without", "environment") == {"bc", "classifier", "discrete_cql"}
+    assert names(capsys, "--takes", "discrete", "--without", "environment") == {
+        "bc", "classifier", "discrete_cql", "preferences",
+    }  # fmt: skip
     assert names(capsys, "--family", "safe") == set(FAMILIES["safe"])
     assert names(capsys, "--needs", "data,costs") == {
         "bc_safe", "bcq_lag", "bear_lag", "cdt", "coptidice", "cpq", "fisor",

@@ -20,7 +20,17 @@ from surefoot.evaluation import evaluate
 from surefoot.world_models.dynamics import StepNoise
 from surefoot.world_models.futures import Objective, Score, score, sums_of
 from surefoot.world_models.known.exact import NativeDynamics
-from surefoot.world_models.planners import CEM, GORP, ICEM, ILQR, MPPI, GradientShooting, PlannerPolicy, make_planner
+from surefoot.world_models.planners import (
+    CEM,
+    GORP,
+    ICEM,
+    ILQR,
+    MPPI,
+    GradientShooting,
+    Gumbel,
+    PlannerPolicy,
+    make_planner,
+)
 from surefoot.world_models.planners.base import DRAWS, PLAN, shifted
 from surefoot.world_models.planners.cem import Best, truncated
 from surefoot.world_models.planners.derivatives import expand
@@ -36,6 +46,7 @@ SMALL: dict[str, Any] = {
     "ilqr": ILQR(horizon=6, iterations=3),
     "shooting": GradientShooting(horizon=6, starts=4, iterations=5),
     "gorp": GORP(horizon=6, depth=2, samples=8),
+    "gumbel": Gumbel(horizon=6, simulations=10, samples=2),
 }
 
 

@@ -8,6 +8,7 @@ from surefoot.core.base.options import respelled
 from surefoot.world_models.planners.base import Planner
 from surefoot.world_models.planners.cem import CEM
 from surefoot.world_models.planners.gorp import GORP
+from surefoot.world_models.planners.gumbel import Gumbel
 from surefoot.world_models.planners.icem import ICEM
 from surefoot.world_models.planners.ilqr import ILQR
 from surefoot.world_models.planners.mppi import MPPI
@@ -22,6 +23,7 @@ __all__ = [
     "MPPI",
     "PLANNERS",
     "GradientShooting",
+    "Gumbel",
     "Planner",
     "PlannerPolicy",
     "make_planner",
@@ -34,6 +36,7 @@ PLANNERS: dict[str, Any] = {
     "ilqr": ILQR,
     "shooting": GradientShooting,
     "gorp": GORP,
+    "gumbel": Gumbel,
 }
 """Name on the command line -> settings."""
 

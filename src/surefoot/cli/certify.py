@@ -39,8 +39,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--planner",
-        help="cem, icem, mppi, ilqr, shooting or gorp plans at every step, in RUN's model or, where native/<system> or "
-        "a MuJoCo id stands for RUN, in the exact world",
+        help="cem, icem, mppi, ilqr, shooting, gorp or gumbel plans at every step, in RUN's model or, where "
+        "native/<system> or a MuJoCo id stands for RUN, in the exact world",
     )
     parser.add_argument(
         "--worlds", type=int, metavar="M", help="of --planner and --vary: it plans in M worlds drawn from the ranges"

@@ -31,8 +31,10 @@ examples:
   surefoot rollout RUN --env native/quadrotor-2d --envs 65536
   surefoot execute RUN --latency 0.08 --rate 50
   surefoot certify RUN --env native/dubins-obstacles --episodes 1000000
+  surefoot label data.hdf5 -o labels.npz --pairs 100
   surefoot cliff RUN --noise 0.01 --retrain 3
   surefoot horizon table.npz --horizon 20
+  surefoot restless arms.npz --budget 10
   surefoot plan native/cartpole-swingup --planner mppi --envs 64
   surefoot reach native/dubins-obstacles -o safe_set.npz --plot
   surefoot report RUN... -o report.html
@@ -162,12 +164,14 @@ def build_parser() -> Parser:
         export,
         horizon,
         import_sb3,
+        label,
         llm,
         new,
         plan,
         reach,
         report,
         reproduce,
+        restless,
         results,
         rollout,
         select,
@@ -204,12 +208,14 @@ def build_parser() -> Parser:
     certify.add_parser(commands)
     cliff.add_parser(commands)
     horizon.add_parser(commands)
+    restless.add_parser(commands)
     execute.add_parser(commands)
     plan.add_parser(commands)
     reach.add_parser(commands)
     envs.add_parser(commands)
     datasets.add_parser(commands)
     import_sb3.add_parser(commands)
+    label.add_parser(commands)
     algorithms.add_parser(commands)
     llm.add_parsers(commands)
     parser.commands = commands.choices

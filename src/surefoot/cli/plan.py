@@ -16,7 +16,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("plan", help="act by planning: in an exact world, or in the model that a run learned")
     parser.add_argument("world", metavar="ENV|RUN", help="native/<system>, a MuJoCo id, or a run folder with a model")
     parser.add_argument("--env", help="where a RUN's plans are carried out (default: its own, or its data's)")
-    parser.add_argument("--planner", default="mppi", help="cem, icem, mppi, ilqr, shooting or gorp (default mppi)")
+    parser.add_argument(
+        "--planner", default="mppi", help="cem, icem, mppi, ilqr, shooting, gorp or gumbel (default mppi)"
+    )
     planning.add_planning(parser)
     parser.add_argument("--episodes", type=int, help="whole episodes (default: one for each environment)")
     parser.add_argument("--seed", type=int, default=2, help="of initial states and plans (default 2, as evaluate)")

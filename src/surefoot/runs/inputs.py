@@ -34,8 +34,9 @@ from surefoot.runs.plan import Plan, agent_class
 from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
 from surefoot.runs.run import Run
+from surefoot.runs.run_reward import reward_of_run
+from surefoot.runs.success_reward import is_run, with_reward
 from surefoot.runs.starts import starting
-from surefoot.runs.success_reward import SuccessReward, is_run, with_reward
 from surefoot.runs.trust import function_of, module_of, require_trust
 from surefoot.safe.constraint.signal import MARGINS_FROM
 
@@ -161,7 +162,7 @@ def dataset_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Dataset
     dataset, notes = with_rewards(dataset, environment)
     if plan.reward is not None:  # in place of the task's too, whose terminations stay
         require_trust(plan.functions["reward"], "the option reward")
-        given = SuccessReward(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
+        given = reward_of_run(plan.reward) if is_run(plan.reward) else function_of(plan.reward, "reward")
         dataset, notes = rewarded(dataset, given, plan.reward), []
     say(notify, *notes)
     if plan.environment is not None and plan.environment.startswith(OBJECTIVE):

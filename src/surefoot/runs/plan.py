@@ -66,7 +66,9 @@ class Settings(Options):
     )
     cameras: Any = option(None, "those of the dataset's cameras that are read, as [top,wrist]; null: all")
     init: str | None = option(None, "run folder whose trained networks are the start")
-    reward: str | None = option(None, "module:function that rewards the dataset's steps, or a run of algo=classifier")
+    reward: str | None = option(
+        None, "module:function that rewards the dataset's steps, or a run of algo=classifier or preferences"
+    )
     gap: str | None = option(None, "perturbed dynamics (training only), as gravity2")
     starts: str | None = option(None, "first episodes start from it: .npz, run folder, data")
     starts_until: int = option(100_000, "steps of each seed with such starts", range="[1, 1e12]")

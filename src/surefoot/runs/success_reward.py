@@ -20,6 +20,7 @@ from surefoot.envs.interface import Array, VectorEnvironment
 from surefoot.envs.rewarded import Rewarded
 from surefoot.envs.spaces import arrays_of
 from surefoot.offline.classifier import BLOCK, JUDGED, Classifier, threshold_of
+from surefoot.offline.preferences import Preferences
 from surefoot.runs.plan import Plan
 from surefoot.runs.run import Run, load_agent
 
@@ -43,7 +44,12 @@ class SuccessReward:
         """
         run = Run.open(folder)
         if run.plan.algorithm != Classifier.name:
-            raise ConfigError(f"reward={folder}: is a run of {run.plan.algorithm}; train one with algo=classifier")
+            more = ""
+            if run.plan.algorithm == Preferences.name:
+                more = " (rewards from preferences are given to datasets alone)"
+            raise ConfigError(
+                f"reward={folder}: is a run of {run.plan.algorithm}; train one with algo=classifier{more}"
+            )
         agent = load_agent(dataclasses.replace(run, plan=dataclasses.replace(run.plan, reward=None)))  # never called
         assert isinstance(agent, Classifier)
         self.name, self.agent = str(folder), agent.eval()

@@ -77,14 +77,15 @@ def _loaded(arguments: argparse.Namespace, source: str, mapping: str | None) -> 
 
 
 def reward_of(name: str | None) -> Any:
-    """The function that the user named, whose module may be in the working directory; or a run's classifier."""
-    from surefoot.runs.success_reward import SuccessReward, is_run
+    """The function that the user named, whose module may be in the working directory; or the reward of a run."""
+    from surefoot.runs.run_reward import reward_of_run
+    from surefoot.runs.success_reward import is_run
     from surefoot.runs.trust import allow, function_of
 
     if name is None:
         return None
     if is_run(name):
-        return SuccessReward(name)
+        return reward_of_run(name)
     allow(name)
     return function_of(name, "--reward")
 

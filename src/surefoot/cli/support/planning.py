@@ -23,7 +23,9 @@ SETTINGS = {
     "momentum": (float, "share of the old mean and deviation that cem and icem keep"),
     "starts": (int, "of shooting"),
     "depth": (int, "choices that gorp tries in all sequences"),
-    "bins": (int, "values of each action dimension, of gorp"),
+    "simulations": (int, "nodes of gumbel's tree"),
+    "considered": (int, "choices at the root that gumbel simulates"),
+    "bins": (int, "values of each action dimension, of gorp and gumbel"),
 }
 """Option -> type and meaning, of planners that have it; left out, it is the planner's own."""
 AIMS = {
@@ -87,5 +89,5 @@ def refuse_planning(arguments: argparse.Namespace) -> None:
     for name in (*SETTINGS, *AIMS, "envs"):
         if getattr(arguments, name.replace("-", "_")) is not None:
             raise ConfigError(
-                f"--{name} is of plans: add --planner cem, icem, mppi, ilqr, shooting or gorp, or leave it out"
+                f"--{name} is of plans: add --planner cem, icem, mppi, ilqr, shooting, gorp or gumbel, or leave it out"
             )

@@ -211,6 +211,8 @@ def next_commands(folders: Sequence[pathlib.Path], finished: Run) -> list[str]:
         commands.append(f"surefoot export {run_text} -o policy.onnx")
     elif finished.plan.algorithm == "classifier":
         commands.append(f"surefoot train algo=hil env=ID reward={run_text}")
+    elif finished.plan.algorithm == "preferences":
+        commands.append(f"surefoot train algo=iql dataset=FILE reward={run_text}")
     elif finished.spec.environment is not None:
         trust = " --trust" if any(map(module_of, names_in(finished.plan))) else ""
         commands.append(f"surefoot plan {run_text} --planner cem --futures 10 --envs 1{trust}")

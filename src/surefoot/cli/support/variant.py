@@ -62,9 +62,7 @@ def _algorithm(base: str) -> type[Agent]:
     from surefoot.core.engine.needs import DATA
     from surefoot.runs.algorithms import ALGORITHMS
 
-    fitting = [
-        name for name, kind in ALGORITHMS.items() if kind.needs().needed == (DATA,) and kind.requires.continuous
-    ]
+    fitting = [name for name, kind in ALGORITHMS.items() if kind.needs().needed == (DATA,) and kind.requires.continuous]
     if base not in ALGORITHMS:
         raise ConfigError(f"--from {base}: {nearest(base, fitting)}", field="--from", code="choice")
     if base not in fitting:
