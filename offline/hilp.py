@@ -176,8 +176,8 @@ class HILP(ZeroShotAgent):
         features, psi = Adam(c.feature_learning_rate), Adam(c.learning_rate)
         return [
             Update(self.successor_loss, ("successor",), psi, noise=noise, follows=running),
-            Update(self.feature_loss, ("features_of",), features, lagging=slow, follows=means),
-            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, then=targets),
+            Update(self.feature_loss, ("features_of",), features, pre_step_targets=slow, follows=means),
+            Update(self.actor_loss, ("actor",), self.actor_adam(), noise=noise, target_updates=targets),
         ]
 
     def task_from(self, states: Tensor, rewards: Tensor) -> Tensor:

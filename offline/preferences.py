@@ -15,6 +15,7 @@ from surefoot.core.base.errors import DataError
 from surefoot.core.base.options import Options, option
 from surefoot.core.engine.agent import Adam, Agent, Batch, Metrics, Update
 from surefoot.core.engine.sources import MAIN, Source, Stores, Uniform
+from surefoot.core.engine.traits import Requires, WarmStart
 from surefoot.core.losses.attributes import preference_loss
 from surefoot.core.nn.networks import MLP
 from surefoot.data.comparisons import ActedComparisons, by_sums, drawn_pairs, read_acted_comparisons, starts
@@ -63,12 +64,9 @@ class Preferences(Agent):
 
     name = "preferences"
     Config: ClassVar[type] = PreferencesConfig
-    reads: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards")
-    has_policy = False
-    needs_rewards = False
-    chooses = True
-    vector_only = True
-    inherits: ClassVar[tuple[str, ...]] = ("reward", "normalizer")
+    required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions", "rewards")
+    requires = Requires(policy=False, rewards=False, discrete=True, one_vector=True)
+    warm_start = WarmStart(networks=("reward", "normalizer"))
     config: PreferencesConfig
 
     def build(self) -> None:
@@ -183,7 +181,7 @@ class Preferences(Agent):
     def judged_on(self, held_out: Dataset, seed: int) -> dict[str, Any]:
         """How many comparisons that it never saw it gets right: of the file, or of held-out episodes."""
         self.normalizer.fixed = True
-        store = store_from_dataset(self.prepare(held_out), self.reads)
+        store = store_from_dataset(self.prepare(held_out), self.required_columns)
         found = self._pairs(held_out, store)
         if found is None:
             return {}

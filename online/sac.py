@@ -158,5 +158,5 @@ class SAC(OffPolicyAgent):
             Update(self.actor_loss, ("actor",), actor, noise=action),
         ]
         if c.learn_temperature:
-            found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, together=True))
+            found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=action, simultaneous=True))
         return [*bonus_entries(self), *found]

@@ -15,6 +15,7 @@ from surefoot.core.base.options import option
 from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.sources import MAIN, Source, Stores
+from surefoot.core.engine.traits import Acting, Requires
 from surefoot.core.losses.value_learning import td_target
 from surefoot.core.nn import ensembles
 from surefoot.core.nn.networks import MLP, Critic
@@ -72,8 +73,8 @@ class SRL(SAC):
     name = "srl"
     Config: ClassVar[type] = SRLConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"official": {}}
-    remembers = True
-    vector_only = True
+    acting = Acting(stateful=True)
+    requires = Requires(one_vector=True)
     annotate = OffPolicyAgent.annotate
     config: SRLConfig  # type: ignore[assignment]
     actor: SequenceActor  # type: ignore[assignment]
@@ -146,10 +147,12 @@ class SRL(SAC):
         slow = {name: {f"target_{name}": (name, c.target_rate)} for name in ("critic", "model")}
         first = {"next_action": Noise("normal", size)}
         found: list[Update | Rule] = [
-            Update(self.critic_loss, ("critic",), critic, then=slow["critic"], noise=first),
-            Update(self.model_loss, ("model",), model, then=slow["model"]),
+            Update(self.critic_loss, ("critic",), critic, target_updates=slow["critic"], noise=first),
+            Update(self.model_loss, ("model",), model, target_updates=slow["model"]),
             Update(self.actor_loss, ("actor",), actor, noise=sequences),
         ]
         if c.learn_temperature:
-            found.append(Update(self.temperature_loss, ("temperature",), temperature, noise=sequences, together=True))
+            found.append(
+                Update(self.temperature_loss, ("temperature",), temperature, noise=sequences, simultaneous=True)
+            )
         return found

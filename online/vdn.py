@@ -140,5 +140,5 @@ class VDN(DQN):
         return [
             Update(self.critic_loss, self.trained, Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)),
             Rule(self.fall, ("epsilon",)),
-            Rule(then=copies, every=c.target_every),
+            Rule(target_updates=copies, every=c.target_every),
         ]

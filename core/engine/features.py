@@ -110,7 +110,7 @@ def move_noise(agent: Agent) -> dict[str, Noise]:
 def encodes_once(agent: Agent) -> bool:
     """Whether features are the same in all training steps: of images, by an encoder that is not trained."""
     seen = agent.encoder is not None and bool(agent.encoder.views)
-    return seen and not agent.encoder_learns and not agent.encodes_itself
+    return seen and not agent.encoder_learns and not agent.vision.encodes_itself
 
 
 def training_encoder(agent: Agent, updates: Sequence[Update | Rule]) -> list[Update | Rule]:

@@ -30,7 +30,7 @@ class FirstNormMLP(MLP):
         initialization: str = "torch",
     ) -> None:
         """Build and initialise from torch's global generator; arguments as of `MLP`."""
-        super().__init__(inputs, outputs, hidden, members=members, initialization=initialisation)
+        super().__init__(inputs, outputs, hidden, members=members, initialization=initialization)
         lead = () if members is None else (members,)
         self.scales = nn.ParameterList([nn.Parameter(torch.ones(*lead, self.hidden[0]))])
         self.shifts = nn.ParameterList([nn.Parameter(torch.zeros(*lead, self.hidden[0]))])

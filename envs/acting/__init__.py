@@ -18,7 +18,6 @@ __all__ = [
     "Sums",
     "TeamPolicy",
     "bad_costs",
-    "begun",
     "check_costs",
     "check_goals",
     "check_rows",
@@ -33,6 +32,7 @@ __all__ = [
     "row_seeds",
     "short_name",
     "spec_of",
+    "started",
     "under",
     "waiting_for",
 ]

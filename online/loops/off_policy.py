@@ -112,7 +112,11 @@ class OffPolicyLoop:
         if self.in_chunks and bounds is not None:
             bounds = (bounds[0].repeat(chunk), bounds[1].repeat(chunk))
         capacity = min(self.config.replay_capacity, whole_steps)
-        reads = (*self.agent.reads, COLUMN) if getattr(self.config, "counterfactual", False) else self.agent.reads
+        reads = (
+            (*self.agent.required_columns, COLUMN)
+            if getattr(self.config, "counterfactual", False)
+            else self.agent.required_columns
+        )
         relabelling = self._relabelling(env)
         self.experience = Experience(
             env,

@@ -59,7 +59,7 @@ def seen(size: int = SIZE) -> Dataset:
 
 
 def learner(agent: Agent, dataset: Dataset) -> Learner:
-    store = store_from_dataset(dataset, agent.reads)
+    store = store_from_dataset(dataset, agent.required_columns)
     return Learner([agent], [0], agent.sources(Stores(dataset, store)), batch_size=6, planned_steps=20)
 
 

@@ -67,7 +67,7 @@ def recorded() -> Dataset:
 
 def test_statistics_are_of_the_training_episodes_and_not_of_those_held_out(tmp_path: pathlib.Path) -> None:
     data = recorded()
-    learned, held = split(data, BC.reads)
+    learned, held = split(data, BC.required_columns)
     assert held is not None
     run = fit(
         BC(data, hidden=(8,), normalization="observations"),

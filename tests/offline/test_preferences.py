@@ -41,7 +41,7 @@ def trained(dataset: Dataset, steps: int, seeds: tuple[int, ...] = (0,), **optio
     ready = agents[0].prepare(dataset)
     for agent in agents[1:]:
         agent.prepare(dataset)
-    store = store_from_dataset(ready, agents[0].reads)
+    store = store_from_dataset(ready, agents[0].required_columns)
     learner = Learner(agents, list(seeds), agents[0].sources(Stores(ready, store)), batch_size=8)
     learner.run(steps)
     return [learner.extract(i) for i in range(len(seeds))]  # type: ignore[misc]
@@ -117,7 +117,7 @@ def test_a_file_s_labels_are_learned_and_one_in_ten_is_held_out(tmp_path: pathli
     dataset = walks(8)
     agent = made(dataset, labels=labels(tmp_path / "l.npz", 200))
     ready = agent.prepare(dataset)
-    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+    sources = agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
     assert sources[PAIRS].population == 180  # type: ignore[attr-defined]
     assert agent.judged_on(dataset, 0)["preferences"]["pairs"] == 20
     (learned,) = trained(dataset, 400, labels=labels(tmp_path / "l.npz", 200))
@@ -130,7 +130,7 @@ def test_wrong_labels_and_data_are_refused(tmp_path: pathlib.Path) -> None:
     def sources(data: Dataset = dataset, **options: Any) -> Any:
         agent = made(data, **options)
         ready = agent.prepare(data)
-        return agent.sources(Stores(ready, store_from_dataset(ready, agent.reads)))
+        return agent.sources(Stores(ready, store_from_dataset(ready, agent.required_columns)))
 
     with pytest.raises(DataError, match=r"no episode has 21 steps in a row: lower algo\.horizon"):
         sources(horizon=21)

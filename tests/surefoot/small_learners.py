@@ -94,7 +94,7 @@ def _from_data(kind: type[Agent], config: Any) -> Trained:
 
 def _acting(kind: type[Agent], config: Any) -> Trained:
     """After as many steps as fill a replay buffer with something; blocks have their memory from the first."""
-    env: Any = (Bandit if kind.only_chooses else Walk)(len(SEEDS) * config.num_envs)
+    env: Any = (Bandit if kind.requires.continuous else Walk)(len(SEEDS) * config.num_envs)
     agents = [kind(spec_of(env), config).fresh(seed) for seed in SEEDS]
     data = None
     for agent in agents:

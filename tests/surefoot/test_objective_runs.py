@@ -49,7 +49,7 @@ def test_a_run_from_training_to_its_report(tmp_path: Path, capsys: pytest.Captur
 def test_a_received_run_has_its_labels_called_only_where_it_is_trusted(tmp_path: Path) -> None:
     name = NAME.replace("walks:labels", "no_such_module:labels")
     with pytest.raises(ConfigError, match=r"names 'no_such_module:labels', which would be called.*--trust"):
-        surefoot.runs.trust.demand(name, tmp_path / "config.json")
+        surefoot.runs.trust.require_trust(name, tmp_path / "config.json")
 
 
 def test_constrained_algorithms_take_a_formula_at_once(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ from surefoot.runs.progress_events import Listener, say
 from surefoot.runs.recorded import with_rewards
 from surefoot.runs.run import Run
 from surefoot.runs.run_reward import reward_of_run
-from surefoot.runs.success_reward import is_run, with_reward
 from surefoot.runs.starts import starting
+from surefoot.runs.success_reward import is_run, with_reward
 from surefoot.runs.trust import function_of, module_of, require_trust
 from surefoot.safe.constraint.signal import MARGINS_FROM
 
@@ -86,7 +86,7 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
         else:
             spec = _of_choices(plan, dataset)
         say(notify, *elsewhere(dataset.env_id, plan.environment, dataset.name))
-        if kind.acts and is_team(plan.environment):
+        if kind.requires.online and is_team(plan.environment):
             raise ConfigError(
                 f"{plan.environment} is acted in by several agents, which learn from their own steps alone: leave out "
                 "dataset="
@@ -114,7 +114,9 @@ def _of_choices(plan: Plan, dataset: Dataset) -> Spec:
     if plan.action_low is not None:
         raise ConfigError(f"actions of {dataset.name} are discrete, without a range: leave out action_low, action_high")
     if plan.environment is not None:
-        check_spaces(plan.environment, dataset.arrays, dataset.action_dim, True, not agent_class(plan.algorithm).acts)
+        check_spaces(
+            plan.environment, dataset.arrays, dataset.action_dim, True, not agent_class(plan.algorithm).requires.online
+        )
     return Spec.of(dataset)
 
 
@@ -205,7 +207,7 @@ def resolve_bounds(plan: Plan, dataset: Dataset, notify: Listener) -> tuple[Arra
         DataError: actions outside the bounds and `plan.strict`, or a damaged statement of the data's.
     """
     if plan.environment is not None:
-        scales = not agent_class(plan.algorithm).acts
+        scales = not agent_class(plan.algorithm).requires.online
         check_spaces(plan.environment, dataset.arrays, dataset.action_dim, scales=scales)
         low, high = action_bounds(plan.environment)
     elif plan.action_low is not None and plan.action_high is not None:

@@ -188,7 +188,7 @@ def _checked(plan: Plan, spec: Spec) -> tuple[Plan, Agent]:
 def _check_episodes(plan: Plan, agent: Agent, name: str) -> None:
     """Refuse `starts=` or `vary=` where nothing would heed it."""
     text = f"{name}={getattr(plan, name)}"
-    if not agent.acts:
+    if not agent.requires.online:
         words = f"{text}: {agent.name} learns from data alone, and has no episodes of its own"
         raise ConfigError(words, field=name, code="conflict")
     if plan.collectors is not None:

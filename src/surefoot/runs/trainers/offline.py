@@ -45,7 +45,7 @@ class DataTrainer(SeedTrainer):
             self.dataset, self.held_out = split(self.dataset, agent_class(self.plan.algorithm).required_columns)
         agents = [self.fresh(seed) for seed in self.seeds]
         ready = self._encoded_once(agents, self.prepared(agents, self.dataset))
-        store = store_from_dataset(ready, agents[0].reads, self.device)
+        store = store_from_dataset(ready, agents[0].required_columns, self.device)
         self.sources = agents[0].sources(Stores(ready, store))
         self.learner = as_begun(self._learner(agents), self.run.folder)
 
@@ -55,7 +55,7 @@ class DataTrainer(SeedTrainer):
         if len(agents) > 1 or not encodes_once(agent):
             return ready
         assert agent.encoder is not None
-        following = any(key.startswith(NEXT) for key in agent.reads)
+        following = any(key.startswith(NEXT) for key in agent.required_columns)
         found = with_features(ready, agent.encoder, self.device, following)
         columns = [found.extras[name] for name in found.extras if name.rpartition("/")[2] in ENCODED]
         self.send({"kind": "note", "text": (
