@@ -34,6 +34,8 @@ class VDNConfig(DQNConfig):
         name = algorithm_of(self)
         for field, usual in (("n_step", 1), ("hindsight", 0), ("offline_fraction", 0)):
             require(getattr(self, field) == usual, name, field, getattr(self, field), f"{usual}: rows are joint ones")
+        for field, plain in (("returns", "mean"), ("dueling", False), ("noisy", 0), ("priority", 0), ("bonus", None)):
+            require(getattr(self, field) == plain, name, field, getattr(self, field), f"{plain}: it is of dqn alone")
 
 
 class VDN(DQN):
@@ -115,7 +117,7 @@ class VDN(DQN):
         """The policy of one agent."""
         return own_policy(self, self.actor)
 
-    def targets(self, batch: Batch) -> Tensor:
+    def targets(self, batch: Batch, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         """(B,) what teams earned and the value of the best choices after it, by each agent's own values."""
         following = batch["next_observations"]
         values = self.target_critic(self.own(following))
@@ -138,7 +140,11 @@ class VDN(DQN):
         c = self.config
         copies = {f"target_{name}": (name, c.target_rate) for name in self.trained}
         return [
-            Update(self.critic_loss, self.trained, Adam(c.learning_rate, max_gradient_norm=c.max_gradient_norm)),
+            Update(
+                self.critic_loss,
+                self.trained,
+                Adam(c.learning_rate, epsilon=c.adam_epsilon, max_gradient_norm=c.max_gradient_norm),
+            ),
             Rule(self.fall, ("epsilon",)),
             Rule(target_updates=copies, every=c.target_every),
         ]
