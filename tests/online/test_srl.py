@@ -16,6 +16,7 @@ from surefoot.core.actors.sequence_actor import SequenceActor
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.engine.agent import Spec
 from surefoot.core.nn.normalizer import Normalizer
+from surefoot.core.policy.export import export
 from surefoot.core.policy.policy import Policy
 from surefoot.data.collect import TransitionBuffer
 from surefoot.envs.native import NativeVectorEnv
@@ -178,6 +179,25 @@ def test_its_policy_is_saved_and_read_and_decides_at_any_frequency(tmp_path: pat
     second, _ = every.act(torch.ones(1, 3), memory)
     head: Any = every.actor
     assert torch.allclose(second / 2, head.sequence(torch.ones(1, 3), first / 2)[:, 0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_exported_policy_plays_the_same_actions(tmp_path: pathlib.Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx: pip install 'surefoot[onnx]'")
+    policy = Policy(SequenceActor(3, 1, 3, width=8), Normalizer(3), torch.tensor([-2.0]), torch.tensor([2.0]))
+    export(policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    memory, seen = policy.begin(2), torch.randn(7, 2, 3)
+    given = {f"memory.{name}": value.numpy() for name, value in memory.items()}
+    for step in range(7):
+        actions, memory = policy.act(seen[step], memory)
+        over = torch.tensor([step == 4, False])
+        memory = policy.hear(memory, torch.zeros(2), torch.zeros(2), over)
+        inputs = {**given, "observations": seen[step].numpy(), "ended": np.array([step == 5, False])}
+        found = dict(zip(names, session.run(None, inputs), strict=True))
+        given = {name.removesuffix(".next"): value for name, value in found.items() if name.endswith(".next")}
+        assert np.allclose(found["actions"], actions.detach().numpy(), atol=1e-6)
 
 
 def test_rows_know_the_action_before_them_also_where_the_buffer_began_anew() -> None:
