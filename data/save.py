@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from surefoot.core.base.errors import ConfigError, nearest
 from surefoot.core.base.files import remove_asides_of_the_dead
@@ -158,9 +159,9 @@ def convert(
     keep = None
     if not to_minari and (mapping is not None or pathlib.Path(os.fspath(source)).suffix.lower() in MAPPINGS):
         keep = logs.parts_folder(path)
-    options = {"mapping": mapping, "reward": reward, "keep": keep, "files_done": files_done}
+    options: dict[str, Any] = {"mapping": mapping, "reward": reward, "keep": keep, "files_done": files_done}
     options |= {"image_size": image_size, "cameras": cameras}
-    dataset = load(source, strict=strict, view=view, max_episode_steps=max_episode_steps, **options)  # type: ignore[arg-type]
+    dataset = load(source, strict=strict, view=view, max_episode_steps=max_episode_steps, **options)
     if fps is not None:
         dataset = dataset.replace(attributes={**dataset.attributes, "fps": fps})
     if to_minari:
