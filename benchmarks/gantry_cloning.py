@@ -135,7 +135,7 @@ def table(found: Results) -> list[str]:
                 own = successes(found, task, seen, method)
                 shown, above, seconds = "missing", "", ""
                 if own:
-                    shown = format_bounds(hierarchical_interval(own).to_json())
+                    shown = format_bounds(hierarchical_interval(own, bounds=(0, 100)).to_json())
                     above = "" if method == "BC" else difference(own, plain)
                     names = [name_of(task, seen, method, seed) for seed in SEEDS]
                     spent = [found[name]["seconds"] for name in names if name in found]

@@ -16,9 +16,14 @@ from surefoot.core.base.random import Noise
 from surefoot.core.engine.agent import Adam, Batch, Metrics, Rule, Update, require
 from surefoot.core.engine.averages import count_averages
 from surefoot.core.engine.traits import WarmStart
-from surefoot.core.nn.noise_networks import PlainNoise, ResidualNoise
+from surefoot.core.nn.noise_networks import NoiseNetwork, PlainNoise, ResidualNoise
+from surefoot.core.nn.unet import ChunkUNetNoise
 from surefoot.offline.chunked import ChunkedAgent
 from surefoot.offline.cloning import VISUAL, VISUAL_SMALL, CloningConfig, averaged
+
+NETWORK_KINDS = ("mlp", "residual", "unet")
+STEP_WIDTH = 128
+"""Of the embedded step of the U-net, as in Diffusion Policy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +37,13 @@ class DiffusionBCConfig(CloningConfig):
     sampler_steps: int = option(0, "steps of DDIM, without noise but the first; 0: all T of them by DDPM")
     network: str = option(
         "mlp",
-        "network: mlp (its widths are `hidden`) or residual (IDQL's, three blocks of the first of them)",
-        choices=("mlp", "residual"),
+        "network: mlp (its widths are `hidden`), residual (IDQL's, three blocks of the first of them) or unet (over a "
+        "chunk, halved between them)",
+        choices=NETWORK_KINDS,
     )
-    hidden: tuple[int, ...] = option((512, 512, 512), "widths of the hidden layers")
+    hidden: tuple[int, ...] = option(
+        (512, 512, 512), "widths of the hidden layers; with network=unet of its lengths, each a multiple of the first"
+    )
     dropout: float = option(0.0, "dropout of the residual network", range="[0, 1)")
 
     def __post_init__(self) -> None:
@@ -45,7 +53,10 @@ class DiffusionBCConfig(CloningConfig):
         few = self.sampler_steps
         require(0 <= few <= self.diffusion_steps, name, "sampler_steps", few, f"in 0 .. {self.diffusion_steps}")
         kept = self.dropout == 0 or self.network == "residual"
-        require(kept, name, "dropout", self.dropout, "0 for network=mlp, which has none; network=residual has it")
+        require(kept, name, "dropout", self.dropout, f"0 for network={self.network}; network=residual has it")
+        first = self.hidden[0] if self.hidden else 0
+        even = self.network != "unet" or (first > 0 and all(width % first == 0 for width in self.hidden))
+        require(even, name, "hidden", self.hidden, "widths of which each is a multiple of the first, for network=unet")
 
 
 class DiffusionBC(ChunkedAgent):
@@ -67,7 +78,13 @@ class DiffusionBC(ChunkedAgent):
         "ddpm": {},
         "ddim": {"diffusion_steps": 100, "sampler_steps": 5},
         "idql": {"noise_schedule": "vp", "diffusion_steps": 5, "network": "residual", "hidden": (256,), "dropout": 0.1},
-        "visual": {**VISUAL, "hidden": (1024, 1024, 1024), "diffusion_steps": 100, "sampler_steps": 16},
+        "visual": {
+            **VISUAL,
+            "network": "unet",
+            "hidden": (256, 512, 1024),
+            "diffusion_steps": 100,
+            "sampler_steps": 16,
+        },
         "visual_small": {**VISUAL_SMALL, "diffusion_steps": 100, "sampler_steps": 5},
     }
     required_columns: ClassVar[tuple[str, ...]] = ("observations", "actions")
@@ -80,11 +97,20 @@ class DiffusionBC(ChunkedAgent):
         c, sizes = self.config, (self.features, self.decision_dim)
         make = Schedule.cosine if c.noise_schedule == "cosine" else Schedule.vp
         self.noise_schedule = make(c.diffusion_steps)
-        plain = c.network == "mlp"
-        self.noise_network = PlainNoise(*sizes, c.hidden) if plain else ResidualNoise(*sizes, c.hidden[0])
+        self.noise_network = self._network(*sizes)
         self.average_noise_network = copy.deepcopy(self.noise_network).requires_grad_(False)
         if c.average_schedule == "power":
             count_averages(self)
+
+    def _network(self, features: int, size: int) -> NoiseNetwork:
+        """The network of the options."""
+        c = self.config
+        if c.network == "unet":
+            factors = tuple(width // c.hidden[0] for width in c.hidden)
+            return ChunkUNetNoise(features, size, c.chunk, c.hidden[0], factors, STEP_WIDTH)
+        if c.network == "mlp":
+            return PlainNoise(features, size, c.hidden)
+        return ResidualNoise(features, size, c.hidden[0])
 
     @property
     def actor(self) -> Actor:

@@ -23,7 +23,7 @@ from surefoot.core.losses.masked import normalise, reduce
 from surefoot.core.losses.policy_gradient import clip_surrogate, log_ratio, ratio_metrics, stage_clip, stage_weights
 from surefoot.core.losses.value_learning import value_loss
 from surefoot.core.nn.networks import Value
-from surefoot.core.nn.noise_networks import NETWORKS
+from surefoot.core.nn.noise_networks import NoiseNetwork
 from surefoot.online.base.on_policy_agent import KEPT, OnPolicyAgent, in_parts, kept_of
 from surefoot.online.base.on_policy_config import EpochsConfig
 from surefoot.online.base.pretrained import check_clone_is_kept, clone_of, said_in
@@ -37,8 +37,12 @@ SIZES: dict[str, Any] = {
     "time_hidden": 128,
     "time_embedding": 16,
     "condition_hidden": (),
+    "unet_width": 40,
+    "unet_factors": (1, 2),
 }
 """Options of noise networks by default."""
+KINDS = ("mlp", "residual", "embedded", "unet")
+"""Noise networks that it fine-tunes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,9 @@ class DPPOConfig(EpochsConfig, EncoderConfig):
     alphas: tuple[float, ...] | None = option(
         None, "alphas of the clone's schedule; null: cosine of 20 steps without one"
     )
-    network: str | None = option(None, "network that predicts noise: mlp, residual or embedded; null: as the clone")
+    network: str | None = option(
+        None, "network that predicts noise: mlp, residual, embedded or unet; null: as the clone"
+    )
     noise_hidden: tuple[int, ...] | None = option(
         None, "widths of the noise network's hidden layers; null: as the clone"
     )
@@ -62,6 +68,8 @@ class DPPOConfig(EpochsConfig, EncoderConfig):
     condition_hidden: tuple[int, ...] | None = option(
         None, "widths of the layers that read the observation; null: as the clone"
     )
+    unet_width: int | None = option(None, "channels of network=unet at the chunk's full length; null: as the clone")
+    unet_factors: tuple[int, ...] | None = option(None, "of them, at each length of network=unet; null: as the clone")
     implicit: int | None = option(None, "steps of DDIM, with noise while it trains; null: as the clone, or all by DDPM")
     trained_steps: int = option(
         10,
@@ -143,10 +151,11 @@ class DPPO(OnPolicyAgent):
         c, size = self.config, self.decision_dim
         schedule = Schedule.cosine() if c.alphas is None else Schedule(tuple(c.alphas))
         kind = c.network or "mlp"
-        require(kind in NETWORKS, "dppo", "network", kind, " or ".join(NETWORKS))
-        names = NETWORKS[kind].option_names()
-        given = {n: SIZES[n] if getattr(c, n) is None else getattr(c, n) for n in names}
-        network = NETWORKS[kind](self.features, size, **given)
+        require(kind in KINDS, "dppo", "network", kind, " or ".join(KINDS))
+        made = NoiseNetwork.of_kind(kind)
+        sizes = {**SIZES, "chunk": self.chunk}
+        given = {n: sizes[n] if getattr(c, n) is None else getattr(c, n) for n in made.option_names()}
+        network = made(self.features, size, **given)
         trained = min(c.trained_steps, c.implicit or schedule.steps)
         self.actor = DenoisingActor(network, schedule, size, taken=c.implicit, trained=trained, floor=c.noise_floor)
 

@@ -54,8 +54,8 @@ class NoiseNetwork(DescribedInPlace, nn.Module):
     @classmethod
     def of_kind(cls, kind: str) -> type[NoiseNetwork]:
         """As `DescribedInPlace.of_kind`."""
-        if kind == "mlp_unet":  # defined on top of this module
-            importlib.import_module("surefoot.core.nn.noise_unet")
+        if kind in _HOMES:
+            importlib.import_module(_HOMES[kind])
         if kind not in NETWORKS:
             raise ConfigError(f"no noise network is called {kind!r}; {nearest(kind, sorted(NETWORKS))}")
         return NETWORKS[kind]
@@ -217,3 +217,5 @@ NETWORKS: dict[str, type[NoiseNetwork]] = {
     network.kind: network for network in (PlainNoise, ResidualNoise, EmbeddedNoise)
 }
 """Kind of a noise network -> class."""
+_HOMES = {"mlp_unet": "surefoot.core.nn.noise_unet", "unet": "surefoot.core.nn.unet"}
+"""Modules of those that are defined on top of this one."""

@@ -1,4 +1,4 @@
-"""A velocity network that is a convolutional U over a chunk's actions in the order of time.
+"""Networks that are a convolutional U over a chunk's actions in the order of time: of velocities, and of noise.
 
 Source: Chi et al., "Diffusion Policy" (the observation scales and shifts each block: FiLM), after Janner et al.,
 "Planning with Diffusion for Flexible Behavior Synthesis".
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.nn.activations import mish
+from surefoot.core.nn.noise_networks import NETWORKS, NoiseNetwork
 from surefoot.core.nn.velocity import VELOCITIES, Sinusoids, VelocityNetwork
 
 KERNEL, GROUPS = 5, 8
@@ -140,3 +141,31 @@ class UNetVelocity(VelocityNetwork):
 
 
 VELOCITIES[UNetVelocity.kind] = UNetVelocity
+
+
+class ChunkUNetNoise(NoiseNetwork):
+    """The same network, of the number of the step in place of the time (Diffusion Policy's U-net)."""
+
+    kind = "unet"
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        chunk: int = 16,
+        unet_width: int = 40,
+        unet_factors: Sequence[int] = (1, 2),
+        time_embedding: int = 16,
+    ) -> None:
+        """Build it; arguments and errors as of `UNetVelocity`."""
+        super().__init__()
+        self.chunk, self.unet_width, self.unet_factors = chunk, unet_width, tuple(unet_factors)
+        self.time_embedding = time_embedding
+        self.body = UNetVelocity(observation_dim, action_dim, chunk, unet_width, unet_factors, time_embedding)
+
+    def forward(self, actions: Tensor, observations: Tensor, steps: Tensor, masks: Tensor | None = None) -> Tensor:
+        """As `NoiseNetwork.forward`; there is no dropout."""
+        return self.body(observations, actions, steps)
+
+
+NETWORKS[ChunkUNetNoise.kind] = ChunkUNetNoise

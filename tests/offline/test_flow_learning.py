@@ -6,17 +6,21 @@ kind earns 1, the first 0. Every step is terminal. A mean of the two, at 0, is n
 
 from __future__ import annotations
 
+import pathlib
 import types
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor
 
 from surefoot.core.engine.agent import Agent, Spec
 from surefoot.core.engine.learner import Learner
 from surefoot.core.engine.sources import Stores
+from surefoot.core.nn.unet import ChunkUNetNoise
+from surefoot.core.policy.policy import Policy
 from surefoot.data.store import Store
 from surefoot.offline import (
     ALGORITHMS,
@@ -223,6 +227,28 @@ def test_a_u_of_convolutions_can_be_cloned_with(kind: str) -> None:
     agent: Any = ALGORITHMS[kind](Spec(3, 2, (-1.0,) * 2, (1.0,) * 2), network="unet", chunk=4)
     assert agent.velocity.kind == "unet"
     assert agent.actor.act(torch.zeros(2, 3), torch.zeros(2, 8)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(("widths", "published"), [((64, 128, 256), 4_889_282), ((256, 512, 1024), 64_873_346)])
+def test_the_u_of_noise_has_the_published_number_of_parameters(widths: tuple[int, ...], published: int) -> None:
+    """Of Diffusion Policy's network for 2 numbers an action, 132 seen and a step of 128."""
+    with torch.device("meta"):
+        network = ChunkUNetNoise(132, 32, 16, widths[0], tuple(width // widths[0] for width in widths), 128)
+    assert sum(p.numel() for p in network.parameters()) == published
+
+
+def test_diffusion_clones_chunks_with_a_u_whose_lengths_are_hidden(tmp_path: pathlib.Path) -> None:
+    problem = Spec(3, 2, (-1.0,) * 2, (1.0,) * 2)
+    agent = DiffusionBC(problem, network="unet", chunk=4, hidden=(16, 32), diffusion_steps=3)
+    assert agent.noise_network.kind == "unet"
+    policy = agent.policy()
+    policy.save(tmp_path / "policy")
+    again, noise = Policy.load(tmp_path / "policy"), torch.randn(5, policy.noise_dim)
+    first, second = (one.act(torch.ones(5, 3), one.begin(5), noise)[0] for one in (policy, again))
+    assert first.shape == (5, 2)
+    assert torch.equal(first, second)
+    with refused("hidden", "conflict"):
+        DiffusionBC.configure(network="unet", hidden=(16, 24))
 
 
 def test_qam_es_edits_move_the_flows_actions_up_the_critics_by_their_range() -> None:

@@ -185,12 +185,15 @@ def test_noise_begins_as_it_is_chosen_and_not_as_the_run_before_ended(algorithm:
         assert torch.equal(agent.actor.network.state_dict()[name], value), name
 
 
-@pytest.mark.parametrize("options", [{}, {"diffusion_steps": 20, "sampler_steps": 5}], ids=["ddpm", "ddim"])
+@pytest.mark.parametrize("options", [
+    {}, {"diffusion_steps": 20, "sampler_steps": 5},
+    {"diffusion_steps": 20, "sampler_steps": 5, "network": "unet", "hidden": (16, 32), "chunk": 4},
+], ids=["ddpm", "ddim", "unet"])  # fmt: skip
 def test_dppo_starts_from_a_diffusion_s_schedule_and_average(options: dict[str, Any], begin: Any) -> None:
-    source: Any = ALGORITHMS["diffusion_bc"](SPEC, chunk=3, hidden=(16, 16), **options).fresh(1)
+    source: Any = ALGORITHMS["diffusion_bc"](SPEC, **{"chunk": 3, "hidden": (16, 16), **options}).fresh(1)
     agent, taken, plan = begin("dppo", source)
     assert taken == ["actor"]
-    assert plan.config["chunk"] == 3
+    assert plan.config["chunk"] == source.config.chunk
     assert agent.actor.schedule == source.noise_schedule
     assert agent.actor.taken == options.get("sampler_steps")
     assert agent.actor.steps == options.get("sampler_steps", 10)
@@ -199,7 +202,7 @@ def test_dppo_starts_from_a_diffusion_s_schedule_and_average(options: dict[str, 
         if agent.actor.frozen is not None:
             assert torch.equal(agent.actor.frozen.state_dict()[name], value), name
     if options:  # DDIM without noise but the first is the same function
-        observations, noise = torch.randn(6, 3), torch.randn(6, 6)
+        observations, noise = torch.randn(6, 3), torch.randn(6, 2 * source.config.chunk)
         now, then = (of.policy().actor.inner.act(observations, noise) for of in (agent, source))
         torch.testing.assert_close(now, then, rtol=1e-4, atol=1e-5)
 
