@@ -4,7 +4,7 @@ from surefoot.envs.acting.episodes import EpisodeRunner, Sums, check_goals, goal
 from surefoot.envs.acting.problem import check_rows, check_spec, spec_of
 from surefoot.envs.acting.steps import Acting, Step, Stepping, bad_costs, check_costs, row_seeds, under, waiting_for
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
-from surefoot.envs.acting.team_policy import TeamPolicy, begun, for_team
+from surefoot.envs.acting.team_policy import TeamPolicy, first_memory, for_team
 from surefoot.envs.names import short_name
 from surefoot.envs.vector import check_spaces, make_vec
 
@@ -18,12 +18,12 @@ __all__ = [
     "Sums",
     "TeamPolicy",
     "bad_costs",
-    "begun",
     "check_costs",
     "check_goals",
     "check_rows",
     "check_spaces",
     "check_spec",
+    "first_memory",
     "for_team",
     "goals_given",
     "half_range",

@@ -91,10 +91,10 @@ def test_algorithms_of_one_agent_are_refused_and_the_sentence_says_which_are_not
 ) -> None:
     words = ["seeds=1", "steps=200", f"out={tmp_path / 'run'}", "algo=stream_q", f"env={WALKERS}"]
     assert main(["train", *words]) == 2
-    said = capsys.readouterr().err
-    assert "2 agents act in" in said
-    assert "stream_q trains one" in said
-    assert "ppo" in said
+    message = capsys.readouterr().err
+    assert "2 agents act in" in message
+    assert "stream_q trains one" in message
+    assert "ppo" in message
     assert not (tmp_path / "run").exists()
 
 
