@@ -184,14 +184,14 @@ class _Stepper:
     def reset(self, mask: Array, seeds: Sequence[int | None]) -> None:
         """New episodes of the teams of a (T,) mask; seeds are of all T."""
         chosen = np.flatnonzero(mask)
-        started = self.teams.begin(chosen, [seeds[team] for team in chosen.tolist()])
-        self._check(started, len(chosen), "reset")
+        first = self.teams.begin(chosen, [seeds[team] for team in chosen.tolist()])
+        self._check(first, len(chosen), "reset")
         if self.scene is None:
             if not mask.all():
                 raise EnvironmentMismatchError(f"{self.teams.name}: the first reset must be of all rows")
-            self.scene = started
+            self.scene = first
         else:
-            self.scene.put(chosen, started)
+            self.scene.put(chosen, first)
         self.counts[chosen] = 0
 
     def step(self, actions: Array, active: Array, next_seeds: Sequence[int | None]) -> _Moved:

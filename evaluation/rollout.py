@@ -15,7 +15,7 @@ from surefoot.core.base.children import refuse_at_import
 from surefoot.core.base.errors import ConfigError
 from surefoot.core.base.schema import Many, Maybe, Number, Record, Table, Text, check
 from surefoot.core.base.threads import one_torch_thread
-from surefoot.envs.acting import EpisodeRunner, Sums, for_team, knows, make_vec, native_sums, started
+from surefoot.envs.acting import EpisodeRunner, Sums, first_memory, for_team, knows, make_vec, native_sums
 
 Array = np.ndarray[Any, Any]
 
@@ -196,9 +196,9 @@ def evaluate(
             try:
                 acting = [for_team(policy, vector) for policy in acting]
                 runner = EpisodeRunner(vector, acting, env_id, episodes, watch=watch, positions=stepped)
-                done_before, total = len(inside) * episodes, len(policies) * episodes
-                reported = None if progress is None else lambda done, _: progress(done_before + done, total)
-                sums = runner.run(seeds, [started(policy, num_envs, first) for policy in acting], reported)
+                started, total = len(inside) * episodes, len(policies) * episodes
+                reported = None if progress is None else lambda done, _: progress(started + done, total)
+                sums = runner.run(seeds, [first_memory(policy, num_envs, first) for policy in acting], reported)
                 found |= {
                     p: _episodes(sums, i, "steps", {name: term[i] for name, term in runner.terms.items()})
                     for i, p in enumerate(stepped)

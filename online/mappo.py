@@ -34,7 +34,7 @@ class MAPPO(PPO):
 
     The policy :math:`\pi(a | o^i, i)` reads what agent i observes, and is all that is deployed; the critic reads the
     team's state s and the agent's number. d is the end of the team's episode: an agent that left before has no
-    rewards and chooses nothing that counts, and what the team continues to earn by others is not credited to it. The
+    rewards and chooses nothing that counts, and what the others still earn is not credited to it. The
     losses are PPO's. With one agent that observes the state it is PPO. The presets are JaxMARL's settings, whose
     networks are recurrent; these are not.
     """

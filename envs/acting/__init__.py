@@ -4,7 +4,7 @@ from surefoot.envs.acting.episodes import EpisodeRunner, Sums, check_goals, goal
 from surefoot.envs.acting.problem import check_rows, check_spec, spec_of
 from surefoot.envs.acting.steps import Acting, Step, Stepping, bad_costs, check_costs, row_seeds, under, waiting_for
 from surefoot.envs.acting.sums import EpisodeMeans, RecentEpisodes
-from surefoot.envs.acting.team_policy import TeamPolicy, for_team, started
+from surefoot.envs.acting.team_policy import TeamPolicy, first_memory, for_team
 from surefoot.envs.names import short_name
 from surefoot.envs.vector import check_spaces, make_vec
 
@@ -23,6 +23,7 @@ __all__ = [
     "check_rows",
     "check_spaces",
     "check_spec",
+    "first_memory",
     "for_team",
     "goals_given",
     "half_range",

@@ -49,7 +49,7 @@ def for_team(policy: Any, vector: Any) -> Any:
     return policy if isinstance(policy, TeamPolicy) else TeamPolicy(policy, team.agents)
 
 
-def started(policy: PolicyLike, rows: int, first: int = 0) -> Memory:
+def first_memory(policy: PolicyLike, rows: int, first: int = 0) -> Memory:
     """A policy's memory before the episodes `first` and after."""
     if isinstance(policy, ControlLoop | TeamPolicy):
         return policy.begin(rows, first)

@@ -21,7 +21,7 @@ from surefoot.envs.agents import RowView
 from surefoot.envs.team_tasks.two_step import GAMES
 from surefoot.envs.training import make_training
 from surefoot.evaluation import evaluate
-from surefoot.online import DQN, QMIX, VDN
+from surefoot.online import DQN, MAPPO, QMIX, VDN
 from surefoot.online.loops.loop import make_loop
 
 TWO_STEP: dict[str, Any] = {
@@ -193,3 +193,53 @@ def test_options_of_single_rows_are_refused() -> None:
     for option, value in (("n_step", 3), ("hindsight", 4)):
         with pytest.raises(ConfigError, match=f"vdn.{option} is {value}"):
             VDN(Spec.of_choices(3, 2), **{option: value})
+
+
+SMALL: dict[type, dict[str, Any]] = {
+    QMIX: {**TWO_STEP, "num_envs": 8, "initial_steps": 40, "hidden": (6,), "mixing_hidden": 5},
+    VDN: {**TWO_STEP, "num_envs": 8, "initial_steps": 40, "hidden": (6,)},
+    MAPPO: {"num_envs": 8, "horizon": 8, "minibatches": 2, "hidden": (6,)},
+}
+
+
+def of_spread(kind: Any, seeds: tuple[int, ...]) -> Any:
+    options = {**SMALL[kind], "num_envs": 6}
+    view = RowView(kind.reads_team_state, kind.ends_with_team)
+    env = make_training("team:spread", 2 * len(seeds), view=view)
+    agents = [kind(spec_of(env), **options).fresh(seed) for seed in seeds]
+    return make_loop(agents, list(seeds), env, planned_steps=960, batch_size=8)
+
+
+def weights(loop: Any, position: int = 0) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in loop.learner.extract(position).state_dict().items()}
+
+
+@pytest.mark.parametrize("kind", [QMIX, VDN, MAPPO])
+def test_training_continues_bit_for_bit_and_seeds_together_are_seeds_alone(kind: Any) -> None:
+    whole, other = of_spread(kind, (3,)), of_spread(kind, (3,))
+    for loop in (whole, other):
+        loop.run(192)
+    again = of_spread(kind, (3,))
+    assert again.restore([other.state(0)], 192) is None
+    for loop in (whole, again):
+        loop.run(192)
+    expected = weights(whole)
+    for name, value in weights(again).items():
+        assert torch.equal(value, expected[name]), name
+    together = of_spread(kind, (5, 3))
+    together.run(384)
+    for name, value in weights(together, 1).items():
+        torch.testing.assert_close(value, expected[name], rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [QMIX, MAPPO])
+def test_agents_with_masks_that_leave_are_trained_until_their_team_is_done(kind: Any) -> None:
+    view = RowView(kind.reads_team_state, kind.ends_with_team)
+    env = make_training("pettingzoo:teams_in_parallel?leaves=true&may_leave=true&choices=2", 2, view=view)
+    agent = kind(spec_of(env), **{**SMALL[kind], "num_envs": 4}).fresh(1)
+    loop = make_loop([agent], [1], env, planned_steps=128, batch_size=8)
+    found = loop.run(128)
+    assert found["episode_length"] == [4.0]  # of the team, not the 2 steps of the agent that leaves
+    policy = loop.learner.extract(0).policy()
+    second = {"observation": torch.tensor([[0.5, 2.0, 0.0, 1.0]]), MASK: torch.tensor([[1.0, 0.0, 0.0]])}
+    assert policy.act(second, {})[0].tolist() == [0]

@@ -12,7 +12,7 @@ import torch
 
 from surefoot.cli.main import main
 from surefoot.core.actors.heads import CategoricalActor
-from surefoot.core.base.errors import ConfigError
+from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError
 from surefoot.core.base.spec import Team
 from surefoot.core.nn.normalizer import Normalizer
 from surefoot.core.policy.one_agent import of_agent
@@ -21,6 +21,7 @@ from surefoot.envs.acting import spec_of
 from surefoot.envs.training import make_training
 from surefoot.online import DQN, PPO
 from surefoot.online.loops.loop import make_loop
+from surefoot.play.film import rendered_episodes
 from surefoot.runs.run import Run
 
 WALKERS = "pettingzoo:tests.envs.teams_in_parallel"
@@ -90,10 +91,10 @@ def test_algorithms_of_one_agent_are_refused_and_the_sentence_says_which_are_not
 ) -> None:
     words = ["seeds=1", "steps=200", f"out={tmp_path / 'run'}", "algo=stream_q", f"env={WALKERS}"]
     assert main(["train", *words]) == 2
-    said = capsys.readouterr().err
-    assert "2 agents act in" in said
-    assert "stream_q trains one" in said
-    assert "ppo" in said
+    message = capsys.readouterr().err
+    assert "2 agents act in" in message
+    assert "stream_q trains one" in message
+    assert "ppo" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -111,3 +112,9 @@ def test_envs_info_says_what_each_agent_observes(capsys: Capture) -> None:
     assert found["agents"] == "left, right"
     assert found["each_does"] == "Discrete(3)"
     assert "3 numbers" in found["state"]
+
+
+def test_episodes_of_teams_are_not_drawn() -> None:
+    policy = Policy.of(CategoricalActor(5, 2), Normalizer(5), torch.zeros(2), torch.ones(2))
+    with pytest.raises(EnvironmentMismatchError, match="are not drawn"):
+        rendered_episodes(policy, "team:two-step", 1)

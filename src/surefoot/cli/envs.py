@@ -157,7 +157,7 @@ def _team_rows() -> list[dict[str, Any]]:
     examples = {
         "team:spread": "three agents that are to cover three places, one each (docs/agents.md)",
         "team:two-step": "two agents, two choices, two steps: the game of the QMIX paper",
-        "pettingzoo:mpe2.simple_spread_v3": "PettingZoo's parallel tasks, by module (pip install 'surefoot[mpe]')",
+        "pettingzoo:mpe2.simple_spread_v3": "PettingZoo's parallel environments (pip install 'surefoot[mpe]')",
         "jaxmarl:MPE_simple_spread_v3": "JaxMARL's environments (pip install 'surefoot[jaxmarl]')",
     }
     sizes = dict.fromkeys(("observations", "actions", "steps", "constraint"))

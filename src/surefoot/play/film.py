@@ -23,7 +23,7 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting import check_goals
 from surefoot.envs.episodes import episode_seeds
 from surefoot.envs.interface import Array, as_numpy
-from surefoot.envs.make import split_options
+from surefoot.envs.make import is_team, split_options
 from surefoot.envs.names import beneath
 from surefoot.envs.systems import System, system
 from surefoot.envs.vector import GOAL_KEYS, make_env, make_vec
@@ -165,6 +165,11 @@ def rendered_episodes(policy: Policy, env_id: str, count: int, seed: int = 2) ->
         ConfigError: the environment draws nothing.
         EnvironmentMismatchError: it fails while it draws, as MuJoCo does without a display.
     """
+    if is_team(env_id):
+        raise EnvironmentMismatchError(
+            f"{env_id}: several agents act in it, and their episodes are not drawn: watch the learning curves of a run "
+            "with --curves"
+        )
     env = _drawing(env_id)
     try:
         frames_a_second = env.metadata.get("render_fps") or FRAMES_PER_SECOND
