@@ -62,6 +62,7 @@ _HOMES = {
     "greedy": "surefoot.core.actors.greedy_actor",
     "masked_categorical": "surefoot.core.actors.masked_actors",
     "masked_greedy": "surefoot.core.actors.masked_actors",
+    "boosted": "surefoot.core.actors.boosted_actor",
     "held": "surefoot.core.actors.held_actor",
     "with_choice": "surefoot.core.actors.choice_actor",
     "held_noise": "surefoot.core.actors.memory_actors",

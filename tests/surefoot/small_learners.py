@@ -18,7 +18,7 @@ from surefoot.data.dataset import Dataset
 from surefoot.data.prepare import prepare_without_data
 from surefoot.data.store import store_from_dataset
 from surefoot.offline import DiscreteCQL
-from surefoot.online import DQN, spec_of
+from surefoot.online import spec_of
 from surefoot.online.loops.loop import make_loop
 from surefoot.online.loops.off_policy import OffPolicyLoop
 from surefoot.runs.algorithms import ALGORITHMS
@@ -43,6 +43,7 @@ SMALL: dict[str, Any] = {
 """Field of a config -> a size under which a step costs milliseconds, for each algorithm that has the field."""
 OWN: dict[str, dict[str, Any]] = {
     "classifier": {"label": "rewards"},
+    "ppo_trees": {"capacity": 60, "depth": 2, "bins": 4},
     "dreamer": {"blocks": 2, "groups": 2, "count": 1},
     "mbrcsl": {"horizon": 30},  # so that paths return more than the data's best episode
     "diffusion_bc": {"hidden": (8, 8, 8)},
@@ -93,7 +94,7 @@ def _from_data(kind: type[Agent], config: Any) -> Trained:
 
 def _acting(kind: type[Agent], config: Any) -> Trained:
     """After as many steps as fill a replay buffer with something; blocks have their memory from the first."""
-    env: Any = (Bandit if kind is DQN else Walk)(len(SEEDS) * config.num_envs)
+    env: Any = (Bandit if kind.only_chooses else Walk)(len(SEEDS) * config.num_envs)
     agents = [kind(spec_of(env), config).fresh(seed) for seed in SEEDS]
     data = None
     for agent in agents:
