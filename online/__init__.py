@@ -36,6 +36,7 @@ ALGORITHMS: Lazy[Agent] = Lazy(
         "mdpo_off": f"{__name__}:MDPOOffPolicy",
         "moorl": f"{__name__}:MOORL",
         "ppo": f"{__name__}:PPO",
+        "ppo_trees": f"{__name__}:PPOTrees",
         "qc_online": f"{__name__}:QCOnline",
         "qmix": f"{__name__}:QMIX",
         "recurrent_ppo": f"{__name__}:RecurrentPPO",

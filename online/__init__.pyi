@@ -26,6 +26,7 @@ from .mdpo import MDPO as MDPO, MDPOConfig as MDPOConfig
 from .mdpo_off_policy import MDPOOffPolicy as MDPOOffPolicy, MDPOOffPolicyConfig as MDPOOffPolicyConfig
 from .moorl import MOORL as MOORL, MOORLConfig as MOORLConfig
 from .ppo import PPO as PPO, PPOConfig as PPOConfig
+from .ppo_trees import PPOTrees as PPOTrees, PPOTreesConfig as PPOTreesConfig
 from .qc_online import QCOnline as QCOnline, QCOnlineConfig as QCOnlineConfig
 from .qmix import QMIX as QMIX, QMIXConfig as QMIXConfig
 from .recurrent_ppo import RecurrentPPO as RecurrentPPO, RecurrentPPOConfig as RecurrentPPOConfig

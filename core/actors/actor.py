@@ -65,6 +65,7 @@ _HOMES = {
     "categorical_head": "surefoot.core.actors.value_heads",
     "masked_categorical": "surefoot.core.actors.masked_actors",
     "masked_greedy": "surefoot.core.actors.masked_actors",
+    "boosted": "surefoot.core.actors.boosted_actor",
     "held": "surefoot.core.actors.held_actor",
     "sequence": "surefoot.core.actors.sequence_actor",
     "with_choice": "surefoot.core.actors.choice_actor",

@@ -346,7 +346,41 @@ class SoftplusGaussianActor(MLPActor):
         return mean if noise is None else mean + std * noise
 
 
-class CategoricalActor(DistributionActor):
+class Choices:
+    """What a head of choices does with the (B, A) log-probabilities that it gives for observations."""
+
+    def density_of(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """(B,) log-probability of (B, A) one-hot actions under what the actor gave, in nats."""
+        return (outputs * actions).sum(-1)
+
+    def entropy_of(self, outputs: Tensor) -> Tensor:
+        """(B,) entropy in nats."""
+        return -(outputs.exp() * outputs).sum(-1)
+
+    def divergence(self, outputs: Tensor, others: Tensor) -> Tensor:
+        """(B,) KL(outputs || others) in nats, exactly."""
+        return (outputs.exp() * (outputs - others)).sum(-1)
+
+    def to_rows(self, outputs: Tensor) -> Tensor:
+        """Outputs as (B, A) rows: themselves."""
+        return outputs
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Inverse of `to_rows`."""
+        return rows
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
+        """(B, A) one-hot likeliest choices, or samples from (B, A) standard normal `noise`.
+
+        Source: the Gumbel-max trick; -log(-log Phi(z)) of a standard normal z is a Gumbel number.
+        """
+        scores: Tensor = self(observations)  # type: ignore[operator]
+        if noise is not None:
+            scores = scores - torch.log(-torch.special.log_ndtr(noise))
+        return nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)
+
+
+class CategoricalActor(Choices, DistributionActor):
     """One of A choices, with probabilities softmax(MLP(s)); actions are one-hot rows."""
 
     kind = "categorical"
@@ -380,33 +414,3 @@ class CategoricalActor(DistributionActor):
         logits = self.logits(observations)
         logits = logits - logits.amax(-1, keepdim=True).detach()
         return logits - logits.exp().sum(-1, keepdim=True).log()
-
-    def density_of(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log-probability of (B, A) one-hot actions under what the actor gave, in nats."""
-        return (outputs * actions).sum(-1)
-
-    def entropy_of(self, outputs: Tensor) -> Tensor:
-        """(B,) entropy in nats."""
-        return -(outputs.exp() * outputs).sum(-1)
-
-    def divergence(self, outputs: Tensor, others: Tensor) -> Tensor:
-        """(B,) KL(outputs || others) in nats, exactly."""
-        return (outputs.exp() * (outputs - others)).sum(-1)
-
-    def to_rows(self, outputs: Tensor) -> Tensor:
-        """Outputs as (B, A) rows: themselves."""
-        return outputs
-
-    def from_rows(self, rows: Tensor) -> Tensor:
-        """Inverse of `to_rows`."""
-        return rows
-
-    def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
-        """(B, A) one-hot likeliest choices, or samples from (B, A) standard normal `noise`.
-
-        Source: the Gumbel-max trick; -log(-log Phi(z)) of a standard normal z is a Gumbel number.
-        """
-        scores = self(observations)
-        if noise is not None:
-            scores = scores - torch.log(-torch.special.log_ndtr(noise))
-        return nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).to(scores.dtype)

@@ -163,7 +163,7 @@ def each_once(
 
 def encodes_twice(updates: Sequence[Update], annotates: bool) -> bool:
     """Whether features of the present observations are read beside the loss that makes them with a gradient."""
-    return annotates or len(updates) > 1 or "encoder" not in updates[0].trains
+    return annotates or len(updates) != 1 or "encoder" not in updates[0].trains
 
 
 def trained(entry: Update | Rule) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ SMALL: dict[str, Any] = {
 """Field of a config -> a size under which a step costs milliseconds, for each algorithm that has the field."""
 OWN: dict[str, dict[str, Any]] = {
     "classifier": {"label": "rewards"},
+    "ppo_trees": {"capacity": 60, "depth": 2, "bins": 4},
     "dreamer": {"blocks": 2, "groups": 2, "count": 1},
     "mbrcsl": {"horizon": 30},  # so that paths return more than the data's best episode
     "diffusion_bc": {"hidden": (8, 8, 8)},
@@ -94,7 +95,7 @@ def _from_data(kind: type[Agent], config: Any) -> Trained:
 
 def _acting(kind: type[Agent], config: Any) -> Trained:
     """After as many steps as fill a replay buffer with something; blocks have their memory from the first."""
-    env: Any = (Bandit if kind.requires.continuous else Walk)(len(SEEDS) * config.num_envs)
+    env: Any = (Walk if kind.requires.continuous else Bandit)(len(SEEDS) * config.num_envs)
     agents = [kind(spec_of(env), config).fresh(seed) for seed in SEEDS]
     data = None
     for agent in agents:

@@ -20,6 +20,7 @@ NOT_CAPTURED = dict.fromkeys(
     "learns from one sample at a time, by a native call or plain PyTorch: there is no Learner, and no graph",
 )
 NOT_CAPTURED["hilp"] = "solves with the second moment of its features in each step, which a GPU's host waits for"
+NOT_CAPTURED["ppo_trees"] = "takes no gradient step: its trees grow by a rule"
 """Algorithm -> why no step of it is captured."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     name: variant for name, variant in {**problems.VARIANTS, **safe_problems.VARIANTS}.items() if name not in ALGORITHMS
@@ -29,7 +30,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def test_what_is_not_captured_is_what_has_no_learner_or_solves_equations() -> None:
     streaming = {name for name, kind in ALGORITHMS.items() if issubclass(kind, StreamingAgent)}
-    assert set(NOT_CAPTURED) == {*streaming, "hilp"}
+    assert set(NOT_CAPTURED) == {*streaming, "hilp", "ppo_trees"}
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in NOT_CAPTURED])

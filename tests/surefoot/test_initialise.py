@@ -69,7 +69,7 @@ def test_an_agent_that_joins_the_same_vectors_in_another_order_is_no_start(start
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(streaming.ALGORITHMS)))
 def test_what_follows_a_network_is_equal_to_it_from_the_beginning(algorithm: str) -> None:
-    agent = ALGORITHMS[algorithm](Spec.of_choices(3, 2) if ALGORITHMS[algorithm].only_chooses else SPEC)
+    agent = ALGORITHMS[algorithm](SPEC if ALGORITHMS[algorithm].requires.continuous else Spec.of_choices(3, 2))
     for follower, leader in agent.copies().items():
         assert equal(getattr(agent, follower), getattr(agent, leader)), follower
 
