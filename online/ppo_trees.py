@@ -13,6 +13,7 @@ from surefoot.core.actors.actor import Evaluation
 from surefoot.core.actors.boosted_actor import BoostedActor
 from surefoot.core.base.options import option
 from surefoot.core.engine.agent import Batch, Metrics, Rule, Update, require
+from surefoot.core.engine.traits import Requires
 from surefoot.core.nn.boosted import fit_tree
 from surefoot.online.ppo import PPO, PPOConfig
 
@@ -37,8 +38,8 @@ class PPOTreesConfig(PPOConfig):
     minibatches: int = 4
     value_clip: float | None = None
     value_coefficient: float = 1.0
-    normalise_observations: bool = False
-    normalise_rewards: bool = True
+    normalize_observations: bool = False
+    normalize_rewards: bool = True
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together."""
@@ -61,11 +62,9 @@ class PPOTrees(PPO):
     name = "ppo_trees"
     Config: ClassVar[type[PPOTreesConfig]] = PPOTreesConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"default": {}}
-    chooses = only_chooses = True
-    obeys_masks = False
+    requires = Requires(discrete=True, continuous=False, masks=False, one_vector=True)
     corrects_staleness = False
-    by_rows = False
-    vector_only = True
+    row_separable = False
     config: PPOTreesConfig
     actor: BoostedActor  # type: ignore[assignment]
 

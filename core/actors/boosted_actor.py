@@ -36,7 +36,7 @@ class BoostedActor(Choices, Actor):
         """(B, A) log-probabilities."""
         return self.of_outputs(self.trees(observations))
 
-    def evaluate(self, observations: Tensor, actions: Tensor, kept: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, observations: Tensor, actions: Tensor, sample_aux: Mapping[str, Tensor]) -> Evaluation:
         """Log-probability and entropy; nothing needs to be kept."""
         return self.of(self(observations), actions)
 

@@ -33,7 +33,7 @@ __all__ = [
     "row_seeds",
     "short_name",
     "spec_of",
-    "started",
+    "first_memory",
     "under",
     "waiting_for",
 ]

@@ -193,7 +193,7 @@ def test_an_exported_policy_plays_the_same_actions(tmp_path: pathlib.Path) -> No
     for step in range(7):
         actions, memory = policy.act(seen[step], memory)
         over = torch.tensor([step == 4, False])
-        memory = policy.hear(memory, torch.zeros(2), torch.zeros(2), over)
+        memory = policy.observe_outcome(memory, torch.zeros(2), torch.zeros(2), over)
         inputs = {**given, "observations": seen[step].numpy(), "ended": np.array([step == 5, False])}
         found = dict(zip(names, session.run(None, inputs), strict=True))
         given = {name.removesuffix(".next"): value for name, value in found.items() if name.endswith(".next")}
