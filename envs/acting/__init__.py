@@ -33,7 +33,6 @@ __all__ = [
     "row_seeds",
     "short_name",
     "spec_of",
-    "first_memory",
     "under",
     "waiting_for",
 ]
