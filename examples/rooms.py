@@ -4,6 +4,8 @@
     surefoot train algo=dqn env=rooms:Rooms 'objective=F(coffee & F office) & G !plant' labels=rooms:labels \
         algo.counterfactual=true shaping=value steps=12000 seeds=1 algo.hidden=[64] algo.discount=0.95
 
+`python examples/rooms.py` prints the states of that errand's machine.
+
 The errand is a formula; the agent sees beside its cell which part of it is done (docs/objectives.md). The floor has
 9 x 6 cells, in rooms of 3 x 3 with a door in the middle of each wall between two of them:
 
@@ -74,3 +76,11 @@ class Rooms(gymnasium.Env[np.ndarray, int]):
         """One move."""
         self.cell, self.steps = neighbor(self.cell, int(action)), self.steps + 1
         return self._observed(), 0.0, False, self.steps >= self.limit, {}
+
+
+if __name__ == "__main__":
+    from surefoot.envs.objectives import objective
+
+    errand = objective("F(coffee & F office) & G !plant")
+    for state, accepting in zip(errand.states, errand.accepting, strict=True):
+        print(state, "(the errand is done)" if accepting else "")
