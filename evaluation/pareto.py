@@ -21,8 +21,7 @@ def pareto_front(points: Any) -> Array:
     found = np.asarray(points, np.float64)
     least = (found[:, None] >= found[None]).all(-1)  # [i, j]: i is at least as high as j
     more = (found[:, None] > found[None]).any(-1)
-    front: Array = ~(least & more).any(0)
-    return front
+    return np.asarray(~(least & more).any(0))
 
 
 def hypervolume(points: Any, reference: Sequence[float]) -> float:
