@@ -16,7 +16,7 @@ from surefoot.core.base.errors import ConfigError
 from surefoot.envs.make import FUNCTION
 from surefoot.runs.trust import FUNCTIONS, FunctionName, module_of, require_trust
 
-CALLED = ("reward", "listener", *(f"algo.{option}" for option in FUNCTIONS))
+CALLED = ("reward", "labels", "listener", *(f"algo.{option}" for option in FUNCTIONS))
 """Keys whose values may be `module:function`."""
 NAMING = ("algo", "env", *CALLED)
 """Keys whose values may be `module:name`."""
