@@ -103,7 +103,7 @@ def cell(
     env = make_vec(SYSTEM, options["num_envs"])
     flow = FlowBC(data, chunk=CHUNK, flow_steps=FLOW_STEPS, hidden=HIDDEN).fresh(0)
     ready = flow.prepare(data)
-    stores = Stores(ready, store_from_dataset(ready, flow.reads, "cpu"), None)
+    stores = Stores(ready, store_from_dataset(ready, flow.required_columns, "cpu"), None)
     kind: Any = ALGORITHMS[algorithm]
     agent = kind(flow.spec, **options).fresh(seed)
     if algorithm in ("dppo", "ppo"):

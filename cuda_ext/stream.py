@@ -206,7 +206,9 @@ class StreamKernel:
                 raise ValueError(f"StreamKernel: {name} is not contiguous")
         module: Any = native()
         make = module.StreamFloat32 if dtype == "float32" else module.StreamFloat64
-        self.run = make(dataclasses.asdict(settings), len(weights), addresses).run
+        flags = dataclasses.asdict(settings)
+        flags["normalise_observations"] = flags.pop("normalize_observations")  # as the compiled module has it
+        self.run = make(flags, len(weights), addresses).run
 
 
 def _names() -> set[str]:

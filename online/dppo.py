@@ -88,7 +88,7 @@ class DPPOConfig(EpochsConfig, EncoderConfig):
     clone_coefficient: float = option(
         0.0, "weight of minus the log-density of steps that the clone takes; 0 keeps no clone", range=">= 0"
     )
-    normalization: str = option(
+    ratio_normalization: str = option(
         "mean", "reduction of a step's log-density: mean over its numbers, or joint", choices=("mean", "joint")
     )
     critic_warmup: int = option(0, "blocks at first that only the critic learns from")
@@ -198,7 +198,7 @@ class DPPO(OnPolicyAgent):
     @property
     def share(self) -> float:
         """What a step's log-density is multiplied by."""
-        return 1 / self.decision_dim if self.config.normalization == "mean" else 1.0
+        return 1 / self.decision_dim if self.config.ratio_normalization == "mean" else 1.0
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """Advantages, returns, and the log-density (T, N, K') of each step."""

@@ -68,7 +68,7 @@ class ReinFlowConfig(FlowOptions, EpochsConfig, EncoderConfig):
     clip_each: bool | None = option(
         None, "clip each step's mean; null: as the clone, else true of reinflow, as officially"
     )
-    normalization: str = option(
+    ratio_normalization: str = option(
         "mean",
         "reduction of log-densities: mean over the chain's numbers, or joint (then clip .1 to .2)",
         choices=NORMALISATIONS,
@@ -120,7 +120,7 @@ class ReinFlow(OnPolicyAgent):
         \rho = e^{\ell - \ell_k} \\
         L &= E \max(-A \rho, -A\,\mathrm{clip}(\rho, 1 \pm \epsilon)) - c_e H + c_b E\, |F_v(x_0) - F_{v_0}(x_0)|^2
 
-    so that the ratio is the geometric mean over the numbers; `normalization=joint` takes that of the chain. A is
+    so that the ratio is the geometric mean over the numbers; `ratio_normalization=joint` takes that of the chain. A is
     generalised over decisions: an episode's border ends its sum, and a time limit inside a chunk bootstraps from that
     episode's own last observation, where the official code takes the next episode's first. The official code also cuts
     log-densities at 1, which leaves no gradient where deviations are below .04: here `log_prob_limit` does, and the
@@ -142,7 +142,7 @@ class ReinFlow(OnPolicyAgent):
         "locomotion": DENSE,
         "hopper": {**DENSE, "noise_low": 0.1, "noise_high": 0.24},
         "manipulation": {"target_kl": 0.01, "noise_high": 0.14, "discount": 0.999},
-        "pi_rl": {"normalization": "joint", "clip": 0.2},
+        "pi_rl": {"ratio_normalization": "joint", "clip": 0.2},
         "consistency": {"transition": "consistency"},
     }
     warm_start = WarmStart(counters=("actor.ceiling",))
@@ -205,7 +205,7 @@ class ReinFlow(OnPolicyAgent):
         found = self.evaluate(batch)
         logs, cut = limited_log_ratio(found.log_density / self.numbers, batch["behaviour_log_prob"], c.log_prob_limit)
         joint = logs * self.numbers
-        log_ratios = joint if c.normalization == "joint" else logs
+        log_ratios = joint if c.ratio_normalization == "joint" else logs
         terms, clipped = clip_surrogate(log_ratios, normalise(batch["advantages"], mask), c.clip, mask=mask)
         entropy = reduce(found.entropy / self.numbers, mask)
         loss = reduce(terms, mask) - c.entropy_coefficient * entropy

@@ -25,7 +25,7 @@ class RLCMConfig(ReinFlowConfig):
     transition: str = option(
         "consistency", "noise of a step: consistency, flow_sde (pi_RL) or reinflow (noise that is learned)"
     )
-    normalization: str = option(
+    ratio_normalization: str = option(
         "mean", "reduction of a step's log-density: mean over its numbers, or joint (then clip .1 to .2)"
     )
     clip: float = option(1e-4, "the ratio of each step is held within 1 - clip and 1 + clip")
@@ -56,14 +56,14 @@ class RLCM(ReinFlow):
     Config: ClassVar[type] = RLCMConfig
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "rlcm": {},
-        "pi_rl": {"transition": "flow_sde", "normalization": "joint", "clip": 0.2},
+        "pi_rl": {"transition": "flow_sde", "ratio_normalization": "joint", "clip": 0.2},
     }
     config: RLCMConfig
 
     @property
     def share(self) -> float:
         """What a step's log-density is multiplied by."""
-        return 1 / self.decision_dim if self.config.normalization == "mean" else 1.0
+        return 1 / self.decision_dim if self.config.ratio_normalization == "mean" else 1.0
 
     def columns(self, block: Mapping[str, Tensor]) -> Batch:
         """Advantages, returns, and the log-density (T, N, K) of each step."""

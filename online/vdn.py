@@ -76,6 +76,7 @@ class VDN(DQN):
         self.critic: GreedyActor = head(inputs, self.spec.action_dim, self.config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.register_buffer("epsilon", torch.tensor(self.config.first_epsilon))
+        self.bonus = None
         self.build_mixing()
 
     def build_mixing(self) -> None:

@@ -202,7 +202,7 @@ EARLIER_SPELLINGS = {
     "normalise_rewards": "normalize_rewards",
     "initialisation": "initialization",
     "regularisation": "regularization",
-    "normalisation": "normalization",
+    "normalisation": "ratio_normalization",
     "standardise": "standardize",
     "colour": "color",
     "centre": "center",

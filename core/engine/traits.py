@@ -190,20 +190,22 @@ RENAMED = {
 class Described:
     """Base of classes with records: what a subclass states is merged with what its bases do."""
 
+    _stated: ClassVar[dict[str, Traits]] = {}
+    """Records as the class itself states them."""
     RECORDS: ClassVar[tuple[str, ...]] = ("requires", "vision", "warm_start", "teams", "acting")
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Merge the records that the class states with those of its bases."""
         super().__init_subclass__(**options)
         _take_earlier(cls)
+        cls._stated = {name: vars(cls)[name] for name in cls.RECORDS if name in vars(cls)}
         for name in cls.RECORDS:
-            base = next((vars(one)[name] for one in cls.__mro__[1:] if name in vars(one)), None)
-            if base is None:
-                continue
-            if name in vars(cls):
-                setattr(cls, name, vars(cls)[name].over(base))
-            elif base.OWN:
-                setattr(cls, name, type(base)(**base.handed_down()))
+            known = [vars(one).get("_stated", {}).get(name) for one in reversed(cls.__mro__[1:])]
+            record = cls._stated.get(name)
+            for base in filter(None, known[::-1]):
+                record = type(base)(**base.handed_down()) if record is None else record.over(base)
+            if record is not None:
+                setattr(cls, name, record)
 
 
 def _take_earlier(cls: type) -> None:

@@ -23,11 +23,11 @@ def check_agent(agent: OffPolicyAgent) -> None:
         ConfigError: says why.
     """
     for name, why in (
-        ("plans", "plays chunks from a queue"),
-        ("decides", "decides on chunks"),
-        ("remembers", "acts by a memory"),
+        ("queues_chunks", "plays chunks from a queue"),
+        ("acts_in_chunks", "decides on chunks"),
+        ("stateful", "acts by a memory"),
     ):
-        if getattr(agent, name):
+        if getattr(agent.acting, name):
             raise ConfigError(f"{agent.name} {why}, which collectors do not do for it: leave out collectors=")
 
 

@@ -24,7 +24,7 @@ from surefoot.core.engine.learner import Learner
     ],
 )
 def test_an_update_naming_an_unknown_network_is_refused(wrong: dict) -> None:
-    with pytest.raises(ConfigError, match=r"a_loss: no network 'no one'; there are \['a', 'b', 'target'\]"):
+    with pytest.raises(ConfigError, match=r"a_loss: no network 'nobody'; there are \['a', 'b', 'target'\]"):
         learner([toy(lambda s: [Update(s.a_loss, **wrong)])], Y)
 
 

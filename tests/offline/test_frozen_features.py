@@ -84,7 +84,7 @@ def test_training_on_cached_features_is_that_on_pictures(kind: type[Agent], monk
 
     (first, plain), (second, ready) = fresh(), fresh()
     assert encodes_once(second)
-    following = any(key.startswith("next_") for key in second.reads)
+    following = any(key.startswith("next_") for key in second.required_columns)
     calls = counted(monkeypatch)
     cached = with_features(ready, second.encoder, torch.device("cpu"), following)  # type: ignore[arg-type]
     assert sum(calls) == ROWS + (len(LENGTHS) if following else 0)  # each observation once

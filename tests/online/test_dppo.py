@@ -48,7 +48,7 @@ def test_a_step_of_each_chain_is_found_in_a_table() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 10])
-@pytest.mark.parametrize("options", [{}, {"normalization": "joint"}], ids=["mean", "joint"])
+@pytest.mark.parametrize("options", [{}, {"ratio_normalization": "joint"}], ids=["mean", "joint"])
 def test_the_ratio_is_one_before_the_first_update(steps: int, options: dict[str, Any]) -> None:
     made = dppo_loop(alphas=Schedule.cosine(10).alphas, trained_steps=steps, **options)
     block = made.blocks.fill(0)

@@ -182,7 +182,7 @@ class Graspy(Grip):
 
     def step(self, actions: Any) -> Any:
         *numbers, info = super().step(actions)
-        self.reported = getattr(self, "told", 0) + 1
+        self.reported = getattr(self, "reported", 0) + 1
         return *numbers, {**info, "grasp_penalty": np.full(1, -0.001 * self.reported)}
 
 

@@ -20,7 +20,7 @@ from surefoot.online import ReinFlow
 
 TRANSITIONS: list[dict[str, Any]] = [
     {},
-    {"normalization": "joint"},
+    {"ratio_normalization": "joint"},
     {"transition": "flow_sde", "flow_steps": 2},
     {"transition": "consistency"},
 ]
@@ -46,7 +46,7 @@ def test_the_ratio_is_one_before_the_first_update(options: dict[str, Any], steps
 
 def test_one_step_of_a_constant_velocity_is_ppo_with_a_diagonal_gaussian() -> None:
     made = flow_loop("reinflow", flow_steps=1, noise="const", noise_low=0.3, noise_high=0.3, chunk=2, clip=0.2,
-                     normalization="joint", entropy_coefficient=0.1, critic_warmup=0)  # fmt: skip
+                     ratio_normalization="joint", entropy_coefficient=0.1, critic_warmup=0)  # fmt: skip
     agent: Any = made.agent.double()
     with torch.no_grad():
         for weight in agent.actor.network.mlp.weights:

@@ -204,7 +204,7 @@ SMALL: dict[type, dict[str, Any]] = {
 
 def of_spread(kind: Any, seeds: tuple[int, ...]) -> Any:
     options = {**SMALL[kind], "num_envs": 6}
-    view = RowView(kind.reads_team_state, kind.ends_with_team)
+    view = RowView(kind.teams.reads_state, kind.teams.ends_together)
     env = make_training("team:spread", 2 * len(seeds), view=view)
     agents = [kind(spec_of(env), **options).fresh(seed) for seed in seeds]
     return make_loop(agents, list(seeds), env, planned_steps=960, batch_size=8)
@@ -234,7 +234,7 @@ def test_training_continues_bit_for_bit_and_seeds_together_are_seeds_alone(kind:
 
 @pytest.mark.parametrize("kind", [QMIX, MAPPO])
 def test_agents_with_masks_that_leave_are_trained_until_their_team_is_done(kind: Any) -> None:
-    view = RowView(kind.reads_team_state, kind.ends_with_team)
+    view = RowView(kind.teams.reads_state, kind.teams.ends_together)
     env = make_training("pettingzoo:teams_in_parallel?leaves=true&may_leave=true&choices=2", 2, view=view)
     agent = kind(spec_of(env), **{**SMALL[kind], "num_envs": 4}).fresh(1)
     loop = make_loop([agent], [1], env, planned_steps=128, batch_size=8)

@@ -180,7 +180,9 @@ def test_coptidice_finds_the_linear_programmes_visits(limit: float) -> None:
     found = trained(agent, data, 4000)
     assert float(found.step_limit) == pytest.approx(limit, rel=1e-5)
     ready = found.prepare(data)
-    columns = {name: torch.from_numpy(np.asarray(getattr(ready, name), np.float32)) for name in found.reads[:-1]}
+    columns = {
+        name: torch.from_numpy(np.asarray(getattr(ready, name), np.float32)) for name in found.required_columns[:-1]
+    }
     weights = found.annotate({**columns, "initial_observations": columns["observations"]})["weights"].detach().numpy()
     weights = weights / weights.mean()
     assert (weights * data.rewards).mean() == pytest.approx((best * rewards).sum(), rel=0.15)  # within .12 over seeds

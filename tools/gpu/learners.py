@@ -125,7 +125,7 @@ def plans(
 ) -> Callable[[], None]:
     """What makes a plan of MPPI for each of `states` states, the next one from where the last one was."""
     world = NativeDynamics(env_id, backend="native")
-    planner = MPPI(horizon=horizon, samples=samples, temperature=0.1, colour=0.0)
+    planner = MPPI(horizon=horizon, samples=samples, temperature=0.1, color=0.0)
     start = 0.05 * torch.randn(states, 4, generator=torch.Generator().manual_seed(0)).to(device)
     memory = {name: value.to(device) for name, value in planner.begin(states, 1).items()}
 

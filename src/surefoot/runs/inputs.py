@@ -77,7 +77,7 @@ def inputs_of(plan: Plan, dataset: Dataset | None, notify: Listener) -> Inputs:
             f"action_low= and action_high= state the range where no simulator does, and {plan.environment} has its "
             "own: leave them out, or add env=none"
         )
-    if getattr(kind, "wants_gap", False) and plan.gap is None:
+    if kind.requires.gap and plan.gap is None:
         say(notify, f"{kind.name} is meant for a simulator that is wrong, and without gap= it is not")
     if dataset is not None or plan.dataset is not None:
         dataset = dataset_of(plan, dataset, notify)

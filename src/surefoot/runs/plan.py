@@ -265,7 +265,9 @@ class Plan(Settings):
         for name, word in self.functions.items():
             require_trust(word, f"the option {name}")
         config = kind.configure(**options_from_json(kind, self.config))
-        if spec.team is not None and hasattr(config, "num_envs"):  # the plan counts environments, loops count rows
+        if getattr(spec, "team", None) is not None and hasattr(
+            config, "num_envs"
+        ):  # the plan counts environments, loops count rows
             config = dataclasses.replace(config, num_envs=config.num_envs * spec.agents)
         return kind(spec, config)
 
