@@ -9,7 +9,8 @@ whose code is not among them is left out. All at the authors' sizes, on observat
 HIQL in batches of 1,024 with networks of 512-512-512, FB in batches of 512 and HILP of 1,024 with networks of 1,024.
 Beside ours: the authors' agents and updates on batches that were drawn before (peers/goals_official.py,
 peers/zero_shot_official.py), where ours draws rows and goals. Rates are per second of CPU time, medians over the
-repeats, so that a busy machine changes them less. Writes results/goal_speed.md and .json.
+repeats, so that a busy machine changes them less. Writes results/goal_speed.md and .json, and task_speed.md
+and .json.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ ALL = {
     "fb": Beside("agents/fb/agent.py", "zero_shot_official.py", "corl", 512, {}),
     "hilp": Beside("hilp_zsrl/url_benchmark/agent/sf.py", "zero_shot_official.py", "corl", 1024, {}),
 }
+FILES = {
+    "goal_speed": ("Speed of HIQL's updates", ("hiql",)),
+    "task_speed": ("Speed of updates of zero-shot algorithms", ("fb", "hilp")),
+}
+"""Of results: title, and whose updates; one is written where a checkout of its code is given."""
 PEER = "Official: the authors' agents and updates on batches that were drawn before, where ours draws its own."
 
 
@@ -97,8 +103,12 @@ def main() -> None:
     rows = {name: functools.partial(commands, name, where, given.updates) for name, where in found.items() if where}
     if not rows:
         raise SystemExit("--checkout: name checkouts of official codes, as the first lines of this script say")
-    command = f"python benchmarks/goal_speed.py --checkout DIR ... --updates {given.updates} --repeats {given.repeats}"
-    compare("goal_speed", "Speed of updates with goals and tasks", command, given.repeats, rows, peer=PEER)
+    words = f"--updates {given.updates} --repeats {given.repeats}"
+    command = f"python benchmarks/goal_speed.py --checkout DIR ... {words}"
+    for file, (title, names) in FILES.items():
+        chosen = {name: rows[name] for name in names if name in rows}
+        if chosen:
+            compare(file, title, command, given.repeats, chosen, peer=PEER)
 
 
 if __name__ == "__main__":
