@@ -62,7 +62,7 @@ def trained(algorithm: str, data: Dataset, seed: int, updates: int) -> Any:
     kernels.keep_memory()
     agent = agent_class(algorithm)(data, **OPTIONS[algorithm]).fresh(seed)
     ready = agent.prepare(data)
-    stores = Stores(ready, store_from_dataset(ready, agent.reads))
+    stores = Stores(ready, store_from_dataset(ready, agent.required_columns))
     learner = Learner([agent], [seed], agent.sources(stores), batch_size=BATCH, planned_steps=updates, kernels=True)
     learner.run(updates)
     return learner.extract(0)
