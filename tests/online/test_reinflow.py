@@ -38,7 +38,7 @@ def test_the_ratio_is_one_before_the_first_update(options: dict[str, Any], steps
     batch = made.store.gather(torch.arange(16))  # other rows at once than when the columns were made
     with torch.no_grad():
         _, metrics = made.agent.policy_loss(batch, {})  # type: ignore[attr-defined]
-    joint = options.get("normalization") == "joint"  # then of all numbers of a chain, in float32
+    joint = options.get("ratio_normalization") == "joint"  # then of all numbers of a chain, in float32
     assert float(metrics["ratio_max"]) == pytest.approx(1, abs=1e-4 if joint else 1e-6)
     assert abs(float(metrics["kl_k1"])) < (1e-6 * made.agent.numbers if joint else 1e-6)  # type: ignore[attr-defined]
     assert float(metrics["clip_fraction"]) == 0

@@ -62,10 +62,10 @@ def test_steps_are_clipped_one_by_one_by_hand() -> None:
     assert float(masked.detach()) == 0  # one row has no spread of advantages
 
 
-@pytest.mark.parametrize("normalization", ["mean", "joint"])
-def test_loss_and_gradient_of_the_stochastic_equation_equal_a_second_implementation(normalisation: str) -> None:
+@pytest.mark.parametrize("ratio", ["mean", "joint"])
+def test_loss_and_gradient_of_the_stochastic_equation_equal_a_second_implementation(ratio: str) -> None:
     steps, size, amount = 3, 2, 0.5
-    made = flow_loop("rlcm", preset="pi_rl", flow_steps=steps, chunk=size, clip=0.1, normalization=normalisation)
+    made = flow_loop("rlcm", preset="pi_rl", flow_steps=steps, chunk=size, clip=0.1, ratio_normalization=ratio)
     agent: Any = made.agent.double()
     constant_velocity(agent, [0.2, -0.1])
     source = torch.Generator().manual_seed(4)
@@ -89,7 +89,7 @@ def test_loss_and_gradient_of_the_stochastic_equation_equal_a_second_implementat
             mean = data * (1 - (t - delta)) + noise * (t - delta - sigma**2 * delta / (2 * t))
             normal = torch.distributions.Normal(mean, sigma * math.sqrt(delta))
             logs.append(normal.log_prob(chain[:, k + 1]).sum(-1))
-        return torch.stack(logs, -1) / (size if normalisation == "mean" else 1)
+        return torch.stack(logs, -1) / (size if ratio == "mean" else 1)
 
     moved = velocity.detach().flatten().clone().requires_grad_(True)
     old = log_densities(torch.tensor([0.2, -0.1], dtype=torch.float64))
