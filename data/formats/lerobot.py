@@ -15,7 +15,7 @@ import json
 import math
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,46 +150,19 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected", cameras:
     extras |= {key: extra for key, extra in OF_EXTRAS.items() if key in features and extra not in extras.values()}
     got = held.read([*states, ACTION, EPISODE, *wanted, *extras])
     name = str(folder)
-    observations = [exact_matrix(name, key, got[key]) for key in states]
-    arrays = {"observations": np.concatenate(observations, 1) if len(observations) > 1 else observations[0]}
-    arrays[ACTION + "s"] = got[ACTION]
-    if NEXT in got and len(states) == 1:
-        arrays["next_observations"] = got[NEXT]
-    for key, column in ((COST, "costs"), ("valid", "valid"), ("next_known", "next_known")):
-        if key in got:
-            arrays[column] = got[key]
-    attributes: dict[str, Any] = {"kind": "lerobot", "fps": info["fps"], "lerobot_version": info["codebase_version"]}
-    if isinstance(info.get("surefoot_attributes"), dict):
-        kept = info["surefoot_attributes"]
-        attributes = {key: one for key, one in kept.items() if isinstance(one, str | int | float | bool)} | attributes
-    for key, of in ((OBSERVATION_NAMES, states), (ACTION_NAMES, [ACTION])):
-        if (reported := _names([features[one] for one in of])) is not None:
-            attributes[key] = json.dumps(reported)
-    if REWARD in got:
-        arrays["rewards"] = exact_vector(name, REWARD, got[REWARD])
-    else:
-        arrays["rewards"], attributes[REWARDS] = np.zeros(len(got[ACTION]), np.float32), NO_REWARDS
+    arrays, attributes = _arrays(name, got, states), _attributes(info, states)
+    if REWARD not in got:
+        attributes[REWARDS] = NO_REWARDS
     pictured = camera_features(folder, info)
     if pictured:
         attributes[CAMERAS] = json.dumps({key: info["features"][name]["shape"] for key, name in pictured.items()})
     taken = {} if cameras is None else {key: pictured[key] for key in cameras.chosen(name, pictured)}
-    used = {
-        *taken.values(),
-        *states,
-        ACTION,
-        EPISODE,
-        *extras,
-        *(key for key in wanted if key != NEXT or len(states) == 1),
-        *COUNTS,
-    }
-    attributes |= stated(
-        {key: f"{one['dtype']} {one['shape']}" for key, one in info["features"].items() if key not in used}
-    )
-    ids = got[EPISODE]
-    last = np.append(np.diff(ids) != 0, True)
-    named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None
-    ended = last & flags(name, named, got[named]) if named is not None else np.zeros(len(ids), bool)
-    arrays |= {"terminals": ended, "timeouts": last & ~ended}
+    read_of_steps = (key for key in wanted if key != NEXT or len(states) == 1)
+    used = {*taken.values(), *states, ACTION, EPISODE, *extras, *read_of_steps, *COUNTS}
+    left = {key: f"{one['dtype']} {one['shape']}" for key, one in info["features"].items() if key not in used}
+    attributes |= stated(left)
+    ends, named = _ends(name, got)
+    arrays |= ends
     own: dict[str, Any] = {extra: _extra(name, key, extra, got[key]) for key, extra in extras.items()}
     if taken and cameras is not None:
         arrays, named_arrays = _seen(folder, info, taken, cameras, arrays, digest)
@@ -199,8 +172,46 @@ def read(folder: pathlib.Path, source: Source, view: str = "corrected", cameras:
     known = dataclasses.replace(source.with_attributes(attributes), sha256=digest)
     made = dataset_from_arrays(arrays, known, view, own)
     if named is None and DONE in got:
-        made = made.replace(warnings={**made.warnings, UNKNOWN_ENDS: int(last.sum())})
+        made = made.replace(warnings={**made.warnings, UNKNOWN_ENDS: int((ends["terminals"] | ends["timeouts"]).sum())})
     return made
+
+
+def _arrays(name: str, got: Mapping[str, Array], states: Sequence[str]) -> dict[str, Array]:
+    """Columns of a dataset but for the ends of episodes; rewards are 0 where there are none."""
+    observations = [exact_matrix(name, key, got[key]) for key in states]
+    arrays = {"observations": np.concatenate(observations, 1) if len(observations) > 1 else observations[0]}
+    arrays[ACTION + "s"] = got[ACTION]
+    if NEXT in got and len(states) == 1:
+        arrays["next_observations"] = got[NEXT]
+    for key, column in ((COST, "costs"), ("valid", "valid"), ("next_known", "next_known")):
+        if key in got:
+            arrays[column] = got[key]
+    has_rewards = REWARD in got
+    arrays["rewards"] = (
+        exact_vector(name, REWARD, got[REWARD]) if has_rewards else np.zeros(len(got[ACTION]), np.float32)
+    )
+    return arrays
+
+
+def _attributes(info: Mapping[str, Any], states: Sequence[str]) -> dict[str, Any]:
+    """What the folder says of itself, and the names of its states' and actions' numbers."""
+    attributes: dict[str, Any] = {"kind": "lerobot", "fps": info["fps"], "lerobot_version": info["codebase_version"]}
+    if isinstance(info.get("surefoot_attributes"), dict):
+        kept = info["surefoot_attributes"]
+        attributes = {key: one for key, one in kept.items() if isinstance(one, str | int | float | bool)} | attributes
+    for key, of in ((OBSERVATION_NAMES, states), (ACTION_NAMES, [ACTION])):
+        if (reported := _names([info["features"][one] for one in of])) is not None:
+            attributes[key] = json.dumps(reported)
+    return attributes
+
+
+def _ends(name: str, got: Mapping[str, Array]) -> tuple[dict[str, Array], str | None]:
+    """Terminals and time-outs by the episodes' numbers, and the feature that says which end was a terminal one."""
+    ids = got[EPISODE]
+    last = np.append(np.diff(ids) != 0, True)
+    named = TERMINATED if TERMINATED in got else SUCCESS if SUCCESS in got else None
+    ended = last & flags(name, named, got[named]) if named is not None else np.zeros(len(ids), bool)
+    return {"terminals": ended, "timeouts": last & ~ended}, named
 
 
 def _extra(name: str, key: str, extra: str, values: Array) -> Array:
