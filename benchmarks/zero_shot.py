@@ -5,7 +5,7 @@
     python benchmarks/zero_shot.py --quick     # one small cell, for CI
 
 Data are 50,000 steps of the system's mixed behaviours, or every tenth episode of them. A reward is 1 in each step in
-which the ball is within 0.45 m of a place; zero-shot policies get its task from the states of all data, labelled with it.
+which the ball is within 0.45 m of a place; zero-shot policies get its task from all data's states, labelled.
 All have networks of two layers of 64, batches of 128, a rate of 1e-3 and as many updates; published runs have
 networks of 1,024 and a million updates. A first look, at a rate of 3e-4, a discount of .99 and 3,000 updates, gave a
 mean of 3 to FB and 10 to IQL on all data. 20 episodes a reward and seed, of the same starts for all.
@@ -126,7 +126,7 @@ def table(found: Results) -> list[str]:
         f"Steps of an episode that are paid, mean over {EPISODES} episodes a seed, for rewards within {GOAL_REACH} m "
         f"of a place; fb and vc_fb are trained once, without a reward, iql once for each, all for {UPDATES:,} updates. "
         "The last columns are means over the rewards, with intervals over seeds. Written by "
-        "`python benchmarks/zero_shot.py`, which says what was trained; its settings were changed once for all, after a "
+        "`python benchmarks/zero_shot.py`, which says what was trained; its settings were changed once, after a "
         "first look. All are far from trained: shares of IQL's mean say little where it learned one place alone.",
     ]
     for data in DATA:
