@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--planner-gap",
         metavar="NAME",
-        help="of --planner: the altered dynamics that it plans in, as --gap's, which it doesn't know otherwise",
+        help="of --planner: the perturbed dynamics that it plans in, as --gap's, which it doesn't know otherwise",
     )
     add_planning(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")

@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
         metavar="BETA",
         help="of a flow's new chunks towards what is planned already, such as 5",
     )
-    how.add_argument("--first", help="wait for an episode's first chunk, or begin safe (default wait)")
+    how.add_argument("--first", help="wait for an episode's first chunk, or start safe (default wait)")
     parser.add_argument("--episodes", type=int, default=20, help="with, and without the latency (default 20)")
     parser.add_argument("--seed", type=int, default=2, help="of initial states and latencies (default 2, as evaluate)")
     output.add_trust(parser)

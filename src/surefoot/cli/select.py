@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
-        "select", help="which of several trained policies to take, judged by data alone or by a few real episodes"
+        "select", help="choose among several trained policies, judged by data alone or by a few real episodes"
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, each seed a policy, or policy files")
     parser.add_argument("--dataset", required=True, metavar="FILE", help="path or id of data of the same task")

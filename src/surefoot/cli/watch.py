@@ -1,4 +1,4 @@
-"""`surefoot watch`: learning curves that grow while runs train, and episodes of policies that are trained."""
+"""`surefoot watch`: learning curves of runs while they train, and episodes of policies that are trained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FRAMES = (".mp4", ".gif")
 def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
-        "watch", help="learning curves that grow while runs train; episodes of a trained policy"
+        "watch", help="learning curves of runs while they train; episodes of a trained policy"
     )
     parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders, or folders that hold some")
     parser.add_argument(
