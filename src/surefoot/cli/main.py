@@ -48,7 +48,7 @@ examples:
   surefoot snapshots RUN -o snapshots.npz
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
-exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 143 terminated, 1 an internal error
+exit codes: 0 done, 2 the command or the data is wrong, 130 interrupted, 143 terminated, 1 an internal error
 """
 
 

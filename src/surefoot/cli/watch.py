@@ -32,9 +32,7 @@ FRAMES = (".mp4", ".gif")
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser(
-        "watch", help="learning curves of runs while they train; episodes of a trained policy"
-    )
+    parser = commands.add_parser("watch", help="learning curves of runs while they train; episodes of a trained policy")
     parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders, or folders that hold some")
     parser.add_argument(
         "-o",
