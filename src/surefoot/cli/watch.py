@@ -43,10 +43,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--curves", action="store_true", help="learning curves, also of one run that is complete")
     parser.add_argument("--once", action="store_true", help="look once, and don't wait for the runs to end")
     parser.add_argument("--every", type=float, default=EVERY, help=f"seconds between looks (default {EVERY:g})")
-    parser.add_argument("--episodes", type=int, help=f"that are played (default {EPISODES}; 1 in a video)")
+    parser.add_argument("--episodes", type=int, help=f"episodes to play (default {EPISODES}; 1 in a video)")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of the run's policies (default: its first)")
     parser.add_argument("--env", help="another environment than the run's")
-    parser.add_argument("--filter", default="none", help="none, reach or cbf: what actions pass (native systems)")
+    parser.add_argument(
+        "--filter", default="none", help="safety filter of actions: none, reach or cbf (native systems)"
+    )
     parser.add_argument("--seed", type=int, help=f"of the initial states (default {SEED})")
     output.add_trust(parser)
     parser.set_defaults(run=watch)
