@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--safe-set", metavar="FILE", help="the filter's safe set, from surefoot reach (default: computed now)"
     )
-    parser.add_argument("--margin", type=float, help="the filter's margin (default: determined by a search)")
+    parser.add_argument("--margin", type=float, help="the filter's margin (default: as large as needed)")
     parser.add_argument(
         "--vary",
         metavar="NAME=LOW:HIGH",
