@@ -167,7 +167,8 @@ def algorithm_page(name: str, agent: type, row: dict[str, Any], link: Callable[[
         lines.append(f"- `algo.preset={preset}`: {listed or 'the defaults'}")
     if not presets:
         lines.append("None.")
-    lines += ["", "## What it was checked against", "", f"Compared with: {row['compared']}.", ""]
+    compared = LINK.sub(lambda found: link(f"docs/{found[1]}") + (found[2] or ""), row["compared"])  # relative to docs
+    lines += ["", "## What it was checked against", "", f"Compared with: {compared}.", ""]
     for key, title in (("golden", "Losses and updates"), ("known", "Known answers")):
         lines += [f"{title}:", "", *(f"- {test(entry, link)}" for entry in row[key]), ""]
     if row["learning"]:

@@ -28,9 +28,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--until", type=float, metavar="P", help="stop once violations are known to be rarer, or more frequent, than P"
     )
-    parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
-    parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
-    parser.add_argument("--margin", type=float, help="of the filter (default: as much as it is found to need)")
+    parser.add_argument(
+        "--filter", default="none", help="safety filter of every action: none, reach or cbf (default none)"
+    )
+    parser.add_argument(
+        "--safe-set", metavar="FILE", help="the filter's safe set, from surefoot reach (default: computed now)"
+    )
+    parser.add_argument("--margin", type=float, help="the filter's margin (default: as large as needed)")
     parser.add_argument(
         "--vary",
         metavar="NAME=LOW:HIGH",
@@ -48,7 +52,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--planner-gap",
         metavar="NAME",
-        help="of --planner: the altered dynamics that it plans in, as --gap's, which it doesn't know otherwise",
+        help="of --planner: the perturbed dynamics that it plans in, as --gap's, which it doesn't know otherwise",
     )
     add_planning(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")

@@ -23,27 +23,30 @@ SHARE = 0.01
 def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
-        "cliff", help="how far a policy jumps when the reward moves: of a run's critics, or exactly of a table"
+        "cliff", help="how far a policy jumps when the reward changes: by a run's critics, or exactly for a table"
     )
     parser.add_argument("source", metavar="RUN", help="run folder, or a table of a small problem, FILE.npz")
-    parser.add_argument("--dataset", metavar="FILE", help="of the states, path or id (default: what RUN learned from)")
+    parser.add_argument("--dataset", metavar="FILE", help="dataset of the states, path or id (default: the RUN's own)")
     parser.add_argument(
-        "--noise", type=float, metavar="R", help="how much rewards move, in their unit (default: 1 %% of their range)"
+        "--noise",
+        type=float,
+        metavar="R",
+        help="largest change of the rewards, in their unit (default: 1 %% of their range)",
     )
     parser.add_argument(
         "--retrain", type=int, metavar="N", help="solve or train again on N perturbed rewards, and compare policies"
     )
     parser.add_argument("-o", "--output", metavar="FOLDER", help="of --retrain's runs (default: RUN-cliff)")
-    parser.add_argument("--states", type=int, help="of the dataset, at most (default 2000)")
+    parser.add_argument("--states", type=int, help="at most this many states of the dataset (default 2000)")
     parser.add_argument(
         "--distance",
         type=float,
-        help="of continuous actions: how far another action is at least, in half ranges (default 0.1)",
+        help="continuous actions: least distance of another action, in half ranges (default 0.1)",
     )
-    parser.add_argument("--samples", type=int, help="of continuous actions: drawn in each state (default 64)")
+    parser.add_argument("--samples", type=int, help="continuous actions: samples drawn in each state (default 64)")
     parser.add_argument("--discount", type=float, help="of a table (default: the file's, else 0.99)")
     parser.add_argument(
-        "--temperature", type=float, metavar="ALPHA", help="of a table: entropy weight of a soft policy beside it"
+        "--temperature", type=float, metavar="ALPHA", help="for a table: entropy weight of a soft policy"
     )
     parser.add_argument("--seed", type=int, default=0, help="of states, samples and perturbed rewards (default 0)")
     output.add_trust(parser)

@@ -28,11 +28,13 @@ def add_parser(commands: Any) -> None:
         "compare", help="which algorithm scores higher; with --until decided it trains seeds until that is known"
     )
     parser.add_argument("patterns", metavar="RUNS", nargs="+", help="run folders of an algorithm, as 'runs/iql-*'")
-    parser.add_argument("--until", choices=["decided"], help="train further seeds until the question is answered")
+    parser.add_argument("--until", choices=["decided"], help="train further seeds until the comparison is decided")
     parser.add_argument("--max-seeds", type=int, help=f"of each algorithm (default {MOST})")
     parser.add_argument("--per-stage", type=int, help=f"seeds between two looks (default {PER_STAGE})")
     parser.add_argument("--anytime", action="store_true", help="look after every seed (t e-process; takes more seeds)")
-    parser.add_argument("--level", type=float, default=0.05, help="of wrong answers, all pairs together (default 0.05)")
+    parser.add_argument(
+        "--level", type=float, default=0.05, help="probability of a wrong answer, for all pairs together (default 0.05)"
+    )
     parser.add_argument("--metric", default="return", help="return, success or cost, of the last policies")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="of the comparison (default runs/compare-A-B)")
     output.add_trust(parser)

@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
     made.add_argument("-o", "--output", required=True, help="a new folder; where it was stopped, it continues")
     add_loading(made)
 
-    made = add(own, "draft", draft, "begin a mapping: what the columns of a log of your own mean")
+    made = add(own, "draft", draft, "start a mapping: what the columns of a log of your own mean")
     made.add_argument(
         "sources",
         metavar="LOG",

@@ -22,10 +22,10 @@ def add_parser(commands: Any) -> None:
     made = _add(own, "list", list_all, what)
     made.add_argument("pattern", nargs="?", default="", help="only those whose name contains this")
 
-    made = _add(own, "info", info, "all that a simulator says of itself")
+    made = _add(own, "info", info, "describe a simulator")
     made.add_argument("env_id", metavar="ID", help="native/<system>, or any gymnasium id or module:Id")
 
-    made = _add(own, "check", check, "say what is wrong with an environment; exit code 2 where something is")
+    made = _add(own, "check", check, "report what is wrong with an environment; exit code 2 if something is")
     made.add_argument("env_id", metavar="ID", help="native/<system>, or any gymnasium id or module:Id")
 
 

@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("evaluate", help="run trained policies in a simulator again")
     parser.add_argument("folder", metavar="RUN", help="run folder, or a policy's .safetensors")
     parser.add_argument("--episodes", type=int, help="per seed (default 100; with --until at most, default 10,000)")
-    parser.add_argument("--env", help="another environment than the run's; of a file, where it acts")
+    parser.add_argument("--env", help="another environment than the run's; required for a policy file")
     parser.add_argument(
         "--until",
         type=float,
@@ -57,18 +57,24 @@ def add_parser(commands: Any) -> None:
         help="in variants of a native system whose constants are drawn from ranges, as mass=0.5:2,gravity=8:12: mean, "
         "CVaR and worst case over the family, with --episodes of each variant (default 20)",
     )
-    parser.add_argument("--variants", type=int, help="of --vary (default 50)")
-    parser.add_argument("--share", type=float, help="of --vary: the worst share that CVaR is the mean of (default 0.1)")
+    parser.add_argument("--variants", type=int, help="number of variants for --vary (default 50)")
+    parser.add_argument("--share", type=float, help="with --vary: CVaR is the mean of this worst share (default 0.1)")
     parser.add_argument(
-        "--sample", action="store_true", help="draw actions, as in training, instead of taking the mean ones"
+        "--sample", action="store_true", help="draw actions, as in training, instead of the mean action"
     )
-    parser.add_argument("--range", metavar="LOW,HIGH", help="with --until: of the return, cut to this, not of success")
-    parser.add_argument("--cost-limit", type=float, help="of an episode's cost (default: the algorithm's cost_limit)")
-    parser.add_argument("--seed", type=int, default=2, help="of the initial states (default 2; training uses 0 and 1)")
+    parser.add_argument(
+        "--range", metavar="LOW,HIGH", help="with --until: the return, clipped to this range, instead of success"
+    )
+    parser.add_argument(
+        "--cost-limit", type=float, help="limit of an episode's cost (default: the algorithm's cost_limit)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=2, help="seed of the initial states (default 2; training uses 0 and 1)"
+    )
     parser.add_argument(
         "--goals",
         choices=("task",),
-        help="each of OGBench's five goals by itself, of policies that are asked for one, with --episodes of each",
+        help="evaluate goal-conditioned policies on each of OGBench's five goals, with --episodes for each",
     )
     parser.add_argument(
         "--decision-steps",

@@ -24,23 +24,23 @@ def add_parser(commands: Any) -> None:
     )
     law = parser.add_argument_group("what inference takes, in seconds of control time")
     law.add_argument("--latency", default="0.08", help=f"seconds, or {MEASURED}: what it takes here (default 0.08)")
-    law.add_argument("--jitter", type=float, default=0.0, help="uniformly up to so much more or less (default 0)")
-    law.add_argument("--spike", type=float, default=0.0, help="what some inferences take instead (default 0: none do)")
-    law.add_argument("--spike-share", type=float, default=0.01, help="of the inferences (default 0.01)")
+    law.add_argument("--jitter", type=float, default=0.0, help="uniform, up to this much more or less (default 0)")
+    law.add_argument("--spike", type=float, default=0.0, help="longer time of some inferences (default 0: none)")
+    law.add_argument("--spike-share", type=float, default=0.01, help="share of such inferences (default 0.01)")
     how = parser.add_argument_group("how chunks are played (docs/execution.md)")
     how.add_argument(
         "--mode",
         help="synchronous, asynchronous, blend or ensemble (default: asynchronous where chunks are long enough)",
     )
-    how.add_argument("--execute", type=int, metavar="N", help="ticks between two observations that are planned on")
+    how.add_argument("--execute", type=int, metavar="N", help="ticks between two observations used for planning")
     how.add_argument(
         "--deadline", type=float, help="seconds after which a chunk takes over (default: latency and jitter)"
     )
     how.add_argument("--late", help="continue, hold or decelerate while a chunk is late (default continue)")
     how.add_argument(
-        "--safe-action", metavar="X,X,...", help="what is decelerated to; one number is that in all dimensions"
+        "--safe-action", metavar="X,X,...", help="action to decelerate to; one number is used for all dimensions"
     )
-    how.add_argument("--stop-time", type=float, help="seconds in which it is reached (default 0.2)")
+    how.add_argument("--stop-time", type=float, help="seconds until the safe action is reached (default 0.2)")
     how.add_argument("--fade-ticks", type=int, help="of a blend (default 4)")
     how.add_argument("--fade", help="of a blend: linear or cosine (default linear)")
     how.add_argument("--decay", type=float, help="of an ensemble: weight exp(-decay i), oldest first (default 0.01)")
@@ -49,10 +49,14 @@ def add_parser(commands: Any) -> None:
         "--guidance",
         type=float,
         metavar="BETA",
-        help="of a flow's new chunks towards what is planned already, such as 5",
+        help="guides a flow's new chunks towards the actions already planned, such as 5",
     )
-    how.add_argument("--first", help="wait for an episode's first chunk, or begin safe (default wait)")
-    parser.add_argument("--episodes", type=int, default=20, help="with, and without the latency (default 20)")
+    how.add_argument(
+        "--first", help="wait for an episode's first chunk, or safe: start with the safe action (default wait)"
+    )
+    parser.add_argument(
+        "--episodes", type=int, default=20, help="number of episodes, with and without the latency (default 20)"
+    )
     parser.add_argument("--seed", type=int, default=2, help="of initial states and latencies (default 2, as evaluate)")
     output.add_trust(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")

@@ -21,12 +21,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-o", "--output", required=True, help="policy.onnx, .pt2, .hpp (a C++ header) or .safetensors")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
     output.add_renamed(parser, "--seed", "--policy-seed")
-    parser.add_argument("--agent", metavar="NAME", help="of several that share RUN's policy: that agent's own alone")
-    parser.add_argument("--sampling", action="store_true", help="with noise as an input, to draw random actions")
-    parser.add_argument("--filter", default="none", help="none, reach or cbf: what every action passes (default none)")
-    parser.add_argument("--safe-set", metavar="FILE", help="of the filter, made by surefoot reach (default: made now)")
-    parser.add_argument("--margin", type=float, help="of the filter (default: as much as it is found to need)")
-    parser.add_argument("--env", help="of the filter: native/<system> or module:python/NAME-v0 (default: RUN's)")
+    parser.add_argument("--agent", metavar="NAME", help="export the policy of one agent of a team")
+    parser.add_argument("--sampling", action="store_true", help="with noise as an input, for random actions")
+    parser.add_argument(
+        "--filter", default="none", help="safety filter of every action: none, reach or cbf (default none)"
+    )
+    parser.add_argument(
+        "--safe-set", metavar="FILE", help="the filter's safe set, from surefoot reach (default: computed now)"
+    )
+    parser.add_argument("--margin", type=float, help="the filter's margin (default: as large as needed)")
+    parser.add_argument("--env", help="the filter's system: native/<system> or module:python/NAME-v0 (default: RUN's)")
     output.add_trust(parser)
     parser.set_defaults(run=export, quiet=False, json=False)
 

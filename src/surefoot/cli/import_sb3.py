@@ -15,7 +15,7 @@ LAST = 100
 
 def add_parser(commands: Any) -> None:
     """Register the command and its own commands."""
-    parser = commands.add_parser("import", help="take over a policy, or logs of training, of another library")
+    parser = commands.add_parser("import", help="import a policy or training logs of another library")
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     made = own.add_parser("sb3", help="a policy of stable-baselines3", description="A policy of stable-baselines3.")
     made.add_argument("file", metavar="FILE.zip", help="what model.save wrote; it is unpickled, so --trust is needed")

@@ -48,7 +48,7 @@ examples:
   surefoot snapshots RUN -o snapshots.npz
   surefoot llm train model=FOLDER prompts=prompts.jsonl reward=my_rewards:exact method=dapo_clip steps=200
 
-exit codes: 0 done, 2 something in the command or the data is wrong, 130 interrupted, 143 terminated, 1 a bug of ours
+exit codes: 0 done, 2 the command or the data is wrong, 130 interrupted, 143 terminated, 1 an internal error
 """
 
 
@@ -188,7 +188,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    commands.add_parser("train", help="train, evaluate and keep policies (surefoot train --help)", add_help=False)
+    commands.add_parser("train", help="train, evaluate and save policies (surefoot train --help)", add_help=False)
     commands.add_parser("tune", help="search for options of an algorithm (surefoot tune --help)", add_help=False)
     watch.add_parser(commands)
     new.add_parser(commands)

@@ -13,9 +13,11 @@ from surefoot.core.base.errors import ConfigError
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser("plan", help="act by planning: in an exact world, or in the model that a run learned")
+    parser = commands.add_parser("plan", help="plan actions in the exact simulator, or in a run's learned model")
     parser.add_argument("world", metavar="ENV|RUN", help="native/<system>, a MuJoCo id, or a run folder with a model")
-    parser.add_argument("--env", help="where a RUN's plans are carried out (default: its own, or its data's)")
+    parser.add_argument(
+        "--env", help="environment in which a RUN's plans are executed (default: its own, or its data's)"
+    )
     parser.add_argument(
         "--planner", default="mppi", help="cem, icem, mppi, ilqr, shooting, gorp or gumbel (default mppi)"
     )

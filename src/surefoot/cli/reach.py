@@ -33,8 +33,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--discount", type=float, default=1.0, help="1 gives the safe set itself (default); below: larger"
     )
-    parser.add_argument("--gap", metavar="NAME", help="preset of altered dynamics")
-    parser.add_argument("--tolerance", type=float, default=1e-6, help="stop where no value changes more (default 1e-6)")
+    parser.add_argument("--gap", metavar="NAME", help="preset of perturbed dynamics")
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-6, help="stop when no value changes by more (default 1e-6)"
+    )
     parser.add_argument("--max-sweeps", type=int, default=10_000, help="stop after so many (default 10,000)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="float64", help="float64 or float32")

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
-        "select", help="which of several trained policies to take, judged by data alone or by a few real episodes"
+        "select", help="choose among several trained policies, judged by data alone or by a few real episodes"
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, each seed a policy, or policy files")
     parser.add_argument("--dataset", required=True, metavar="FILE", help="path or id of data of the same task")
     parser.add_argument(
         "--method", choices=("critics", "model"), default="critics",
-        help="what judges: fitted-Q critics (default), or a model in which whole episodes are imagined",
+        help="judge by fitted-Q critics (default), or by whole episodes in a learned model",
     )  # fmt: skip
     parser.add_argument(
-        "--discount", type=float, help="of the value that is estimated (default 0.99 of critics, 1 of a model)"
+        "--discount", type=float, help="discount of the estimated value (default: critics 0.99, model 1)"
     )
     parser.add_argument("--truth", action="store_true", help="compare with the runs' own evaluations in a simulator")
     parser.add_argument("--episodes", type=int, metavar="N", help="real episodes to spend (upper confidence bounds)")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser("snapshots", help="keep simulator states that episodes of other runs start from")
+    parser = commands.add_parser("snapshots", help="record simulator states from which episodes of other runs start")
     parser.add_argument("source", metavar="RUN", help="run folder of the teacher, or a dataset with simulator states")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="snapshots, as .npz, for starts=FILE")
     parser.add_argument("--env", metavar="ID", help="where they are recorded (default: the RUN's or dataset's)")

@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
         "own)",
     )
     parser.add_argument("--goal", metavar="X,Y,...", help="an observation to reach, in place of a reward (fb alone)")
-    parser.add_argument("--dataset", metavar="FILE", help="whose states are labelled (default: what RUN learned from)")
+    parser.add_argument("--dataset", metavar="FILE", help="dataset whose states are labelled (default: the RUN's own)")
     parser.add_argument("--states", type=int, help="labelled states at most (default 10,000)")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of RUN's policies (default: its first)")
     parser.add_argument("-o", "--output", required=True, help="policy.safetensors, with its .json beside it")

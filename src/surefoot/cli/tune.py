@@ -28,7 +28,7 @@ USAGE = """\
 usage: surefoot tune [name=value ...] --trials N --space FILE [test_seeds=10] [--metric return] [--quiet] [--json]
        surefoot tune --resume FOLDER
 
-Tries N settings of an algorithm out on the tuning seeds (seeds=3), then trains the best one and the default on the test
+Tries N settings of an algorithm on the tuning seeds (seeds=3), then trains the best one and the default on the test
 seeds, which share none with them, and says whether it is better. Values are those of surefoot train. FILE is YAML:
 
   algo.expectile: {low: 0.6, high: 0.95}

@@ -1,4 +1,4 @@
-"""`surefoot watch`: learning curves that grow while runs train, and episodes of policies that are trained."""
+"""`surefoot watch`: learning curves of runs while they train, and episodes of policies that are trained."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ FRAMES = (".mp4", ".gif")
 
 def add_parser(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser(
-        "watch", help="learning curves that grow while runs train; episodes of a trained policy"
-    )
+    parser = commands.add_parser("watch", help="learning curves of runs while they train; episodes of a trained policy")
     parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders, or folders that hold some")
     parser.add_argument(
         "-o",
@@ -45,10 +43,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--curves", action="store_true", help="learning curves, also of one run that is complete")
     parser.add_argument("--once", action="store_true", help="look once, and don't wait for the runs to end")
     parser.add_argument("--every", type=float, default=EVERY, help=f"seconds between looks (default {EVERY:g})")
-    parser.add_argument("--episodes", type=int, help=f"that are played (default {EPISODES}; 1 in a video)")
+    parser.add_argument("--episodes", type=int, help=f"episodes to play (default {EPISODES}; 1 in a video)")
     parser.add_argument("--policy-seed", type=int, metavar="K", help="which of the run's policies (default: its first)")
     parser.add_argument("--env", help="another environment than the run's")
-    parser.add_argument("--filter", default="none", help="none, reach or cbf: what actions pass (native systems)")
+    parser.add_argument(
+        "--filter", default="none", help="safety filter of actions: none, reach or cbf (native systems)"
+    )
     parser.add_argument("--seed", type=int, help=f"of the initial states (default {SEED})")
     output.add_trust(parser)
     parser.set_defaults(run=watch)

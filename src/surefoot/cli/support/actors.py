@@ -22,7 +22,7 @@ def add_actor(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--env", help="native/<system> or another id (default: the one that RUN was evaluated in)")
     parser.add_argument(
-        "--gap", metavar="NAME", help="preset of altered dynamics, as `surefoot envs info ID` lists them"
+        "--gap", metavar="NAME", help="preset of perturbed dynamics, as `surefoot envs info ID` lists them"
     )
     parser.add_argument("--steps", type=int, help="cut episodes off after this many (default: the environment's limit)")
     parser.add_argument(

@@ -42,7 +42,7 @@ class TrainConfig(Settings):
     """What `surefoot train` takes beside `algo` and its options."""
 
     dataset: str | None = option(
-        None, "a path, an embedded name, d4rl/<id> or minari/<id>; algorithms that act need none"
+        None, "a path, an embedded name, d4rl/<id> or minari/<id>; online algorithms need none"
     )
     env: str | None = option(
         None, "id, module:Id, module:function or FILE.xml; none: no simulator; not given: the dataset's"
@@ -63,7 +63,7 @@ class TrainConfig(Settings):
     logger_options: Any = option(
         None, "of the logger, each as logger_options.NAME=VALUE, as in logger_options.project=arms"
     )
-    listener: str | None = option(None, "module:function that hears each event; training ends where it returns False")
+    listener: str | None = option(None, "module:function that gets each event; training ends where it returns False")
 
     def __post_init__(self) -> None:
         """Check these too."""

@@ -29,7 +29,7 @@ def add_parsers(own: Any) -> None:
     made.add_argument(
         "--behaviour", help="of the system (default: the one in the name, else mixed; of gantry-pick expert)"
     )
-    made.add_argument("--gap", help="preset of altered dynamics, as `surefoot envs info` lists them")
+    made.add_argument("--gap", help="preset of perturbed dynamics, as `surefoot envs info` lists them")
     made.add_argument(
         "--episodes", type=int, help="of a benchmark's dataset (default: 1000, of ocbench 500, of gantry-pick 100)"
     )

@@ -23,7 +23,7 @@ usage: surefoot train [-m] [--trust] [--quiet] [--json] [name=value ...]
        surefoot train --resume RUN [steps=MORE] [--trust]
 """
 WHAT = """\
-Trains an algorithm on a dataset from several seeds, evaluates it and keeps the policies. Without arguments: the main
+Trains an algorithm on a dataset from several seeds, evaluates it and saves the policies. Without arguments: the main
 job, IQL and BC on an embedded dataset. Values follow Hydra's grammar: steps=1000, seeds=[0,5], algo.expectile=0.8."""
 MORE = [
     ("surefoot algorithms", "what each algorithm needs and takes; --family safe, --needs data: fewer"),
