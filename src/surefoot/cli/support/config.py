@@ -63,7 +63,7 @@ class TrainConfig(Settings):
     logger_options: Any = option(
         None, "of the logger, each as logger_options.NAME=VALUE, as in logger_options.project=arms"
     )
-    listener: str | None = option(None, "module:function that gets each event; training ends where it returns False")
+    listener: str | None = option(None, "module:function called with each event; False ends training")
 
     def __post_init__(self) -> None:
         """Check these too."""
