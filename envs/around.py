@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -13,17 +13,6 @@ from surefoot.core.base.spec import mapped
 from surefoot.envs.interface import Array, VectorEnvironment, as_numpy
 from surefoot.envs.side_by_side import name_of
 
-PASSED_ON = (
-    "active",
-    "max_episode_steps",
-    "get_state",
-    "set_state",
-    "parameters",
-    "set_parameters",
-    "goals",
-    "unsaved",
-)
-
 
 class Around(VectorEnvironment):
     """A contract environment with another reward, more ends of episodes or wider observations.
@@ -32,6 +21,18 @@ class Around(VectorEnvironment):
         env: contract environment; to end episodes of its rows, it must reset single rows (`options["reset_mask"]`).
         observation_space: of one row; None: the environment's.
     """
+
+    passed_on: ClassVar[tuple[str, ...]] = (
+        "active",
+        "max_episode_steps",
+        "get_state",
+        "set_state",
+        "parameters",
+        "set_parameters",
+        "goals",
+        "unsaved",
+    )
+    """Attributes that are the environment's own, where it has them."""
 
     def __init__(self, env: Any, observation_space: gymnasium.Space[Any] | None = None) -> None:
         super().__init__(
@@ -48,8 +49,8 @@ class Around(VectorEnvironment):
         self.inserts_rows, self.seeding = bool(getattr(env, "inserts_rows", False)), getattr(env, "seeding", "rows")
 
     def __getattr__(self, name: str) -> Any:
-        """State and rows that can be paused are the environment's, where it has them."""
-        if name not in PASSED_ON:
+        """What is the environment's own."""
+        if name not in type(self).passed_on:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.env, name)
 
@@ -85,21 +86,34 @@ class Around(VectorEnvironment):
             EnvironmentMismatchError: the environment can't reset single rows.
         """
         following = mapped(lambda part: np.array(as_numpy(part)), following)
-        active = np.array(self.env.active) if hasattr(self.env, "active") else None
         planned = getattr(self.env, "next_seeds", None) or [None] * self.num_envs
         seeds = [seed if here else None for seed, here in zip(planned, rows.tolist(), strict=True)]
+        own = seeds if any(seed is not None for seed in seeds) else None
+        observations = self.reset_alone(rows, f"{why} ends an episode", own)
+        return observations, {**info, "final_obs": mapped(self.give, following), "_final_obs": rows | over}
+
+    def reset_alone(self, rows: Array, why: str, seeds: list[int | None] | None = None) -> Any:
+        """(N, ...) observations after a reset of the (N,) bool rows; rows that are paused stay so.
+
+        Args:
+            rows: to be reset.
+            why: clause for the message.
+            seeds: of all rows; None: the environment's next ones.
+
+        Raises:
+            EnvironmentMismatchError: the environment can't reset single rows.
+        """
+        active = np.array(self.env.active) if hasattr(self.env, "active") else None
         try:
-            observations, _ = self.env.reset(
-                seed=seeds if any(seed is not None for seed in seeds) else None, options={"reset_mask": rows}
-            )
+            observations, _ = self.env.reset(seed=seeds, options={"reset_mask": rows})
         except Exception as error:
             raise EnvironmentMismatchError(
-                f"{name_of(self.env)}: {why} ends an episode, and its row can't be reset alone ({error}): make "
-                "the environment as single ones (a function or an id), or train with one environment, envs=1"
+                f"{name_of(self.env)}: {why}, and its row can't be reset alone ({error}): make the environment as "
+                "single ones (a function or an id), or train with one environment, envs=1"
             ) from error
         if active is not None:  # a reset activates all rows
             self.env.active[:] = active
-        return observations, {**info, "final_obs": mapped(self.give, following), "_final_obs": rows | over}
+        return observations
 
     def render(self) -> Any:
         """As the environment renders."""

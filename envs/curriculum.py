@@ -17,22 +17,19 @@ A task is a cell of a simulator's constants (`VariedParameters`), or a cluster o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from surefoot.core.base.errors import ConfigError, EnvironmentMismatchError, nearest
-from surefoot.core.base.random import generator
+from surefoot.envs.drawn_episodes import DrawnEpisodes
 from surefoot.envs.interface import (
     Array,
     Numbers,
-    Tensors,
-    VectorEnvironment,
     as_numpy,
     check_contract,
     reset_mask,
-    row_seeds,
     valid_rows,
 )
 from surefoot.envs.parameters import Ranges
@@ -51,9 +48,6 @@ FORGOTTEN, STEP = 0.99, 0.2
 LEAST = 0.01
 """Improvements below this part of the range of returns are not scaled up."""
 MOST_TASKS = 10_000
-PURPOSE = "curriculum"
-PASSED_ON = ("active", "max_episode_steps", "goals", "diverged_episodes")
-"""What is the environment's own, where it has it."""
 
 
 class Teacher:
@@ -216,7 +210,7 @@ class Lessons:
                 getattr(teacher, name)[:] = state[name][seed * self.rows_each]
 
 
-class VariedParameters(VectorEnvironment):
+class VariedParameters(DrawnEpisodes):
     """An environment whose episodes draw physical constants: a cell of their ranges by a teacher, a point in it evenly.
 
     Args:
@@ -231,6 +225,8 @@ class VariedParameters(VectorEnvironment):
         EnvironmentMismatchError: the environment has no constants that can be set, or resets in steps of its own.
     """
 
+    purpose = "curriculum"
+
     def __init__(
         self, env: Any, ranges: Ranges, *, cells: int = 4, curriculum: str = "uniform", rows_each: int | None = None
     ) -> None:
@@ -242,55 +238,27 @@ class VariedParameters(VectorEnvironment):
                 f"{name_of(env)}: its physical constants can't be set for each episode: that takes set_parameters, and "
                 "rows that are reset in the step that ends them (docs/environments.md)"
             )
-        tensors: Tensors = getattr(env, "tensors", "numpy")
-        spaces = (env.single_observation_space, env.single_action_space)
-        super().__init__(env.num_envs, *spaces, tensors, getattr(env, "device", "cpu"))
-        self.env, self.ranges = env, dict(ranges)
-        self.spec, self.metadata, self.called = env.spec, env.metadata, getattr(env, "called", None)
-        self.render_mode, self.seeding = getattr(env, "render_mode", None), getattr(env, "seeding", "rows")
-        self.exact_final_obs = getattr(env, "exact_final_obs", True)
+        super().__init__(env)
+        self.ranges = dict(ranges)
         places = itertools.product(range(cells), repeat=len(ranges))
         self.cells = np.array(list(itertools.islice(places, MOST_TASKS + 1)))
         """(K, constants) which part of each range a task is."""
         self.parts, rows = cells, env.num_envs
         self.lessons = Lessons(curriculum, len(self.cells), rows, rows if rows_each is None else rows_each)
         self._values: dict[str, Array] = {name: np.full(rows, low) for name, (low, _) in ranges.items()}
-        self._draws, self._seeds = np.zeros(rows, np.int64), np.zeros(rows, np.uint64)
         self._started = False
-        self._saves = hasattr(env, "get_state")
-        self.unsaved: str | None = getattr(env, "unsaved", None) if self._saves else type(env).__name__
-        """What of it `get_state` does not save: the environment itself, where that can't be saved."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Rows that can be paused are the environment's, where it has them."""
-        if name not in PASSED_ON:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(self.env, name)
 
     @property
     def parameters(self) -> Mapping[str, Numbers]:
         """Constant -> (N,) values of the running episodes."""
         return self.env.parameters  # type: ignore[no-any-return]
 
-    @property
-    def next_seeds(self) -> list[int | None]:
-        """As the environment's, where it has them."""
-        return self.env.next_seeds  # type: ignore[no-any-return]
-
-    @next_seeds.setter
-    def next_seeds(self, seeds: Sequence[int | None]) -> None:
-        self.env.next_seeds = list(seeds)
-
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """New episodes with new constants in all rows, or in those of `options["reset_mask"]`."""
         mask = reset_mask(options, self.num_envs)
         rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
         if seed is not None or not self._started:
-            entropy = int(np.random.SeedSequence().generate_state(1)[0])
-            given = row_seeds(entropy if seed is None else seed, self.num_envs)
-            for row in rows.tolist():
-                if given[row] is not None:
-                    self._seeds[row], self._draws[row] = int(given[row]) % 2**64, 0  # type: ignore[arg-type]
+            self.seed_draws(rows, seed)
         self._started = True
         self.lessons.over(rows) if mask is not None else self.lessons.forget(rows)
         self._draw(rows)
@@ -309,22 +277,14 @@ class VariedParameters(VectorEnvironment):
         if over.any():
             self.lessons.over(np.flatnonzero(over))
             self._draw(np.flatnonzero(over))
-            active = np.array(self.env.active) if hasattr(self.env, "active") else None
-            try:  # again, since initial states and observations may depend on the constants
-                observations, _ = self.env.reset(options={"reset_mask": over})
-            except Exception as error:
-                raise EnvironmentMismatchError(
-                    f"{name_of(self.env)}: its constants change from episode to episode, and its rows can't be reset "
-                    f"alone ({error}): make the environment so that they can, or leave out vary="
-                ) from error
-            if active is not None:  # a reset activates all rows
-                self.env.active[:] = active
+            why = "vary= changes constants from episode to episode"
+            observations = self.reset_alone(over, why)  # again: initial states and observations may depend on them
         return observations, rewards, terminations, truncations, info
 
     def _draw(self, rows: Array) -> None:
         """Draw the constants of rows, and set them."""
         for row in rows.tolist():
-            numbers = generator(int(self._seeds[row]), PURPOSE, int(self._draws[row]))
+            numbers = self.numbers(row)
             cell = self.cells[self.lessons.draw(row, numbers)]
             shares = (cell + numbers.random(len(cell))) / self.parts
             for share, (name, (low, high)) in zip(shares.tolist(), self.ranges.items(), strict=True):
@@ -357,14 +317,6 @@ class VariedParameters(VectorEnvironment):
             self.env.set_state({key: value for key, value in state.items() if not key.startswith("vary/")})
         else:
             self.env.set_parameters(**self._values)
-
-    def render(self) -> Any:
-        """As the environment renders."""
-        return self.env.render()
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the environment."""
-        self.env.close(**kwargs)
 
 
 def lessons_of(env: Any) -> Lessons | None:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from surefoot.core.actors.memory import Memory
 from surefoot.core.base.checkpoint import check_format
 from surefoot.core.base.errors import CheckpointError, ConfigError, EnvironmentMismatchError
 from surefoot.core.base.files import written_aside
-from surefoot.core.base.random import generator
 from surefoot.core.base.schema import Maybe, Plain, Record, Table, Text, check, parse
 from surefoot.core.base.spec import mapped
 from surefoot.core.base.unpacking import read_npz
@@ -28,16 +27,14 @@ from surefoot.core.policy.policy import Policy
 from surefoot.envs.acting.episodes import EpisodeRunner
 from surefoot.envs.acting.steps import Step
 from surefoot.envs.curriculum import Lessons
+from surefoot.envs.drawn_episodes import DrawnEpisodes
 from surefoot.envs.interface import (
     Array,
     Numbers,
-    Tensors,
-    VectorEnvironment,
     as_numpy,
     check_contract,
     final_observations,
     reset_mask,
-    row_seeds,
     valid_rows,
 )
 from surefoot.envs.k_means import k_means
@@ -52,19 +49,8 @@ MOST = 10_000
 """Snapshots of one file: the clusters of more would take longer to find than episodes to run."""
 AT_ONCE = 10
 """Episodes that are recorded side by side."""
-PURPOSE = "snapshots"
 SAME = 1e-4
 """How far, as a part of its size or of 1, an observation may be from that of its own state set again."""
-PASSED_ON = (
-    "active",
-    "max_episode_steps",
-    "parameters",
-    "set_parameters",
-    "goals",
-    "diverged_episodes",
-)
-"""What is the environment's own, where it has it."""
-
 Value = Callable[[Any], Array]
 """(B, ...) observations, or a dict of several arrays, in the environment's units -> (B,) what a state is worth."""
 
@@ -291,7 +277,7 @@ class _Recording:
         return Snapshots(states, values.astype(np.float64), self.name, kind, words)
 
 
-class SnapshotStarts(VectorEnvironment):
+class SnapshotStarts(DrawnEpisodes):
     """An environment whose episodes start from snapshots while a first phase lasts, and as its own afterwards.
 
     Each start draws a cluster of the snapshots' values, uniformly or by a teacher of `envs.curriculum`, and a snapshot
@@ -313,6 +299,9 @@ class SnapshotStarts(VectorEnvironment):
         EnvironmentMismatchError: it resets in steps of its own; the first `reset` raises it where its states can't be
             set, or snapshots are of another environment.
     """
+
+    purpose = "snapshots"
+    passed_on = (*DrawnEpisodes.passed_on, "parameters", "set_parameters")
 
     def __init__(
         self,
@@ -336,13 +325,8 @@ class SnapshotStarts(VectorEnvironment):
                 f"{name_of(env)}: it resets in a step of its own, and starts from snapshots need rows that are reset "
                 "in the step that ends them"
             )
-        tensors: Tensors = getattr(env, "tensors", "numpy")
-        spaces = (env.single_observation_space, env.single_action_space)
-        super().__init__(env.num_envs, *spaces, tensors, getattr(env, "device", "cpu"))
-        self.env, self.snapshots, self.truncate = env, snapshots, truncate
-        self.spec, self.metadata, self.called = env.spec, env.metadata, getattr(env, "called", None)
-        self.render_mode, self.seeding = getattr(env, "render_mode", None), getattr(env, "seeding", "rows")
-        self.exact_final_obs = getattr(env, "exact_final_obs", True)
+        super().__init__(env)
+        self.snapshots, self.truncate = snapshots, truncate
         self._where: Placing | None = None
         self.members = snapshots.clusters(clusters)
         """Numbers of the snapshots of each cluster."""
@@ -355,32 +339,13 @@ class SnapshotStarts(VectorEnvironment):
         self.placed = np.zeros(rows, np.bool_)
         """(N,) whether the running episode started from a snapshot."""
         self.lessons = Lessons(curriculum, len(self.members), rows, rows if rows_each is None else rows_each)
-        self._draws, self._seeds = np.zeros(rows, np.int64), np.zeros(rows, np.uint64)
         self._states: States | None = None
-        self._saves = hasattr(env, "get_state")
-        self.unsaved: str | None = getattr(env, "unsaved", None) if self._saves else type(env).__name__
-        """What of it `get_state` does not save: the environment itself, where that can't be saved."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Parameters and rows that can be paused are the environment's, where it has them."""
-        if name not in PASSED_ON:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(self.env, name)
 
     @property
     def where(self) -> Placing:
         """What reads and sets the states; of some classes it is known after a reset only."""
         self._where = self._where or placing(self.env)
         return self._where
-
-    @property
-    def next_seeds(self) -> list[int | None]:
-        """As the environment's, where it has them."""
-        return self.env.next_seeds  # type: ignore[no-any-return]
-
-    @next_seeds.setter
-    def next_seeds(self, seeds: Sequence[int | None]) -> None:
-        self.env.next_seeds = list(seeds)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """New episodes in all rows, or in those of `options["reset_mask"]`, from snapshots while the phase lasts.
@@ -392,11 +357,7 @@ class SnapshotStarts(VectorEnvironment):
         observations, info = self.env.reset(seed=seed, options=options)
         rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
         if seed is not None or self._states is None:
-            entropy = int(np.random.SeedSequence().generate_state(1)[0])
-            given = row_seeds(entropy if seed is None else seed, self.num_envs)
-            for row in rows.tolist():
-                if given[row] is not None:
-                    self._seeds[row], self._draws[row] = int(given[row]) % 2**64, 0  # type: ignore[arg-type]
+            self.seed_draws(rows, seed)
         if self._states is None:
             self._states = self._fitted(observations)
         self.lessons.over(rows) if mask is not None else self.lessons.forget(rows)
@@ -435,28 +396,14 @@ class SnapshotStarts(VectorEnvironment):
         cut = self.placed & moved & ~over & (long | (self.taken >= self.until))
         if cut.any():
             following = mapped(lambda rows: self.give(np.array(as_numpy(rows))), final_observations(observations, info))
-            observations = self._reset_alone(cut)
+            why = f"starts_truncate={self.truncate} and the phase's end cut off an episode from a snapshot"
+            observations = self.reset_alone(cut, why)
             info = {**info, "final_obs": following, "_final_obs": self.give(over | cut)}
             truncations = self.give(as_numpy(truncations) | cut)
         self.lessons.over(np.flatnonzero(over | cut))
         if self._begin(np.flatnonzero(over | cut)):
             observations = self.where.observations()
         return observations, rewards, terminations, truncations, info
-
-    def _reset_alone(self, rows: Array) -> Any:
-        """(N, ...) observations after a reset of the (N,) bool rows; those that are paused stay so."""
-        active = np.array(self.env.active) if hasattr(self.env, "active") else None
-        try:
-            observations, _ = self.env.reset(options={"reset_mask": rows})
-        except Exception as error:
-            raise EnvironmentMismatchError(
-                f"{name_of(self.env)}: an episode from a snapshot is cut off after starts_truncate={self.truncate} "
-                f"steps and at the phase's end, and its row can't be reset alone ({error}): make the environment as "
-                "single ones (a function or an id), or train with one environment, envs=1"
-            ) from error
-        if active is not None:  # a reset activates all rows
-            self.env.active[:] = active
-        return observations
 
     def _begin(self, rows: Array) -> bool:
         """Begin the episodes of rows that were reset: whether any starts from a snapshot."""
@@ -473,7 +420,7 @@ class SnapshotStarts(VectorEnvironment):
 
     def _drawn(self, row: int) -> int:
         """The number of the snapshot of a row's next episode."""
-        numbers = generator(int(self._seeds[row]), PURPOSE, int(self._draws[row]))
+        numbers = self.numbers(row)
         members = self.members[self.lessons.draw(row, numbers)]
         return int(members[int(numbers.integers(len(members)))])
 
@@ -506,14 +453,6 @@ class SnapshotStarts(VectorEnvironment):
         for name in SAVED:
             own = getattr(self, name)
             own[:] = np.asarray(state[f"starts/{name.lstrip('_')}"]).astype(own.dtype)
-
-    def render(self) -> Any:
-        """As the environment renders."""
-        return self.env.render()
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the environment."""
-        self.env.close(**kwargs)
 
 
 SAVED = ("taken", "elapsed", "placed", "_draws", "_seeds")
