@@ -287,7 +287,7 @@ def test_the_demonstration_keeps_its_constraint_behind_the_filter(
     shown = capsys.readouterr().out
     assert "ppo, 4,096 steps" in shown  # the first block is for the observations' statistics alone
     assert kept.filtered.certificate.violations == 0
-    assert "none of 40: the probability is below" in shown
+    assert "0 of 40 (upper bound" in shown
     assert json.dumps(demo.kept_json(kept))
     demo.draw(kept.run, kept.run, kept, tmp_path / "demo.png")
     assert (tmp_path / "demo.png").stat().st_size > 10_000

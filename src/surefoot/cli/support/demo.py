@@ -132,7 +132,7 @@ def print_policies(kept: Kept) -> None:
 
 def _share(found: Certificate) -> str:
     if found.violations == 0:
-        return f"none of {found.episodes:,}: the probability is below {found.upper:.2g} (95 % confidence)"
+        return f"0 of {found.episodes:,} (upper bound {found.upper:.2g}, 95 % confidence)"
     return f"{100 * found.rate:.3g} % ({found.violations:,} of {found.episodes:,})"
 
 
